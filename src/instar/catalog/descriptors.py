@@ -1,0 +1,171 @@
+"""Descriptors: what the catalog says of one object at one version. Immutable; ids are never reused.
+
+Expressions inside descriptors (defaults, checks, views) are SQL text in which tables and columns are named by id:
+the identifier `"#12"` is the table, or within a table the column, of id 12. So renames touch nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+from instar.types import Type
+
+
+class State(enum.Enum):
+    """The states of an element (F1 §3.1); the direct ones know only ABSENT and PUBLIC."""
+
+    DELETE_ONLY = "delete-only"
+    WRITE_ONLY = "write-only"
+    PUBLIC = "public"
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it."""
+
+    id: int
+    name: str
+    type: Type
+    nullable: bool = True
+    default: str | None = None  # SQL text, evaluated per statement or row
+    missing: str | None = None
+    identity: Literal["always", "by default"] | None = None
+    sequence: int | None = None  # id of the sequence that identity or serial owns
+    state: State = State.PUBLIC
+    hidden: bool = False  # the row id of a table without a primary key
+
+    @property
+    def generated_always(self) -> bool:
+        return self.identity == "always"
+
+
+class IndexColumn(msgspec.Struct, frozen=True, array_like=True):
+    column: int
+    descending: bool = False
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """A secondary index. Its entries' keys are the index columns, then the primary key."""
+
+    id: int
+    name: str
+    columns: tuple[IndexColumn, ...]
+    unique: bool = False
+    constraint: bool = False  # made by UNIQUE in a table definition: DROP INDEX refuses it
+    rowset: int
+    state: State = State.PUBLIC
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    name: str
+    expression: str  # SQL text, columns by id
+    columns: tuple[int, ...]
+    state: State = State.PUBLIC
+
+
+Action = Literal["no action", "restrict", "cascade", "set null", "set default"]
+
+
+class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A foreign key, kept with the child; the parent lists the child in `referenced_by`.
+
+    `parent_index` is the unique index of the parent that is probed (None: its primary key); `child_index` the index
+    on the child's columns that cascades use (rule 27), owned by the constraint if `owns_index`.
+    """
+
+    id: int
+    name: str
+    columns: tuple[int, ...]
+    parent: int
+    parent_columns: tuple[int, ...]
+    parent_index: int | None = None
+    child_index: int | None = None
+    owns_index: bool = False
+    on_delete: Action = "no action"
+    on_update: Action = "no action"
+    state: State = State.PUBLIC
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The physical row layout of one version: columns in storage order. Looked up by id outside any version (rule 26)."""
+
+    id: int
+    columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
+
+
+class StepKind(enum.Enum):
+    """What a direct step did: what the validators of IEP-110 vote on."""
+
+    CREATE_TABLE = "create table"
+    ADD_COLUMN = "add column"
+    DROP_COLUMN = "drop column"
+    RENAME_COLUMN = "rename column"
+    RENAME_TABLE = "rename table"
+    SET_DEFAULT = "set default"
+    DROP_DEFAULT = "drop default"
+    DROP_NOT_NULL = "drop not null"
+    WIDEN_TYPE = "widen type"
+    TRUNCATE = "truncate"
+    DROP_TABLE = "drop table"
+    ELEMENT_STATE = "element state"  # a step of a path: no vote, writes are derived anew
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One direct step from version - 1 to `version` of a table."""
+
+    version: int
+    kind: StepKind
+    columns: tuple[int, ...] = ()
+    statement: str = ""  # named to a transaction that this step dooms
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
+    """A table at one version."""
+
+    id: int
+    name: str
+    version: int
+    columns: tuple[Column, ...]
+    primary_key: tuple[int, ...]  # column ids
+    primary_key_name: str
+    rowset: int
+    layout: Layout  # the one in which this version writes
+    oldest_layout: int  # no row is in a layout below it: == layout.id means the one-layout fast path
+    indexes: tuple[Index, ...] = ()
+    checks: tuple[Check, ...] = ()
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    referenced_by: tuple[int, ...] = ()  # ids of tables whose foreign keys point here
+    steps: tuple[Step, ...] = ()
+    next_id: int  # next column, index or constraint id of this table
+    checks_version: int = 0
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
+    id: int
+    name: str
+    version: int
+    query: str  # SQL text, tables and columns by id
+    columns: tuple[tuple[str, Type], ...]
+    depends_on: tuple[tuple[int, tuple[int, ...]], ...]  # (table or view id, column ids)
+
+
+class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag="sequence"):
+    """A sequence; its value is outside MVCC, handed out in blocks per process."""
+
+    id: int
+    name: str
+    version: int
+    type: Type
+    start: int = 1
+    increment: int = 1
+    minimum: int = 1
+    maximum: int = 2**63 - 1
+    cycle: bool = False
+    cache: int = 1
+    owned_by: tuple[int, int] | None = None  # (table id, column id)
+
+
+Object = Table | View | Sequence

@@ -1,0 +1,436 @@
+"""The typed tree: what the binder makes of a statement at one schema version, and what planner and analytic read.
+
+Names are gone: a column reference is (relation, ordinal), where every FROM item of a statement, at whatever depth,
+has a relation number of its own; so an outer (correlated) reference is one whose relation is not in the subquery.
+Every expression bears its type, every implicit conversion is an explicit Cast, every function is an entry of
+`functions.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal as Choice
+
+from instar.catalog.descriptors import Index, Table, View
+from instar.types import BOOLEAN, Type
+
+if TYPE_CHECKING:
+    from instar.sql.functions import Aggregate, Function, WindowFunction
+
+# --- expressions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant: `value` is an internal value of `type` (types.py), None is NULL."""
+
+    value: object
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """The `index`-th parameter, 0-based, converted to `type` when the statement is executed."""
+
+    index: int
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRef:
+    """Column `ordinal` of the output of FROM item `relation`."""
+
+    relation: int
+    ordinal: int
+    type: Type
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function or operator that has no special evaluation order; strictness is the function's property."""
+
+    function: Function
+    args: tuple[Expr, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion; `explicit` ones may truncate (varchar), implicit ones raise 22001."""
+
+    operand: Expr
+    type: Type
+    explicit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    args: tuple[Expr, ...]
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    args: tuple[Expr, ...]
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Expr
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    operand: Expr
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class IsTruth:
+    """IS [NOT] TRUE, FALSE, UNKNOWN."""
+
+    operand: Expr
+    truth: bool | None
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class IsDistinct:
+    """IS [NOT] DISTINCT FROM; both sides have one type."""
+
+    left: Expr
+    right: Expr
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class InList:
+    """operand [NOT] IN (items): all of one type."""
+
+    operand: Expr
+    items: tuple[Expr, ...]
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Searched CASE (a simple one is bound into this form); without ELSE, `default` is a NULL literal."""
+
+    whens: tuple[tuple[Expr, Expr], ...]
+    default: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Coalesce:
+    args: tuple[Expr, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """NULLS LAST is the default ascending, NULLS FIRST descending, as in PostgreSQL; always spelled out here."""
+
+    expr: Expr
+    descending: bool
+    nulls_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    aggregate: Aggregate
+    args: tuple[Expr, ...]  # empty: count(*)
+    distinct: bool
+    filter: Expr | None
+    order_by: tuple[SortKey, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A window frame; a bound is (kind, offset expression or None)."""
+
+    unit: Choice["rows", "range", "groups"]
+    start: tuple[Choice["unbounded preceding", "preceding", "current row", "following"], Expr | None]
+    end: tuple[Choice["preceding", "current row", "following", "unbounded following"], Expr | None]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    function: WindowFunction | Aggregate
+    args: tuple[Expr, ...]
+    filter: Expr | None
+    partition_by: tuple[Expr, ...]
+    order_by: tuple[SortKey, ...]
+    frame: Frame | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSubquery:
+    """At most one row (21000 otherwise), one column; no row is NULL."""
+
+    query: Query
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    query: Query
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class InSubquery:
+    operands: tuple[Expr, ...]
+    query: Query
+    negated: bool
+    type: Type = BOOLEAN
+
+
+@dataclass(frozen=True, slots=True)
+class NextValue:
+    """nextval of a sequence; volatile, evaluated by the executor, never by DuckDB."""
+
+    sequence: int
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultValue:
+    """DEFAULT in VALUES or SET: the column's default, or NULL, is put in its place by the binder of the statement."""
+
+    type: Type
+
+
+Expr = (
+    Literal | Parameter | ColumnRef | Call | Cast | And | Or | Not | IsNull | IsTruth | IsDistinct | InList | Case
+    | Coalesce | AggregateCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | DefaultValue
+)  # fmt: skip
+
+# --- FROM items ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TableScan:
+    """A base table; ordinals are positions in `table.columns` (public ones, the hidden row id too)."""
+
+    relation: int
+    table: Table
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class SystemScan:
+    """A system view (`instar.*`, information_schema, pg_catalog): rows are made by catalog/system_tables.py."""
+
+    relation: int
+    view: str
+    columns: tuple[tuple[str, Type], ...]
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A subquery, view or CTE body in FROM (CTEs are named by `cte`, and then `query` is the shared object)."""
+
+    relation: int
+    query: Query
+    alias: str
+    lateral: bool = False
+    cte: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecursiveRef:
+    """The reference of a recursive CTE to itself."""
+
+    relation: int
+    cte: int
+    columns: tuple[tuple[str, Type], ...]
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesList:
+    relation: int
+    rows: tuple[tuple[Expr, ...], ...]
+    columns: tuple[tuple[str, Type], ...]
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionScan:
+    """A set-returning function in FROM (generate_series, unnest ... as functions.py lists them)."""
+
+    relation: int
+    function: Function
+    args: tuple[Expr, ...]
+    columns: tuple[tuple[str, Type], ...]
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """USING and NATURAL are bound into `condition` and into the outputs of the query that holds the join."""
+
+    kind: Choice["inner", "left", "right", "full", "cross"]
+    left: FromItem
+    right: FromItem
+    condition: Expr | None
+
+
+FromItem = TableScan | SystemScan | Derived | RecursiveRef | ValuesList | FunctionScan | Join
+
+# --- queries ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A column of a result."""
+
+    name: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class CommonTable:
+    """A CTE. `query` of a recursive one is a SetOperation whose right side holds RecursiveRef."""
+
+    id: int
+    name: str
+    query: Query
+    recursive: bool
+    materialized: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """One SELECT. `group_by` None: no grouping; grouping sets are lists of positions in `group_exprs`.
+
+    ORDER BY expressions are bound in the scope of the input; a name or position of an output is replaced by its
+    expression.
+    """
+
+    outputs: tuple[Output, ...]
+    from_: FromItem | None
+    where: Expr | None
+    group_exprs: tuple[Expr, ...]
+    grouping_sets: tuple[tuple[int, ...], ...] | None
+    having: Expr | None
+    aggregated: bool
+    distinct: bool
+    distinct_on: tuple[Expr, ...]
+    order_by: tuple[SortKey, ...]
+    limit: Expr | None
+    offset: Expr | None
+    ctes: tuple[CommonTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation:
+    """UNION, INTERSECT, EXCEPT; both sides have the same number of columns and, after casts, the same types.
+
+    ORDER BY keys are ColumnRef to relation `relation`, the set operation's own output.
+    """
+
+    relation: int
+    kind: Choice["union", "intersect", "except"]
+    all: bool
+    left: Query
+    right: Query
+    columns: tuple[tuple[str, Type], ...]
+    order_by: tuple[SortKey, ...]
+    limit: Expr | None
+    offset: Expr | None
+    ctes: tuple[CommonTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesQuery:
+    """VALUES as a query of its own."""
+
+    values: ValuesList
+    order_by: tuple[SortKey, ...]
+    limit: Expr | None
+    offset: Expr | None
+
+
+Query = Select | SetOperation | ValuesQuery
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueryStatement:
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictAction:
+    """ON CONFLICT. `target`: the primary key (None) or a unique index; `any_target`: DO NOTHING without a target.
+
+    For DO UPDATE: `assignments` are (ordinal in table.columns, expression over the table's relation and `excluded`).
+    """
+
+    any_target: bool
+    index: Index | None
+    update: bool
+    excluded: int  # relation number of EXCLUDED
+    assignments: tuple[tuple[int, Expr], ...]
+    where: Expr | None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """`source` yields, per row, one value for each of `columns` (ordinals); `defaults` fills every other column.
+
+    Expressions in `defaults` and `source` are already cast to the column's type by assignment rules.
+    """
+
+    target: TableScan
+    columns: tuple[int, ...]
+    source: Query
+    defaults: tuple[tuple[int, Expr], ...]
+    on_conflict: ConflictAction | None
+    returning: tuple[Output, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    target: TableScan
+    assignments: tuple[tuple[int, Expr], ...]
+    from_: FromItem | None
+    where: Expr | None
+    returning: tuple[Output, ...]
+    ctes: tuple[CommonTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    target: TableScan
+    using: FromItem | None
+    where: Expr | None
+    returning: tuple[Output, ...]
+    ctes: tuple[CommonTable, ...] = ()
+
+
+Bound = QueryStatement | Insert | Update | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class BoundStatement:
+    """A bound statement with its parameters' types, in order; and the tables and views that it depends on."""
+
+    statement: Bound
+    parameters: tuple[Type, ...]
+    tables: tuple[Table, ...]
+    views: tuple[View, ...]

@@ -1,0 +1,295 @@
+"""The store protocol: an ordered key-value store with commit timestamps, atomic test-and-set and short reads.
+
+Everything above the store speaks to this protocol and nothing else. Two engines implement it (`lmdb.py`, `memory.py`)
+and pass one conformance suite. Presence, the gate and group commit belong to the engine, so that nothing above
+assumes shared memory.
+
+Keyspace (first byte of each key; see docs/formats/):
+
+    00           store header: identity (00 00) and the hot header (00 01)
+    01           table headers: 01 + table id (u32 BE) -> TableHeader
+    02           rowset records: 02 + rowset id (u32 BE) -> owner, state, since
+    03           records read at their latest state (sequences, jobs, leases, layouts ...): 03 + kind (u8) + key
+    10           versioned rows and index entries: 10 + rowset id (u32 BE) + key
+    f0           the log: f0 + commit timestamp (u64 BE) + sequence (u32 BE)
+
+A *row value* is ROW_HEADER + body; an *entry value* is ENTRY_VALUE. A row whose newest version is deleted is a
+tombstone (flag set, empty body) until the collector cuts it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+FORMAT_VERSION = 1
+
+PREFIX_STORE = b"\x00"
+PREFIX_TABLE = b"\x01"
+PREFIX_ROWSET = b"\x02"
+PREFIX_LATEST = b"\x03"
+PREFIX_ROW = b"\x10"
+PREFIX_LOG = b"\xf0"
+
+# commit timestamp u64, log sequence u32 (NO_RECORD: the version before does not exist), layout id << 8 | flags u32.
+ROW_HEADER = struct.Struct("<QII")
+ROW_TOMBSTONE = 0x01
+ROW_LOCKS = 0x02  # lock timestamps follow the header (layouts with more than one lock)
+NO_RECORD = 0xFFFFFFFF
+
+# commit timestamp u64, 1 live or 0 tombstone, offset of the primary key within the entry's key.
+ENTRY_VALUE = struct.Struct("<QBH")
+
+_ROWSET = struct.Struct(">BI")
+
+
+def rowset_prefix(rowset: int) -> bytes:
+    """The five bytes that every key of this rowset begins with."""
+    return _ROWSET.pack(0x10, rowset)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The smallest key greater than every key that begins with `prefix` (not all 0xff)."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+class TableHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What the fence compares for one table (DESIGN: I, e, c).
+
+    `current` is c, `floor` is f (never falls), `checks` the version of the list of checks and pending constraints;
+    `logged_whole`: log records carry after-images too; `dropped`: every write is refused until deallocation.
+    """
+
+    current: int
+    floor: int
+    checks: int
+    logged_whole: bool = False
+    dropped: bool = False
+
+
+class Reader(Protocol):
+    """One consistent view of the newest state, open for a batch or 50 ms at most. Never held across user code.
+
+    The header is read first, in the same store transaction as all that follows.
+    """
+
+    catalog_version: int
+    timestamp: int  # the newest commit: a snapshot taken now
+    watermark: int  # snapshots below it are gone
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value stored at `key` now."""
+        ...
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < stop in key order (or from the end)."""
+        ...
+
+    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """The first `limit` keys and values of the range, as two lists: the bulk path."""
+        ...
+
+
+class Section(Reader, Protocol):
+    """The atomic section: a Reader that may write. Only the store and maintenance see one."""
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> bool: ...
+
+
+class RowWrite(NamedTuple):
+    """One row change. `stored` are the bytes it was derived from (None: no row, not even a tombstone)."""
+
+    key: bytes
+    stored: bytes | None
+    body: bytes | None  # lock timestamps (if ROW_LOCKS) and row body; None deletes
+    layout: int
+    flags: int = 0
+    pair: int = 0  # a key change is a delete and an insert bearing one pair number (rule 2)
+    after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
+
+
+class TableWrites(NamedTuple):
+    """All row changes of one table in one commit, and what they were derived under."""
+
+    table: int
+    version: int  # e
+    checks: int  # version of the list of checks that was evaluated (rule 16)
+    rows: list[RowWrite]
+
+
+class EntryWrite(NamedTuple):
+    """One index entry: live at the commit's timestamp, or a tombstone over an *existing* entry (rule 4)."""
+
+    key: bytes
+    primary_offset: int
+    live: bool
+
+
+class KeyExists(NamedTuple):
+    """A live row or entry stands at `key` (or, with `prefix`, under it) once the commit's own writes are applied."""
+
+    key: bytes
+    prefix: bool
+    on_failure: object  # handed back in PreconditionFailed
+
+
+class RangeEmpty(NamedTuple):
+    """No live row or entry but `allow` stands in [start, stop) once the commit's own writes are applied (rule 5)."""
+
+    start: bytes
+    stop: bytes
+    allow: bytes | None
+    on_failure: object
+
+
+class RangeUnchanged(NamedTuple):
+    """Nothing in [start, stop), tombstones too, is newer than `since`."""
+
+    start: bytes
+    stop: bytes
+    since: int
+    on_failure: object
+
+
+class ValueUnchanged(NamedTuple):
+    """The raw value at `key` is still `value`: for records read at their latest state, table headers, claims."""
+
+    key: bytes
+    value: bytes | None
+    on_failure: object
+
+
+Precondition = KeyExists | RangeEmpty | RangeUnchanged | ValueUnchanged
+
+
+class Commit(msgspec.Struct, kw_only=True):
+    """One atomic test-and-set.
+
+    Judged in this order on the current state; nothing is written unless all stand:
+    fence (`catalog_version` as derived under: if it moved, every table's floor and list; `snapshot` at or above the
+    watermark if reads or ranges are validated; `claim`), then rows (stored bytes equal), then preconditions.
+    """
+
+    catalog_version: int
+    tables: list[TableWrites] = msgspec.field(default_factory=list)
+    entries: list[EntryWrite] = msgspec.field(default_factory=list)
+    preconditions: list[Precondition] = msgspec.field(default_factory=list)
+    raw: list[tuple[bytes, bytes | None]] = msgspec.field(default_factory=list)  # latest-state records, headers
+    bump_catalog: bool = False
+    snapshot: int | None = None
+    claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
+
+
+class Refused(Exception):
+    """A commit that was refused before anything was written; the caller derives again or reports."""
+
+
+class StaleSchema(Refused):
+    """`table`'s floor is above e, or its list of checks moved: reload, derive again, try again (unseen by the user)."""
+
+    def __init__(self, table: int, header: TableHeader | None) -> None:
+        super().__init__(table)
+        self.table = table
+        self.header = header
+
+
+class StaleRow(Refused):
+    """The stored bytes of `key` are no longer those that the commit was derived from."""
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class PreconditionFailed(Refused):
+    """`precondition` does not hold on the current state; `found` is the key that stands in its way, if one does."""
+
+    def __init__(self, precondition: Precondition, found: bytes | None = None) -> None:
+        super().__init__(precondition)
+        self.precondition = precondition
+        self.found = found
+
+
+class ClaimLost(Refused):
+    """The claim or rowset that a background batch works under is no longer its own (rule 9)."""
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """One record of the log, decoded (layout of the bytes: docs/formats/log.md)."""
+
+    timestamp: int
+    sequence: int
+    table: int
+    version: int  # the writer's e
+    key: bytes
+    before: bytes | None  # the whole row value that was replaced
+    after: bytes | None
+    pair: int
+    deleted: bool
+
+
+class Store(Protocol):
+    """A store, opened. Any number of processes; threads of one process share one Store."""
+
+    uuid: bytes
+    synchronous: str  # full | normal | off: a property of the store
+    retention_seconds: float
+    log_max_bytes: int
+    max_key_bytes: int
+
+    def read(self) -> AbstractContextManager[Reader]:
+        """A short read of the newest state."""
+        ...
+
+    def read_at(self, snapshot: int) -> AbstractContextManager[Reader]:
+        """As `read`, but raises 72000 "snapshot too old" if `snapshot` is below the watermark."""
+        ...
+
+    def commit(self, request: Commit) -> int:
+        """Commit in the foreground, joined with other threads' commits; returns the timestamp. Raises Refused."""
+        ...
+
+    def background(
+        self, steps: Iterable[Callable[[Section], None]], *, claim: tuple[bytes, bytes] | None = None
+    ) -> int:
+        """Run `steps` in gated batches (about 0.4 ms each), each one atomic; returns the number of batches.
+
+        A step may write anything but must be idempotent and must leave the store consistent on its own. The claim
+        is judged at the start of every batch: ClaimLost.
+        """
+        ...
+
+    def log(self, after: int, upto: int) -> Iterator[LogRecord]:
+        """Records with after < timestamp <= upto in (timestamp, sequence) order, read in short batches."""
+        ...
+
+    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+        """Cut the log's prefix up to and including timestamp `upto`, with tombstones met there (rules 1, 4, 7).
+
+        `dead_entries` gives, for a record's before-image, the index keys it had in every index whose rowset exists.
+        Gated; watermark and cut are one store transaction. Returns the number of records cut.
+        """
+        ...
+
+    def log_bytes(self) -> int:
+        """About how many bytes the log holds."""
+        ...
+
+    def register_snapshot(self, snapshot: int) -> object:
+        """Say (a hint, never needed for correctness) that `snapshot` is in use here; returns a token."""
+        ...
+
+    def release_snapshot(self, token: object) -> None: ...
+
+    def oldest_snapshot(self) -> int | None:
+        """The oldest snapshot that a living process registered no longer than `snapshot_max_age` ago."""
+        ...
+
+    def close(self) -> None: ...
