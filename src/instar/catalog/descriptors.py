@@ -122,7 +122,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     statement: str = ""  # named to a transaction that this step dooms
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
+class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="table"):
     """A table at one version."""
 
     id: int
@@ -143,7 +143,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag="table"):
     checks_version: int = 0
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
+class View(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="view"):
     id: int
     name: str
     version: int
@@ -152,7 +152,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag="view"):
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]  # (table or view id, column ids)
 
 
-class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag="sequence"):
+class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="sequence"):
     """A sequence; its value is outside MVCC, handed out in blocks per process."""
 
     id: int
