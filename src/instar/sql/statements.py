@@ -1,0 +1,491 @@
+"""The statements that Instar executes itself: DDL, transaction control, settings, jobs and checks, as frozen data.
+
+`parser.parse` yields these. Queries and DML stay sqlglot expressions, wrapped in `Query` and `Dml` for the binder. So do
+the expressions inside DDL (defaults, checks): the binder's `freeze_expression` turns them into a descriptor's text.
+Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based characters in the statement's own text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sqlglot import exp
+
+from instar.catalog.descriptors import Action
+from instar.types import Type
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A possibly qualified name of a table, view, sequence or index; `position` is for errors and is not compared."""
+
+    name: str
+    schema: str | None = None
+    position: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceOptions:
+    """Options of a sequence; None: not given. `minimum`, `maximum` "none" is NO MINVALUE, NO MAXVALUE.
+
+    `restart` (ALTER only): a value, or "start" for RESTART without one. `owned_by`: (table, column) or "none".
+    """
+
+    type: Type | None = None
+    start: int | None = None
+    increment: int | None = None
+    minimum: int | Literal["none"] | None = None
+    maximum: int | Literal["none"] | None = None
+    cycle: bool | None = None
+    cache: int | None = None
+    restart: int | Literal["start"] | None = None
+    owned_by: tuple[Name, str] | Literal["none"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """GENERATED ALWAYS | BY DEFAULT AS IDENTITY [(sequence options)]."""
+
+    always: bool
+    options: SequenceOptions = SequenceOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKey:
+    """`columns` of a column constraint is that column; `name` None: PostgreSQL's, `<table>_pkey`."""
+
+    columns: tuple[str, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """`name` None: `<table>_<columns>_key`."""
+
+    columns: tuple[str, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`column` is the column that it was written at (it decides the generated name only), None for the table's."""
+
+    expression: exp.Expr
+    name: str | None = None
+    column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKey:
+    """`parent_columns` empty: the parent's primary key."""
+
+    columns: tuple[str, ...]
+    parent: Name
+    parent_columns: tuple[str, ...] = ()
+    name: str | None = None
+    on_delete: Action = "no action"
+    on_update: Action = "no action"
+
+
+Constraint = PrimaryKey | Unique | Check | ForeignKey
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDef:
+    """A column as CREATE TABLE and ADD COLUMN write it; its PRIMARY KEY, UNIQUE, CHECK, REFERENCES are `constraints`.
+
+    `serial`: the pseudo-types smallserial, serial, bigserial; `type` is then the integer type and the column NOT NULL.
+    """
+
+    name: str
+    type: Type
+    nullable: bool = True
+    default: exp.Expr | None = None
+    identity: Identity | None = None
+    serial: bool = False
+    constraints: tuple[Constraint, ...] = ()
+    position: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """CREATE TABLE; `constraints` are the table's and the columns' together, in the order written.
+
+    CREATE TABLE AS: `as_query` is the query, `columns` is empty, `column_names` the optional list of names, and
+    `with_data` False is WITH NO DATA.
+    """
+
+    name: Name
+    columns: tuple[ColumnDef, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
+    if_not_exists: bool = False
+    as_query: Query | None = None
+    column_names: tuple[str, ...] = ()
+    with_data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    names: tuple[Name, ...]
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    names: tuple[Name, ...]
+    restart_identity: bool = False
+    cascade: bool = False
+
+
+# --- ALTER TABLE -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    column: ColumnDef
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenameConstraint:
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    column: str
+    default: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
+class DropDefault:
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetNotNull:
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropNotNull:
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetType:
+    column: str
+    type: Type
+    using: exp.Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddIdentity:
+    column: str
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class DropIdentity:
+    column: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddConstraint:
+    constraint: Constraint
+
+
+@dataclass(frozen=True, slots=True)
+class DropConstraint:
+    name: str
+    if_exists: bool = False
+    cascade: bool = False
+
+
+AlterAction = (
+    AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
+    | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """The renames stand alone, as in PostgreSQL; every other action may be one of several."""
+
+    name: Name
+    actions: tuple[AlterAction, ...]
+    if_exists: bool = False
+
+
+# --- indexes, sequences, views ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IndexColumn:
+    name: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex:
+    """`name` None: PostgreSQL's, `<table>_<columns>_idx`. CONCURRENTLY is accepted: every index is built online."""
+
+    name: str | None
+    table: Name
+    columns: tuple[IndexColumn, ...]
+    unique: bool = False
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameIndex:
+    name: Name
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndex:
+    names: tuple[Name, ...]
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSequence:
+    name: Name
+    options: SequenceOptions = SequenceOptions()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSequence:
+    """Either options or a new name."""
+
+    name: Name
+    options: SequenceOptions = SequenceOptions()
+    rename: str | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropSequence:
+    names: tuple[Name, ...]
+    if_exists: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateView:
+    """`column_names` empty: the query's own."""
+
+    name: Name
+    query: Query
+    column_names: tuple[str, ...] = ()
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameView:
+    name: Name
+    new: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropView:
+    names: tuple[Name, ...]
+    if_exists: bool = False
+    cascade: bool = False
+
+
+# --- transactions and settings ---------------------------------------------------------------------------------------
+
+Isolation = Literal["read uncommitted", "read committed", "read committed lock", "repeatable read", "serializable"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionModes:
+    """None: not given. DEFERRABLE is accepted and means nothing outside SERIALIZABLE READ ONLY, as in PostgreSQL."""
+
+    isolation: Isolation | None = None
+    read_only: bool | None = None
+    deferrable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    modes: TransactionModes = TransactionModes()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """COMMIT and END; `chain` is AND CHAIN."""
+
+    chain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """ROLLBACK and ABORT."""
+
+    chain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseSavepoint:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackTo:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetTransaction:
+    """SET TRANSACTION, or with `session` SET SESSION CHARACTERISTICS AS TRANSACTION."""
+
+    modes: TransactionModes
+    session: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetVariable:
+    """SET [SESSION | LOCAL] name = values; `values` None is DEFAULT. Values are text as written, unquoted."""
+
+    name: str
+    values: tuple[str, ...] | None
+    local: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowVariable:
+    """SHOW name; name "all" shows every setting."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResetVariable:
+    """RESET name; name "all" resets every setting."""
+
+    name: str
+
+
+# --- explanation, jobs, maintenance ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """EXPLAIN [ANALYZE] of a query or DML; with `ddl` (EXPLAIN (DDL)) the stages of a schema change."""
+
+    statement: Statement
+    ddl: bool = False
+    analyze: bool = False
+    verbose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowJobs:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class JobControl:
+    action: Literal["pause", "resume", "cancel"]
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTable:
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class CheckDatabase:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CompactTable:
+    name: Name
+
+
+# --- what the binder takes -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """SELECT, VALUES, TABLE or a set operation of them. `text` is its text, to which positions refer.
+
+    `parameters` is the number of `?`, or the highest n of `$n`.
+    """
+
+    expression: exp.Expr
+    text: str = field(compare=False)
+    parameters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dml:
+    """INSERT, UPDATE or DELETE; `text` and `parameters` as in Query."""
+
+    expression: exp.Insert | exp.Update | exp.Delete
+    text: str = field(compare=False)
+    parameters: int = 0
+    overriding: Literal["system", "user"] | None = None  # INSERT ... OVERRIDING SYSTEM | USER VALUE
+
+
+TableStatement = CreateTable | DropTable | AlterTable | Truncate | CreateIndex | DropIndex | RenameIndex
+Ddl = (
+    TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView
+)  # fmt: skip
+TransactionStatement = Begin | Commit | Rollback | Savepoint | ReleaseSavepoint | RollbackTo | SetTransaction
+Utility = (
+    SetVariable
+    | ShowVariable
+    | ResetVariable
+    | Explain
+    | ShowJobs
+    | JobControl
+    | CheckTable
+    | CheckDatabase
+    | CompactTable
+)
+Statement = Query | Dml | Ddl | TransactionStatement | Utility
