@@ -1,0 +1,204 @@
+"""The catalog changes of one transaction or one stage, and what they add to its store commit.
+
+A change carries what it read as preconditions (name free, referenced object alive, version unchanged): one change per
+object at a time is such a precondition, not a held lock. A refused one is 40001 and leaves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from instar import errors
+from instar.catalog import system
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Object, Table
+from instar.catalog.layouts import layout_key, encode_layout
+from instar.store import records
+from instar.store.engine import (
+    EntryWrite,
+    Precondition,
+    Reader,
+    TableHeader,
+    TableWrites,
+    ValueUnchanged,
+)
+
+Floor = Literal["keep", "current"] | int
+
+
+class CatalogParts(msgspec.Struct):
+    """What a catalog change adds to a store commit."""
+
+    tables: list[TableWrites]
+    raw: list[tuple[bytes, bytes | None]]
+    preconditions: list[Precondition]
+    entries: list[EntryWrite]
+
+
+class CatalogConflict(msgspec.Struct, frozen=True):
+    """Why a precondition of a catalog change failed: handed back by the store in PreconditionFailed."""
+
+    object_id: int
+    name: str
+
+    def error(self) -> errors.Error:
+        return errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'"{self.name}" was changed by a concurrent schema change',
+            hint="Retry the transaction.",
+        )
+
+
+class CatalogChange:
+    """DDL that is not committed yet, on top of `base`; `view` is what the session that does it sees."""
+
+    def __init__(self, base: CatalogSnapshot, ids: records.IdAllocator) -> None:
+        self.base = base
+        self.view = base
+        self._ids = ids
+        self._put: dict[int, Object] = {}
+        self._dropped: dict[int, Object] = {}
+        self._floors: dict[int, int] = {}
+        self._required: dict[int, Object] = {}
+        self._live_rowsets: dict[int, int] = {}
+        self._dead_rowsets: set[int] = set()
+        self._created: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._put or self._dropped)
+
+    def copy(self) -> CatalogChange:
+        """An independent copy: what a savepoint keeps."""
+        other = CatalogChange(self.base, self._ids)
+        other.view = self.view
+        for name in (
+            "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
+        ):  # fmt: skip
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    # --- collecting ------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """An object id that was never used and never will be again."""
+        return self._ids.next_object()
+
+    def new_rowset(self, owner: int) -> int:
+        """A rowset id of its own, live from the commit on."""
+        rowset = self._ids.next_rowset()
+        self._live_rowsets[rowset] = owner
+        return rowset
+
+    def is_new(self, object_id: int) -> bool:
+        """Whether the object was created by this very change."""
+        return object_id in self._created
+
+    def create(self, new: Object) -> None:
+        """Add an object; 42P07 if its name is taken."""
+        self._free_name(new)
+        self._put[new.id] = new
+        self._created.add(new.id)
+        self.view = self.view.changed([new], [])
+
+    def update(self, new: Object, *, floor: Floor = "keep", checks_moved: bool = False) -> None:
+        """Put another version in the place of the object's last. `floor` as DESIGN's fence has it; it never falls."""
+        old = self.view.by_id(new.id)
+        if old is None:
+            raise errors.error(errors.DATA_CORRUPTED, f"object {new.id} is updated but not there")
+        if old.name != new.name:
+            self._free_name(new)
+        if floor != "keep":
+            wanted = new.version if floor == "current" else floor
+            self._floors[new.id] = max(self._floors.get(new.id, 0), wanted)
+        if checks_moved and isinstance(new, Table):
+            new = msgspec.structs.replace(new, checks_version=new.checks_version + 1)
+        self._put[new.id] = new
+        self.view = self.view.changed([new], [])
+
+    def drop(self, old: Object) -> None:
+        """Take an object out. Its rowsets are freed apart (`free_rowset`)."""
+        self._put.pop(old.id, None)
+        if old.id in self._created:
+            self._created.discard(old.id)
+        else:
+            self._dropped[old.id] = old
+        self.view = self.view.changed([], [old.id])
+
+    def require(self, needed: Object) -> None:
+        """Precondition: `needed` is alive and at this very version when the change is committed."""
+        if needed.id not in self._put and needed.id not in self._created:
+            self._required[needed.id] = needed
+
+    def free_rowset(self, rowset: int) -> None:
+        """The rowset is dead from the commit on; it is removed below the watermark (rule 22)."""
+        if rowset in self._live_rowsets:
+            del self._live_rowsets[rowset]
+        else:
+            self._dead_rowsets.add(rowset)
+
+    def _free_name(self, new: Object) -> None:
+        if self.view.lookup("public", new.name) is not None:
+            raise errors.error(errors.DUPLICATE_TABLE, f'relation "{new.name}" already exists')
+
+    # --- committing ------------------------------------------------------------------------------------------------
+
+    def parts(self, reader: Reader) -> CatalogParts:
+        """The writes and preconditions of this change, derived from the stored bytes that `reader` sees."""
+        raw: list[tuple[bytes, bytes | None]] = []
+        preconditions: list[Precondition] = []
+        for object_id, new in self._put.items():
+            if isinstance(new, Table):
+                self._table_header(reader, new, raw, preconditions)
+                raw.append((layout_key(new.id, new.layout.id), encode_layout(new.layout)))
+            elif object_id not in self._created:
+                preconditions.append(self._unchanged(reader, self.base.by_id(object_id) or new))
+        for old in self._dropped.values():
+            preconditions.append(self._unchanged(reader, old))
+            if isinstance(old, Table):
+                raw.append((records.table_key(old.id), records.encode_header(self._dropped_header(reader, old))))
+        preconditions.extend(self._unchanged(reader, needed) for needed in self._required.values())
+        for rowset, owner in self._live_rowsets.items():
+            raw.append((records.rowset_key(rowset), records.encode_rowset(records.live_rowset(owner))))
+        for rowset in self._dead_rowsets:
+            raw.append((records.rowset_key(rowset), records.encode_rowset(records.dead_rowset())))
+        tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), self.base)
+        return CatalogParts(tables, raw, preconditions, [])
+
+    def _unchanged(self, reader: Reader, needed: Object) -> Precondition:
+        """The row of `needed` is the version that this change was made on, by its bytes as stored now."""
+        key = system.descriptor_key(needed.id)
+        stored = reader.get(key)
+        if stored is None or system.decode_stored(stored) != needed:
+            raise CatalogConflict(needed.id, needed.name).error()
+        return ValueUnchanged(key, stored, CatalogConflict(needed.id, needed.name))
+
+    def _table_header(
+        self,
+        reader: Reader,
+        new: Table,
+        raw: list[tuple[bytes, bytes | None]],
+        preconditions: list[Precondition],
+    ) -> None:
+        key = records.table_key(new.id)
+        stored = reader.get(key)
+        base = self.base.by_id(new.id)
+        if base is None:
+            raw.append((key, records.encode_header(TableHeader(new.version, new.version, new.checks_version))))
+            return
+        if stored is None or records.decode_header(stored).current != base.version:
+            raise CatalogConflict(new.id, base.name).error()
+        header = records.decode_header(stored)
+        floor = max(header.floor, self._floors.get(new.id, 0))
+        changed = msgspec.structs.replace(header, current=new.version, floor=floor, checks=new.checks_version)
+        raw.append((key, records.encode_header(changed)))
+        preconditions.append(ValueUnchanged(key, stored, CatalogConflict(new.id, base.name)))
+
+    def _dropped_header(self, reader: Reader, old: Table) -> TableHeader:
+        stored = reader.get(records.table_key(old.id))
+        if stored is None:
+            raise CatalogConflict(old.id, old.name).error()
+        header = records.decode_header(stored)
+        return msgspec.structs.replace(header, current=header.current + 1, floor=header.current + 1, dropped=True)
+

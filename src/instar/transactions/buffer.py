@@ -1,0 +1,183 @@
+"""The buffer: logical row changes of a transaction, net per row, with savepoints.
+
+A transaction buffers what its statements *meant* (key, operation, changed columns, version of the row they were made
+on, version of the schema they were meant under) and derives physical writes at commit, under the newest schema. So a
+transaction that began before CREATE INDEX maintains the index when it commits after.
+
+Keys are the encoded primary key without the rowset prefix: a change finds its row even if the rowset was swapped.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from instar import errors
+
+DEFAULT_MAX_ROWS = 1_000_000
+
+
+class Change(NamedTuple):
+    """The net change of one row in this transaction.
+
+    `base` is the commit timestamp of the stored row version that the change was made on, None if there was none
+    (an insert, or an update of a row that this transaction inserted). `image` is the new row as the statement saw it,
+    one value per column of the table at `version` (all columns, in descriptor order), None for a deleted row.
+    `changed` are the ids of the columns that were set (None: all of them, an insert). `old` is the image that the
+    change was made on, in the same order, where `base` is given.
+    """
+
+    base: int | None
+    image: tuple[object, ...] | None
+    old: tuple[object, ...] | None
+    changed: frozenset[int] | None
+    version: int
+    pair: int = 0
+
+
+class TableBuffer:
+    """The changes of one table: net change by key, keys also in order for range scans."""
+
+    __slots__ = ("_ordered", "changes", "table", "version")
+
+    def __init__(self, table: int, version: int) -> None:
+        self.table = table
+        self.version = version
+        self.changes: dict[bytes, Change] = {}
+        self._ordered: list[bytes] | None = None
+
+    def ordered(self) -> list[bytes]:
+        """All changed keys in key order (made anew only after a change)."""
+        if self._ordered is None:
+            self._ordered = sorted(self.changes)
+        return self._ordered
+
+    def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
+        """The changed keys with start <= key < stop."""
+        keys = self.ordered()
+        return keys[bisect.bisect_left(keys, start) : bisect.bisect_left(keys, stop)]
+
+    def set(self, key: bytes, change: Change | None) -> Change | None:
+        """Replace the net change of `key` (None: no change any more); returns what was there."""
+        before = self.changes.get(key)
+        if change is None:
+            self.changes.pop(key, None)
+        else:
+            self.changes[key] = change
+        if (before is None) != (change is None):
+            self._ordered = None
+        return before
+
+
+class Buffer:
+    """All buffered changes of one transaction, with an undo journal for savepoints and failed statements."""
+
+    __slots__ = ("_journal", "_pairs", "max_rows", "rows", "tables")
+
+    def __init__(self, max_rows: int = DEFAULT_MAX_ROWS) -> None:
+        self.tables: dict[int, TableBuffer] = {}
+        self.rows = 0
+        self.max_rows = max_rows
+        self._journal: list[tuple[TableBuffer, bytes, Change | None]] = []
+        self._pairs = 0
+
+    def __bool__(self) -> bool:
+        return self.rows > 0
+
+    def table(self, table: int) -> TableBuffer | None:
+        """The changes of `table`, or None if there are none: the overlay of a statement's reads."""
+        found = self.tables.get(table)
+        return found if found is not None and found.changes else None
+
+    def mark(self) -> int:
+        """A savepoint: everything buffered later can be taken back with `rollback`."""
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        """Restore the buffer as it stood at `mark`, the schema versions of its changes included (rule 14)."""
+        while len(self._journal) > mark:
+            buffer, key, before = self._journal.pop()
+            self._count(buffer.set(key, before), before)
+
+    def insert(self, table: int, version: int, key: bytes, image: tuple[object, ...], *, pair: int = 0) -> None:
+        """Buffer a new row. The caller has made sure that no visible row has this key."""
+        buffer = self._of(table, version)
+        before = buffer.changes.get(key)
+        if before is not None and before.base is not None:
+            # Deleted in this transaction and inserted again: the stored row is replaced as a whole.
+            self._put(buffer, key, Change(before.base, image, before.old, None, version, pair))
+        else:
+            self._put(buffer, key, Change(None, image, None, None, version, pair))
+
+    def update(
+        self,
+        table: int,
+        version: int,
+        key: bytes,
+        base: int | None,
+        old: tuple[object, ...],
+        image: tuple[object, ...],
+        changed: frozenset[int],
+    ) -> None:
+        """Buffer new values of `changed` columns of the row at `key`, whose key stays."""
+        buffer = self._of(table, version)
+        before = buffer.changes.get(key)
+        if before is None:
+            self._put(buffer, key, Change(base, image, old, changed, version))
+            return
+        all_changed = None if before.changed is None else before.changed | changed
+        self._put(buffer, key, Change(before.base, image, before.old, all_changed, version, before.pair))
+
+    def delete(
+        self, table: int, version: int, key: bytes, base: int | None, old: tuple[object, ...], *, pair: int = 0
+    ) -> None:
+        """Buffer the removal of the row at `key`."""
+        buffer = self._of(table, version)
+        before = buffer.changes.get(key)
+        if before is None:
+            self._put(buffer, key, Change(base, None, old, None, version, pair))
+        elif before.base is None:
+            self._put(buffer, key, None)
+        else:
+            self._put(buffer, key, Change(before.base, None, before.old, None, version, pair))
+
+    def next_pair(self) -> int:
+        """A number for the delete and the insert that a key change is made of (rule 2)."""
+        self._pairs += 1
+        return self._pairs
+
+    def drop_table(self, table: int) -> None:
+        """Forget all changes of `table` (it was dropped or truncated in this transaction); can be rolled back."""
+        buffer = self.tables.get(table)
+        if buffer is not None:
+            for key in list(buffer.changes):
+                self._put(buffer, key, None)
+
+    def clear(self) -> None:
+        self.tables.clear()
+        self._journal.clear()
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[TableBuffer]:
+        return (buffer for buffer in self.tables.values() if buffer.changes)
+
+    def _of(self, table: int, version: int) -> TableBuffer:
+        buffer = self.tables.get(table)
+        if buffer is None:
+            buffer = self.tables[table] = TableBuffer(table, version)
+        return buffer
+
+    def _put(self, buffer: TableBuffer, key: bytes, change: Change | None) -> None:
+        before = buffer.set(key, change)
+        self._journal.append((buffer, key, before))
+        self._count(before, change)
+        if self.rows > self.max_rows:
+            raise errors.error(
+                errors.LIMIT_EXCEEDED,
+                f"transaction changes more than {self.max_rows} rows",
+                hint="Raise max_transaction_rows, or load in bulk with instar import or Connection.insert_arrow.",
+            )
+
+    def _count(self, before: Change | None, after: Change | None) -> None:
+        self.rows += (after is not None) - (before is not None)

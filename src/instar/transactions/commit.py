@@ -1,0 +1,59 @@
+"""The commit: derive physical writes under the newest schema, put them to the store, and try again where that is sound.
+
+Three versions of each written table matter: I, which the statements meant, e, under which the physical writes were
+derived, and c, current in the store. I to e is put to the validators while deriving; e to c is the store's fence. A
+commit refused for e alone, or because maintenance rewrote a row, is derived and submitted again, unseen by the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from instar import errors
+from instar.store.engine import Commit, PreconditionFailed, Reader, StaleRow, StaleSchema, Store
+
+# Each round is lost to somebody else's success (a published stage, a compacted batch), so this many in a row means
+# that something publishes without end.
+MAX_ROUNDS = 100
+
+
+class Failure(Protocol):
+    """What a precondition hands back when it fails: knows how to say so."""
+
+    def error(self) -> errors.Error: ...
+
+
+class Conflict(Exception):
+    """Another transaction committed first what this one depends on. Autocommit statements run again inside; else the
+    user gets `reported`."""
+
+    def __init__(self, reported: errors.Error) -> None:
+        super().__init__(reported.message)
+        self.reported = reported
+
+
+def commit(store: Store, derive: Callable[[Reader], Commit | None]) -> int | None:
+    """Commit what `derive` makes of the buffer on the state that a reader sees. Returns the commit timestamp, or None
+    if there is nothing to write.
+
+    `derive` raises Conflict where a row moved or a validator has a veto. Raises Conflict too where a precondition
+    fails in the atomic section: something newer than the reader stands in the way.
+    """
+    for _ in range(MAX_ROUNDS):
+        with store.read() as reader:
+            request = derive(reader)
+        if request is None:
+            return None
+        try:
+            return store.commit(request)
+        except (StaleSchema, StaleRow):
+            continue
+        except PreconditionFailed as refused:
+            failure = refused.precondition.on_failure
+            raise Conflict(failure.error()) from None  # type: ignore[attr-defined]  # the store hands back any object
+    raise errors.error(
+        errors.SERIALIZATION_FAILURE,
+        f"the schema or the rows changed under this commit {MAX_ROUNDS} times in a row",
+        hint="Retry the transaction.",
+    )

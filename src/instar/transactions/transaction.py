@@ -1,0 +1,103 @@
+"""A transaction: isolation level, snapshot, buffer, savepoints, and whether it has failed."""
+
+from __future__ import annotations
+
+import enum
+from typing import Generic, Protocol, TypeVar
+
+from instar import errors
+from instar.transactions.buffer import DEFAULT_MAX_ROWS, Buffer
+
+
+class Isolation(enum.Enum):
+    """The levels that can be asked for; the value is PostgreSQL's name."""
+
+    READ_COMMITTED = "read committed"
+    REPEATABLE_READ = "repeatable read"
+
+
+class Catalog(Protocol):
+    """A catalog snapshot, of which this package knows the version only."""
+
+    version: int
+
+
+class Change(Protocol):
+    """A catalog change that is not committed yet."""
+
+    def __bool__(self) -> bool: ...
+
+
+C = TypeVar("C", bound=Catalog)
+D = TypeVar("D", bound=Change)
+
+
+class Snapshot(Generic[C]):
+    """What a statement reads: everything committed up to `timestamp`, under the schema of `catalog` (rule 18)."""
+
+    __slots__ = ("catalog", "timestamp")
+
+    def __init__(self, timestamp: int, catalog: C) -> None:
+        self.timestamp = timestamp
+        self.catalog = catalog
+
+
+class Savepoint(Generic[D]):
+    """A named point to go back to: a mark of the buffer, and the catalog change as it stood."""
+
+    __slots__ = ("ddl", "mark", "name")
+
+    def __init__(self, name: str, mark: int, ddl: D | None) -> None:
+        self.name = name
+        self.mark = mark
+        self.ddl = ddl
+
+
+class Transaction(Generic[C, D]):
+    """One transaction of one session.
+
+    `snapshot` is fixed by the first statement under REPEATABLE READ and by each statement under READ COMMITTED.
+    `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK.
+    """
+
+    def __init__(
+        self, isolation: Isolation, *, read_only: bool = False, explicit: bool, max_rows: int = DEFAULT_MAX_ROWS
+    ) -> None:
+        self.isolation = isolation
+        self.read_only = read_only
+        self.explicit = explicit
+        self.buffer = Buffer(max_rows)
+        self.snapshot: Snapshot[C] | None = None
+        self.ddl: D | None = None
+        self.failed = False
+        self.started_us = 0
+        self.used = False
+        self._savepoints: list[Savepoint[D]] = []
+
+    def savepoint(self, name: str, ddl: D | None) -> None:
+        """Set a savepoint; an older one of the same name is hidden, not replaced, as in PostgreSQL."""
+        self._savepoints.append(Savepoint(name, self.buffer.mark(), ddl))
+
+    def rollback_to(self, name: str) -> D | None:
+        """Undo everything since the savepoint, which stays. Returns the catalog change as it stood then."""
+        index = self._find(name)
+        del self._savepoints[index + 1 :]
+        savepoint = self._savepoints[index]
+        self.buffer.rollback(savepoint.mark)
+        self.failed = False
+        return savepoint.ddl
+
+    def release(self, name: str) -> None:
+        """Forget the savepoint and those set after it, keeping what was done."""
+        del self._savepoints[self._find(name) :]
+
+    def require_writable(self, what: str) -> None:
+        """25006 if the transaction is read only; `what` is the statement's name."""
+        if self.read_only:
+            raise errors.error(errors.READ_ONLY_TRANSACTION, f"cannot execute {what} in a read-only transaction")
+
+    def _find(self, name: str) -> int:
+        for index in range(len(self._savepoints) - 1, -1, -1):
+            if self._savepoints[index].name == name:
+                return index
+        raise errors.error(errors.INVALID_SAVEPOINT, f'savepoint "{name}" does not exist')
