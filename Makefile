@@ -1,0 +1,55 @@
+# `make demo` and `make test` are the two commands; both set up what they need (scripts/bootstrap).
+
+WORKERS ?= 2
+DEMO ?=
+BENCH ?=
+PYTEST ?=
+
+# Each recipe runs in the environment that the bootstrap found (JAVA_HOME, where the default java does not fit).
+RUN = . .venv/environment && .venv/bin/
+
+.PHONY: help setup demo test lint format bench docs lock clean
+
+help:
+	@echo "make demo    schema changes under live traffic, with pictures (DEMO='--scale 1' and others)"
+	@echo "make test    all tests (PYTEST='-k name' to choose)"
+	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make format  rewrite the sources as ruff formats them"
+	@echo "make bench   ratios against peers (BENCH='name' to choose)"
+	@echo "make docs    check links and examples of the documentation"
+	@echo "make lock    choose new versions for requirements.lock"
+	@echo "make clean   remove what the other targets made, .venv too"
+
+setup:
+	@scripts/bootstrap
+
+demo: setup
+	@$(RUN)python -m demo $(DEMO)
+
+test: setup
+	@$(RUN)python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+
+lint: setup
+	@$(RUN)ruff check .
+	@$(RUN)ruff format --check .
+	@$(RUN)mypy
+	@$(RUN)mypy --config-file tests/mypy.ini
+	@$(RUN)lint-imports
+
+format: setup
+	@$(RUN)ruff check --fix .
+	@$(RUN)ruff format .
+
+bench: setup
+	@$(RUN)python -m benchmarks $(BENCH)
+
+docs: setup
+	@$(RUN)python scripts/check_docs.py
+
+lock: setup
+	@$(RUN)python scripts/lock.py
+
+clean:
+	rm -rf .venv build dist demo-out bench-out spark-warehouse metastore_db derby.log src/*.egg-info
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests benchmarks demo scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

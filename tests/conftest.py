@@ -1,0 +1,24 @@
+"""What every test shares: Hypothesis' profiles, and one process for all that starts Spark."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadlines: the machine is shared, and a hang is caught by pytest's own timeout. "ci" draws the same examples every
+# time, so that a red run says something about the change and nothing about luck; "thorough" is for a night's search.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", _UNHURRIED, max_examples=50)
+settings.register_profile("ci", _UNHURRIED, max_examples=50, derandomize=True, database=None, print_blob=True)
+settings.register_profile("thorough", _UNHURRIED, max_examples=5_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test marked `spark` belongs to one group, which `--dist loadgroup` keeps on one worker: one JVM, not two."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            item.add_marker(pytest.mark.xdist_group("spark"))
