@@ -1,0 +1,72 @@
+"""The one table of functions and operators: types, our closure, DuckDB's text.
+
+Every entry has two implementations that give the same answer: `closure(types)` on internal values (types.py) and a
+DuckDB rendering; what has not both is not in the table. It knows types and values, and DuckDB's dialect as text only:
+the connection, and the registration of `UDFS` with it, are analytic.py's.
+"""
+
+from instar.sql.functions.model import (
+    ANY,
+    COMMON,
+    Accumulator,
+    Aggregate,
+    AggregateSql,
+    Argument,
+    Context,
+    Function,
+    Polymorphic,
+    Resolution,
+    Sql,
+    Volatility,
+    Window,
+    WindowFunction,
+)
+from instar.sql.functions.rendering import (
+    UDFS,
+    Udf,
+    duckdb_error,
+    duckdb_type,
+    render_cast,
+    render_literal,
+    sort_key,
+    unify,
+)
+from instar.sql.functions.resolution import (
+    common_type,
+    is_aggregate,
+    is_window,
+    lookup,
+    resolve_function,
+    resolve_operator,
+)
+
+__all__ = [
+    "ANY",
+    "COMMON",
+    "UDFS",
+    "Accumulator",
+    "Aggregate",
+    "AggregateSql",
+    "Argument",
+    "Context",
+    "Function",
+    "Polymorphic",
+    "Resolution",
+    "Sql",
+    "Udf",
+    "Volatility",
+    "Window",
+    "WindowFunction",
+    "common_type",
+    "duckdb_error",
+    "duckdb_type",
+    "is_aggregate",
+    "is_window",
+    "lookup",
+    "render_cast",
+    "render_literal",
+    "resolve_function",
+    "resolve_operator",
+    "sort_key",
+    "unify",
+]

@@ -1,0 +1,22 @@
+"""The table itself: the families' entries, by name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from instar.sql.functions.model import Entry, Function
+
+_FAMILIES: tuple[tuple[Entry, ...], ...] = ()
+
+
+def _by_name(operators: bool) -> dict[str, tuple[Entry, ...]]:
+    table: dict[str, list[Entry]] = defaultdict(list)
+    for family in _FAMILIES:
+        for entry in family:
+            if (isinstance(entry, Function) and entry.operator) == operators:
+                table[entry.name].append(entry)
+    return {name: tuple(entries) for name, entries in table.items()}
+
+
+FUNCTIONS = _by_name(operators=False)
+OPERATORS = _by_name(operators=True)

@@ -1,0 +1,353 @@
+"""Dates and times: civil calendar, time zones, PostgreSQL's text forms (ISO output, MDY input), conversions.
+
+Dates run from 4713-11-24 BC to 5874897-12-31, timestamps from 4713-11-24 BC to 294246-12-31 (64 bits of microseconds
+since 1970, which is what DuckDB and Arrow can hold too). There is no infinity: 0A000.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+import zoneinfo
+from collections.abc import Callable
+from typing import NamedTuple
+
+from instar import errors
+from instar.types import Kind
+
+KINDS = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+_CYCLE = 146_097  # days in 400 years
+
+
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 of a date in the proleptic Gregorian calendar; year 0 is 1 BC."""
+    year -= month <= 2
+    era, of_era = divmod(year, 400)
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * _CYCLE + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+def civil_from_days(days: int) -> tuple[int, int, int]:
+    """(year, month, day) of days since 1970-01-01."""
+    era, of_era = divmod(days + 719_468, _CYCLE)
+    year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * of_year + 2) // 153
+    day = of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    return era * 400 + year_of_era + (month <= 2), month, day
+
+
+def days_in_month(year: int, month: int) -> int:
+    """28 to 31."""
+    if month == 2:
+        return 29 if year % 4 == 0 and (year % 100 or year % 400 == 0) else 28
+    return 30 if month in (4, 6, 9, 11) else 31
+
+
+MAX_DATE = days_from_civil(5_874_897, 12, 31)
+MIN_DATE = days_from_civil(-4713, 11, 24)
+MIN_TIMESTAMP, MAX_TIMESTAMP = MIN_DATE * DAY, days_from_civil(294_247, 1, 1) * DAY - 1
+
+
+def check_date(days: int) -> int:
+    """`days` if it is in the range of date. Errors: 22008."""
+    if MIN_DATE <= days <= MAX_DATE:
+        return days
+    raise errors.error(errors.DATETIME_OVERFLOW, "date out of range")
+
+
+def check_timestamp(micros: int) -> int:
+    """`micros` if it is in the range of timestamp. Errors: 22008."""
+    if MIN_TIMESTAMP <= micros <= MAX_TIMESTAMP:
+        return micros
+    raise errors.error(errors.DATETIME_OVERFLOW, "timestamp out of range")
+
+
+# --- time zones ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def time_zone(name: str) -> datetime.tzinfo:
+    """The zone of this name: tz database, or an offset such as +02 or -05:30 (ISO's sign: east is positive).
+
+    Errors: 22023.
+    """
+    if name.upper() in ("UTC", "Z", "GMT", "ZULU"):
+        return datetime.UTC
+    match = _OFFSET.fullmatch(name)
+    if match:
+        seconds = _offset_seconds(match)
+        if seconds is not None:
+            return datetime.timezone(datetime.timedelta(seconds=seconds))
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (OSError, ValueError):
+        for known in zoneinfo.available_timezones():
+            if known.lower() == name.lower():
+                return zoneinfo.ZoneInfo(known)
+    raise errors.error(errors.INVALID_PARAMETER, f'time zone "{name}" not recognized')
+
+
+_EPOCH = datetime.datetime(1970, 1, 1)
+_FIRST = -719_162 * DAY + 2 * DAY  # from here to _LAST, datetime can do it
+_LAST = 2_932_896 * DAY - 2 * DAY
+
+
+def _in_datetime_range(micros: int) -> datetime.datetime:
+    """The civil time, moved by whole 400-year cycles (same calendar, same rules) into the years of datetime."""
+    if micros > _LAST:
+        micros -= ((micros - _LAST) // (_CYCLE * DAY) + 1) * _CYCLE * DAY
+    return _EPOCH + datetime.timedelta(microseconds=max(micros, _FIRST))
+
+
+def _micros(offset: datetime.timedelta | None) -> int:
+    assert offset is not None
+    return offset.days * DAY + offset.seconds * SECOND
+
+
+def offset_at(instant: int, zone: str) -> int:
+    """Microseconds by which the zone is ahead of UTC at an instant."""
+    tz = time_zone(zone)
+    if tz is datetime.UTC:
+        return 0
+    return _micros(_in_datetime_range(instant).replace(tzinfo=datetime.UTC).astimezone(tz).utcoffset())
+
+
+def to_local(instant: int, zone: str) -> int:
+    """timestamptz to timestamp: the civil time in the zone."""
+    return instant + offset_at(instant, zone)
+
+
+def to_utc(local: int, zone: str) -> int:
+    """timestamp to timestamptz: the instant of a civil time in the zone.
+
+    A time that a clock skips is read with the offset before the change, one that it shows twice with the offset after
+    it, as PostgreSQL does; in both cases that is the smaller of the two offsets. Errors: 22008.
+    """
+    tz = time_zone(zone)
+    if tz is datetime.UTC:
+        return local
+    civil = _in_datetime_range(local).replace(tzinfo=tz)
+    offset = min(_micros(civil.utcoffset()), _micros(civil.replace(fold=1).utcoffset()))
+    return check_timestamp(local - offset)
+
+
+# --- conversions -----------------------------------------------------------------------------------------------------
+
+
+def conversion(source: Kind, target: Kind, zone: str) -> Callable[[int], int]:
+    """The closure between two different ones of date, timestamp, timestamptz in the session's zone."""
+    return {
+        (Kind.DATE, Kind.TIMESTAMP): _date_to_timestamp,
+        (Kind.DATE, Kind.TIMESTAMPTZ): lambda days: to_utc(_date_to_timestamp(days), zone),
+        (Kind.TIMESTAMP, Kind.TIMESTAMPTZ): lambda local: to_utc(local, zone),
+        (Kind.TIMESTAMP, Kind.DATE): _timestamp_to_date,
+        (Kind.TIMESTAMPTZ, Kind.TIMESTAMP): lambda instant: check_timestamp(to_local(instant, zone)),
+        (Kind.TIMESTAMPTZ, Kind.DATE): lambda instant: to_local(instant, zone) // DAY,
+    }[source, target]
+
+
+def _date_to_timestamp(days: int) -> int:
+    if MIN_TIMESTAMP <= days * DAY <= MAX_TIMESTAMP:
+        return days * DAY
+    raise errors.error(errors.DATETIME_OVERFLOW, "date out of range for timestamp")
+
+
+def _timestamp_to_date(local: int) -> int:
+    return local // DAY
+
+
+# --- output ----------------------------------------------------------------------------------------------------------
+
+
+def date_text(days: int) -> str:
+    """`2024-02-29`, `0044-03-15 BC`."""
+    year, month, day = civil_from_days(days)
+    if year > 0:
+        return f"{year:04d}-{month:02d}-{day:02d}"
+    return f"{1 - year:04d}-{month:02d}-{day:02d} BC"
+
+
+def _clock_text(micros: int) -> str:
+    seconds, fraction = divmod(micros, SECOND)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    return f"{text}.{fraction:06d}".rstrip("0") if fraction else text
+
+
+def timestamp_text(local: int, suffix: str = "") -> str:
+    """`2024-02-29 12:00:00.5`."""
+    days, micros = divmod(local, DAY)
+    date = date_text(days)
+    era = ""
+    if date.endswith(" BC"):
+        date, era = date[:-3], " BC"
+    return f"{date} {_clock_text(micros)}{suffix}{era}"
+
+
+def timestamptz_text(instant: int, zone: str) -> str:
+    """`2024-02-29 12:00:00+01`: in the zone, with its offset then."""
+    offset = offset_at(instant, zone)
+    return timestamp_text(instant + offset, _offset_text(offset // SECOND))
+
+
+def _offset_text(seconds: int) -> str:
+    sign = "-" if seconds < 0 else "+"
+    minutes, second = divmod(abs(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    text = f"{sign}{hours:02d}"
+    if minute or second:
+        text += f":{minute:02d}"
+    return f"{text}:{second:02d}" if second else text
+
+
+# --- input -----------------------------------------------------------------------------------------------------------
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        "jan january|feb february|mar march|apr april|may|jun june|jul july|aug august|sep sept september|"
+        "oct october|nov november|dec december".split("|"),
+        start=1,
+    )
+    for name in names.split()
+}
+_OFFSET = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
+_TIME = re.compile(
+    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?\s*(am|pm)?(?=$|[\s+\-A-Za-z])", re.ASCII | re.IGNORECASE
+)
+_DATES = (
+    (re.compile(r"(?P<y>\d{4,7})-(?P<m>\d{1,2})-(?P<d>\d{1,2})", re.ASCII)),
+    (re.compile(r"(?P<y>\d{4,7})[/.](?P<m>\d{1,2})[/.](?P<d>\d{1,2})", re.ASCII)),
+    (re.compile(r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})", re.ASCII)),
+    (re.compile(r"(?P<m>\d{1,2})[/.-](?P<d>\d{1,2})[/.-](?P<y>\d{4,7})", re.ASCII)),
+    (re.compile(r"(?P<n>[A-Za-z]{3,9})\.?[ -](?P<d>\d{1,2})(?:,\s*|[ -])(?P<y>\d{4,7})", re.ASCII)),
+    (re.compile(r"(?P<d>\d{1,2})[ -](?P<n>[A-Za-z]{3,9})[ -,]\s*(?P<y>\d{4,7})", re.ASCII)),
+    (re.compile(r"(?P<y>\d{4,7})-(?P<n>[A-Za-z]{3,9})-(?P<d>\d{1,2})", re.ASCII)),
+)
+_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?\Z", re.ASCII)
+
+
+class _Moment(NamedTuple):
+    days: int
+    micros: int  # of the day; may be a whole day (24:00:00)
+    zone: str | None
+
+
+def date_from_text(text: str) -> int:
+    """Days since 1970. Errors: 22007, 22008."""
+    return check_date(_parse(text, "date").days)
+
+
+def timestamp_from_text(text: str) -> int:
+    """Microseconds since 1970; a zone in the text is ignored. Errors: 22007, 22008."""
+    moment = _parse(text, "timestamp")
+    return check_timestamp(moment.days * DAY + moment.micros)
+
+
+def timestamptz_from_text(text: str, zone: str) -> int:
+    """Microseconds since 1970 UTC; without a zone in the text, the session's. Errors: 22007, 22008, 22023."""
+    moment = _parse(text, "timestamp with time zone")
+    local = check_timestamp(moment.days * DAY + moment.micros)
+    return check_timestamp(to_utc(local, moment.zone or zone))
+
+
+def _invalid(name: str, text: str) -> errors.Error:
+    return errors.error(errors.INVALID_DATETIME_FORMAT, f'invalid input syntax for type {name}: "{text}"')
+
+
+def _field(text: str) -> errors.Error:
+    return errors.error(errors.DATETIME_OVERFLOW, f'date/time field value out of range: "{text}"')
+
+
+def _parse(text: str, name: str) -> _Moment:
+    iso = _ISO.match(text)
+    if iso is not None:
+        year, month, day = int(iso[1]), int(iso[2]), int(iso[3])
+        micros = 0 if iso[4] is None else _clock(iso[4], iso[5], iso[6], iso[7], None, text)
+        return _Moment(_days(year, month, day, False, text), micros, None)
+    rest = text.strip(" \t\n\r\v\f")
+    if rest.lower() == "epoch":
+        return _Moment(0, 0, "UTC")
+    if rest.lower().lstrip("+-") in ("infinity", "inf"):
+        raise errors.unsupported(f'{name} "{rest}"')
+    if rest.lower() in ("now", "today", "tomorrow", "yesterday"):
+        raise errors.unsupported(f'{name} "{rest}" (use now() or current_date)')
+    bc = re.search(r"\s*\b(BC|AD)\Z", rest, re.IGNORECASE)
+    if bc:
+        rest = rest[: bc.start()]
+    for pattern in _DATES:
+        match = pattern.match(rest)
+        if match:
+            break
+    else:
+        raise _invalid(name, text)
+    found = match.groupdict()
+    month = _MONTHS.get(found["n"].lower(), 0) if "n" in found else int(found["m"])
+    if "n" in found and not month:
+        raise _invalid(name, text)
+    days = _days(int(found["y"]), month, int(found["d"]), bool(bc) and bc[1].upper() == "BC", text)
+    micros, zone = _time_and_zone(rest[match.end() :], name, text)
+    return _Moment(days, micros, zone)
+
+
+def _days(year: int, month: int, day: int, bc: bool, text: str) -> int:
+    if bc:
+        year = 1 - year
+    if not (1 <= month <= 12 and 1 <= day <= days_in_month(year, month)) or (year == 0 and not bc) or (bc and year > 0):
+        raise _field(text)
+    return days_from_civil(year, month, day)
+
+
+def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
+    if not rest:
+        return 0, None
+    micros = 0
+    match = _TIME.match(rest)
+    if match:
+        micros = _clock(match[1], match[2], match[3] or "0", match[4], match[5], text)
+        rest = rest[match.end() :]
+    rest = rest.strip()
+    if not rest:
+        return micros, None
+    offset = _OFFSET.fullmatch(rest)
+    if offset:
+        if _offset_seconds(offset) is None:
+            raise errors.error("22009", f'time zone displacement out of range: "{text}"')
+        return micros, rest
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_+\-/]*", rest, re.ASCII):
+        raise _invalid(name, text)
+    try:
+        time_zone(rest)
+    except errors.Error:
+        if "/" in rest:
+            raise
+        raise _invalid(name, text) from None
+    return micros, rest
+
+
+def _offset_seconds(match: re.Match[str]) -> int | None:
+    hours, minutes, seconds = int(match[2]), int(match[3] or 0), int(match[4] or 0)
+    if hours > 15 or minutes > 59 or seconds > 59:
+        return None
+    total = hours * 3600 + minutes * 60 + seconds
+    return -total if match[1] == "-" else total
+
+
+def _clock(hours: str, minutes: str, seconds: str, fraction: str | None, half: str | None, text: str) -> int:
+    hour, minute, second = int(hours), int(minutes), int(seconds)
+    if half:
+        if hour > 12:
+            raise _field(text)
+        hour = hour % 12 + (12 if half.lower() == "pm" else 0)
+    part = round(float(f"0.{fraction}") * SECOND) if fraction else 0
+    micros = hour * HOUR + minute * MINUTE + second * SECOND + part
+    if minute > 59 or second > 60 or micros > DAY:
+        raise _field(text)
+    return micros
