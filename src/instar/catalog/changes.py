@@ -24,6 +24,7 @@ from instar.store.engine import (
     TableWrites,
     ValueUnchanged,
 )
+from instar.store.records import RowsetRecord, RowsetState
 
 Floor = Literal["keep", "current"] | int
 
@@ -160,10 +161,13 @@ class CatalogChange:
                 raw.append((records.table_key(old.id), records.encode_header(self._dropped_header(reader, old))))
         preconditions.extend(self._unchanged(reader, needed) for needed in self._required.values())
         for rowset, owner in self._live_rowsets.items():
-            raw.append((records.rowset_key(rowset), records.encode_rowset(records.live_rowset(owner))))
+            raw.append((records.rowset_key(rowset), records.encode_rowset(RowsetRecord(RowsetState.LIVE, owner))))
         for rowset in self._dead_rowsets:
-            raw.append((records.rowset_key(rowset), records.encode_rowset(records.dead_rowset())))
-        tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), self.base)
+            raw.append((records.rowset_key(rowset), records.encode_rowset(RowsetRecord(RowsetState.DEAD, 0))))
+        base_names = {
+            found.id: found.name for found in map(self.base.by_id, (*self._put, *self._dropped)) if found is not None
+        }
+        tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base_names)
         return CatalogParts(tables, raw, preconditions, [])
 
     def _unchanged(self, reader: Reader, needed: Object) -> Precondition:

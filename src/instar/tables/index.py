@@ -1,0 +1,144 @@
+"""Index entries: their keys, and reading an index at a snapshot.
+
+An entry is (commit timestamp, live or tombstone) and has no history (rule 4): at snapshot s a live entry with
+timestamp <= s is accepted, a tombstone with timestamp <= s skipped, and anything newer is decided by the row version
+at s. Keys that were cut and hashed are always rechecked against the row.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from instar.catalog.descriptors import Index, Table
+from instar.catalog.layouts import Layouts
+from instar.encoding import keys
+from instar.encoding.format import format_values
+from instar.store.engine import ENTRY_VALUE, Reader, rowset_prefix
+from instar.store.versions import read_row
+from instar.tables.rowset import TableReader
+from instar.tables.view import RowVersion, View
+from instar.transactions.buffer import Change
+
+ENTRIES_PER_READ = 512
+
+
+class IndexCodec:
+    """Row images (all columns of the table, in descriptor order) to entry keys of one index."""
+
+    def __init__(self, table: Table, index: Index) -> None:
+        self.index = index
+        self.prefix = rowset_prefix(index.rowset)
+        ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
+        self.ordinals = tuple(ordinals[part.column] for part in index.columns)
+        self.types = tuple(table.columns[ordinal].type for ordinal in self.ordinals)
+        self.descending = tuple(part.descending for part in index.columns)
+        self._encode = keys.compile_encoder(self.types, self.descending)
+        self._names = [table.columns[ordinal].name for ordinal in self.ordinals]
+
+    def values(self, image: Sequence[object]) -> list[object]:
+        """The indexed values of a row."""
+        return [image[ordinal] for ordinal in self.ordinals]
+
+    def part(self, image: Sequence[object]) -> bytes:
+        """The index columns' part of the entry's key, cut and hashed if it is too long."""
+        return keys.limited_index_part(self._encode(self.values(image)))
+
+    def entry(self, image: Sequence[object], key: bytes) -> bytes:
+        """The whole store key of the row's entry; `key` is its encoded primary key."""
+        return self.prefix + self.part(image) + key
+
+    def primary_offset(self, entry: bytes, key: bytes) -> int:
+        """Where in the entry's store key the primary key begins."""
+        return len(entry) - len(key)
+
+    def unique_prefix(self, image: Sequence[object]) -> bytes | None:
+        """The prefix that at most one live entry may have; None where a value is NULL, which equals nothing."""
+        if any(image[ordinal] is None for ordinal in self.ordinals):
+            return None
+        return self.prefix + self.part(image)
+
+    def describe(self, image: Sequence[object]) -> str:
+        """PostgreSQL's DETAIL for a duplicate: Key (a, b)=(1, x) already exists."""
+        listed = format_values(self.values(image), self.types)
+        return f"Key ({', '.join(self._names)})=({listed}) already exists."
+
+
+class _Hit(NamedTuple):
+    """An accepted entry with its row, in index order."""
+
+    part: bytes
+    version: RowVersion
+
+
+class IndexReader:
+    """Reads rows through one index. `start` and `stop` of the scans bound the index columns' part of the key."""
+
+    def __init__(self, table: Table, index: Index, ordinals: Sequence[int], layouts: Layouts) -> None:
+        self.table = table
+        self.codec = IndexCodec(table, index)
+        self._rows = TableReader(table, range(len(table.columns)), layouts)
+        self._wanted = TableReader(table, ordinals, layouts)
+
+    def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
+        """The wanted columns of the rows whose index part is in [start, stop), in index order."""
+        for version in self.scan_versions(view, start, stop, reverse=reverse):
+            yield version.values
+
+    def scan_versions(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[RowVersion]:
+        """As `scan`, with keys and stored timestamps: what DML reads."""
+        overlay = view.overlay(self.table.id)
+        if overlay is None:
+            return (hit.version for hit in self._stored(view, start, stop, reverse, {}))
+        stored = self._stored(view, start, stop, reverse, overlay.changes)
+        buffered = self._buffered(overlay.changes, start, stop, reverse)
+        merged = heapq.merge(stored, buffered, key=lambda hit: (hit.part, hit.version.key), reverse=reverse)
+        return (hit.version for hit in merged)
+
+    def _buffered(self, changes: dict[bytes, Change], start: bytes, stop: bytes, reverse: bool) -> list[_Hit]:
+        hits = []
+        for key, change in changes.items():
+            if change.image is None:
+                continue
+            part = self.codec.part(change.image)
+            if start <= part < stop:
+                hits.append(_Hit(part, RowVersion(key, change.base, self._wanted.project(change.image))))
+        hits.sort(key=lambda hit: (hit.part, hit.version.key), reverse=reverse)
+        return hits
+
+    def _stored(
+        self, view: View, start: bytes, stop: bytes, reverse: bool, changes: dict[bytes, Change]
+    ) -> Iterator[_Hit]:
+        """Accepted entries with their rows, some hundred per short read; rows that the buffer changed left out."""
+        prefix = self.codec.prefix
+        lower, upper = prefix + start, prefix + stop
+        while True:
+            with view.store.read_at(view.snapshot) as reader:
+                entries = list(islice(reader.scan(lower, upper, reverse=reverse), ENTRIES_PER_READ))
+                hits = [hit for key, value in entries if (hit := self._accept(view, reader, key, value, changes))]
+            yield from hits
+            if len(entries) < ENTRIES_PER_READ:
+                return
+            if reverse:
+                upper = entries[-1][0]
+            else:
+                lower = entries[-1][0] + b"\x00"
+
+    def _accept(
+        self, view: View, reader: Reader, key: bytes, value: bytes, changes: dict[bytes, Change]
+    ) -> _Hit | None:
+        timestamp, live, offset = ENTRY_VALUE.unpack(value)
+        if not live and timestamp <= view.snapshot:
+            return None
+        primary = key[offset:]
+        if primary in changes:
+            return None
+        stored = read_row(reader, self._rows.prefix + primary, view.snapshot)
+        if stored is None:
+            return None
+        part = key[len(self.codec.prefix) : offset]
+        if (timestamp > view.snapshot or keys.is_cut(part)) and self.codec.part(self._rows.decode(stored)) != part:
+            return None
+        return _Hit(part, self._wanted.version(primary, stored))

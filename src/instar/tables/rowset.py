@@ -1,0 +1,170 @@
+"""Rows under one rowset id, read at a snapshot and overlaid with the buffer of the transaction that reads.
+
+A `TableReader` is built once per plan for one descriptor and the columns that the plan wants; it holds one decoder per
+layout met so far. A table whose rows are all in one layout takes the same way with a single decoder (thesis §3.2.3).
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from instar.catalog.descriptors import Column, Table
+from instar.catalog.layouts import Layouts
+from instar.encoding import keys
+from instar.store.engine import rowset_prefix
+from instar.store.versions import iterate_rows, read_row
+from instar.tables.layout import arrow_type
+from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
+from instar.tables.view import END, RowVersion, View
+from instar.values import from_text
+
+Decoder = Callable[[bytes], tuple[object, ...]]
+
+_TIMESTAMP = struct.Struct("<Q")
+_LAYOUT = struct.Struct("<I")
+LAYOUT_OFFSET = 12
+
+
+def wanted(column: Column) -> Wanted:
+    """What a reader of `column` asks the resolver for: rows in layouts without it have its frozen value."""
+    missing = None if column.missing is None else from_text(column.type, column.missing)
+    return Wanted(column.id, column.type, missing)
+
+
+def key_encoder(table: Table) -> Callable[[Sequence[object]], bytes]:
+    """Primary key values, in key order, to the encoded key without rowset prefix."""
+    by_id = {column.id: column for column in table.columns}
+    types = [by_id[column].type for column in table.primary_key]
+    return keys.compile_encoder(types, [False] * len(types))
+
+
+class TableReader:
+    """Reads the columns `ordinals` (positions in `table.columns`) of a table."""
+
+    def __init__(self, table: Table, ordinals: Sequence[int], layouts: Layouts) -> None:
+        self.table = table
+        self.ordinals = tuple(ordinals)
+        self.prefix = rowset_prefix(table.rowset)
+        self.encode_key = key_encoder(table)
+        self._layouts = layouts
+        self._wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
+        self._decoders: dict[int, Decoder] = {}
+        self.schema = pa.schema(
+            [pa.field(f"c{i}", arrow_type(table.columns[ordinal].type)) for i, ordinal in enumerate(ordinals)]
+        )
+
+    def decoder(self, layout_id: int) -> Decoder:
+        """Stored bytes in that layout to the wanted columns."""
+        found = self._decoders.get(layout_id)
+        if found is None:
+            own = self.table.layout
+            layout = own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
+            found = self._decoders[layout_id] = resolver(layout, self._wanted)
+        return found
+
+    def decode(self, value: bytes) -> tuple[object, ...]:
+        """The wanted columns of a stored row value, whichever layout it is in."""
+        layout_id = _LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8
+        return (self._decoders.get(layout_id) or self.decoder(layout_id))(value)
+
+    def project(self, image: tuple[object, ...]) -> tuple[object, ...]:
+        """The wanted columns of a buffered image (all columns of the table, in descriptor order)."""
+        return tuple([image[ordinal] for ordinal in self.ordinals])
+
+    def get(self, view: View, key: bytes) -> tuple[object, ...] | None:
+        """The row of that key, or None."""
+        version = self.get_version(view, key)
+        return None if version is None else version.values
+
+    def get_version(self, view: View, key: bytes) -> RowVersion | None:
+        """The row of that key with the timestamp of its stored version, or None."""
+        overlay = view.overlay(self.table.id)
+        if overlay is not None:
+            change = overlay.changes.get(key)
+            if change is not None:
+                return None if change.image is None else RowVersion(key, change.base, self.project(change.image))
+        with view.store.read_at(view.snapshot) as reader:
+            value = read_row(reader, self.prefix + key, view.snapshot)
+        return None if value is None else self.version(key, value)
+
+    def get_many(self, view: View, wanted_keys: Sequence[bytes]) -> list[RowVersion]:
+        """The rows of those keys, in their order, those that are not there left out; one store read per 8,192."""
+        overlay = view.overlay(self.table.id)
+        found: list[RowVersion] = []
+        for begin in range(0, len(wanted_keys), 8192):
+            with view.store.read_at(view.snapshot) as reader:
+                for key in wanted_keys[begin : begin + 8192]:
+                    change = overlay.changes.get(key) if overlay is not None else None
+                    if change is not None:
+                        if change.image is not None:
+                            found.append(RowVersion(key, change.base, self.project(change.image)))
+                        continue
+                    value = read_row(reader, self.prefix + key, view.snapshot)
+                    if value is not None:
+                        found.append(self.version(key, value))
+        return found
+
+    def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
+        """The rows with start <= key < stop in key order (END: no bound above)."""
+        overlay = view.overlay(self.table.id)
+        if overlay is None:
+            decode = self.decode
+            for _, values in self._batches(view, start, stop, reverse):
+                for value in values:
+                    yield decode(value)
+            return
+        for version in self.scan_versions(view, start, stop, reverse=reverse):
+            yield version.values
+
+    def scan_versions(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[RowVersion]:
+        """As `scan`, with keys and stored timestamps: what DML reads."""
+        stored = self._stored(view, start, stop, reverse)
+        overlay = view.overlay(self.table.id)
+        if overlay is None:
+            return stored
+        changes = overlay.changes
+        buffered = (
+            RowVersion(key, change.base, self.project(change.image))
+            for key in sorted(overlay.keys_between(start, stop), reverse=reverse)
+            if (change := changes[key]).image is not None
+        )
+        unchanged = (version for version in stored if version.key not in changes)
+        return heapq.merge(unchanged, buffered, key=lambda version: version.key, reverse=reverse)
+
+    def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
+        """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
+        overlay = view.overlay(self.table.id)
+        read = mixed_batch_reader(lambda layout: self._layout(layout), self._wanted)
+        changes = overlay.changes if overlay is not None else {}
+        skip = len(self.prefix)
+        for row_keys, values in self._batches(view, start, stop, False):
+            if changes:
+                values = [value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes]
+            if values:
+                yield pa.RecordBatch.from_arrays(self._arrays(read(values), len(values)), schema=self.schema)
+        if overlay is not None:
+            yield from self._buffered_arrow([changes[key] for key in overlay.keys_between(start, stop)])
+
+    def _layout(self, layout_id: int) -> object:
+        own = self.table.layout
+        return own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
+
+    def _stored(self, view: View, start: bytes, stop: bytes, reverse: bool) -> Iterator[RowVersion]:
+        skip = len(self.prefix)
+        for row_keys, values in self._batches(view, start, stop, reverse):
+            for key, value in zip(row_keys, values, strict=True):
+                yield self.version(key[skip:], value)
+
+    def version(self, key: bytes, value: bytes) -> RowVersion:
+        """A stored row value as a RowVersion."""
+        return RowVersion(key, _TIMESTAMP.unpack_from(value)[0], self.decode(value))
+
+    def _batches(
+        self, view: View, start: bytes, stop: bytes, reverse: bool
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        prefix = self.prefix
+        return iterate_rows(view.store, prefix + start, prefix + stop, view.snapshot, reverse=reverse)

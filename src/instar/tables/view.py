@@ -1,0 +1,42 @@
+"""What a statement sees: one snapshot, overlaid with the transaction's buffer as it stood when the statement began.
+
+The executor and the analytic engine read tables only through `TableReader` and `IndexReader`: one overlay for key
+look-ups, key ranges, index ranges and Arrow batches (rule 15). A DML statement collects its changes first and buffers
+them when it has read everything, so the buffer does not move while it reads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from instar.catalog.layouts import Layouts
+from instar.store.engine import Store
+from instar.transactions.buffer import Buffer, TableBuffer
+
+# Keys never begin with ff (encoding/keys.py), so this is above all of them.
+END = b"\xff"
+
+
+class View:
+    """One statement's reads. `buffer` is None where the transaction has written nothing."""
+
+    __slots__ = ("buffer", "layouts", "snapshot", "store")
+
+    def __init__(self, store: Store, snapshot: int, buffer: Buffer | None, layouts: Layouts) -> None:
+        self.store = store
+        self.snapshot = snapshot
+        self.buffer = buffer
+        self.layouts = layouts
+
+    def overlay(self, table: int) -> TableBuffer | None:
+        """The buffered changes of `table`, or None if there are none."""
+        return self.buffer.table(table) if self.buffer is not None else None
+
+
+class RowVersion(NamedTuple):
+    """A visible row: `key` is its encoded primary key without rowset prefix; `base` the commit timestamp of its stored
+    version (None: inserted by this very transaction); `values` the wanted columns."""
+
+    key: bytes
+    base: int | None
+    values: tuple[object, ...]

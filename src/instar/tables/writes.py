@@ -1,0 +1,251 @@
+"""Logical changes to physical writes, at commit: rows, index entries, and the preconditions that constraints are.
+
+Derived outside the atomic section from the stored bytes; the store compares those bytes again inside it (rule 10), so
+that what is derived here stands or is derived anew. Index entries follow the state of their index (F1 §3.1): a
+delete-only one loses entries, a write-only or public one gains them too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import msgspec
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import ForeignKey, Index, State, Table
+from instar.catalog.layouts import Layouts
+from instar.encoding.keys import compile_encoder
+from instar.store.engine import (
+    ROW_TOMBSTONE,
+    EntryWrite,
+    KeyExists,
+    Precondition,
+    RangeEmpty,
+    Reader,
+    RowWrite,
+    TableWrites,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.tables.index import IndexCodec
+from instar.tables.layout import body_encoder
+from instar.tables.rowset import LAYOUT_OFFSET, TableReader
+from instar.transactions.buffer import Change, TableBuffer
+from instar.transactions.commit import Conflict
+
+_TIMESTAMP = struct.Struct("<Q")
+
+
+class ConstraintFailure(msgspec.Struct, frozen=True):
+    """Handed to the store with a precondition: how to report that it does not hold on the current state.
+
+    Statements have judged the constraint on their own snapshot already, so what stands in the way is newer than it:
+    a conflict (rule 15), except where the snapshot's schema could not see the index: then `reported_as` stands.
+    """
+
+    table: str
+    constraint: str
+    reported_as: str
+    detail: str
+
+    def error(self) -> errors.Error:
+        what = {
+            errors.UNIQUE_VIOLATION: "duplicate key value violates unique constraint",
+            errors.FOREIGN_KEY_VIOLATION: "write violates foreign key constraint",
+        }[self.reported_as]
+        return errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'could not commit: {what} "{self.constraint}" of table "{self.table}" because of a concurrent commit',
+            detail=self.detail,
+            hint="Retry the transaction.",
+        )
+
+
+def row_conflict(table: Table, key: bytes, describe: Callable[[bytes], str]) -> Conflict:
+    """40001 naming table and key: the row was changed after the transaction's snapshot."""
+    return Conflict(
+        errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'could not serialize access to table "{table.name}" due to a concurrent update',
+            detail=f"Row {describe(key)} was changed by a transaction that committed first.",
+            hint="Retry the transaction.",
+        )
+    )
+
+
+class ForeignKeyProbe:
+    """What a child row demands of its parent, as a store key."""
+
+    def __init__(self, table: Table, foreign_key: ForeignKey, catalog: CatalogSnapshot) -> None:
+        self.foreign_key = foreign_key
+        ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
+        self._ordinals = [ordinals[column] for column in foreign_key.columns]
+        parent = catalog.table(foreign_key.parent)
+        by_id = {column.id: column for column in parent.columns}
+        if foreign_key.parent_index is None:
+            order = list(parent.primary_key)
+            self._prefix = rowset_prefix(parent.rowset)
+            descending = [False] * len(order)
+        else:
+            index = next(found for found in parent.indexes if found.id == foreign_key.parent_index)
+            order = [part.column for part in index.columns]
+            self._prefix = rowset_prefix(index.rowset)
+            descending = [part.descending for part in index.columns]
+        # The constraint may list the columns in another order than the parent's key does.
+        self._order = [foreign_key.parent_columns.index(column) for column in order]
+        self._encode = compile_encoder([by_id[column].type for column in order], descending)
+
+    def values(self, image: tuple[object, ...]) -> tuple[object, ...]:
+        """The child's values, in the order in which the constraint lists them."""
+        return tuple([image[ordinal] for ordinal in self._ordinals])
+
+    def key(self, image: tuple[object, ...]) -> bytes | None:
+        """The store key (a prefix, for an index) that must stand; None where a column is NULL (MATCH SIMPLE)."""
+        values = self.values(image)
+        if None in values:
+            return None
+        return self._prefix + self._encode([values[position] for position in self._order])
+
+
+class ParentProbe:
+    """What the disappearance of a parent key demands: no child entry under it."""
+
+    def __init__(self, parent: Table, child: Table, foreign_key: ForeignKey) -> None:
+        self.foreign_key = foreign_key
+        self.child = child
+        ordinals = {column.id: ordinal for ordinal, column in enumerate(parent.columns)}
+        self._ordinals = [ordinals[column] for column in foreign_key.parent_columns]
+        by_id = {column.id: column for column in child.columns}
+        if foreign_key.child_index is None:
+            order = list(child.primary_key)[: len(foreign_key.columns)]
+            self._prefix = rowset_prefix(child.rowset)
+            descending = [False] * len(order)
+        else:
+            index = next(found for found in child.indexes if found.id == foreign_key.child_index)
+            order = [part.column for part in index.columns][: len(foreign_key.columns)]
+            self._prefix = rowset_prefix(index.rowset)
+            descending = [part.descending for part in index.columns][: len(foreign_key.columns)]
+        self._order = [foreign_key.columns.index(column) for column in order]
+        self._encode = compile_encoder([by_id[column].type for column in order], descending)
+
+    def values(self, image: tuple[object, ...]) -> tuple[object, ...]:
+        """The referenced values of a parent row, in the constraint's order."""
+        return tuple([image[ordinal] for ordinal in self._ordinals])
+
+    def key(self, values: tuple[object, ...]) -> bytes | None:
+        """The prefix under which children of those values stand; None if one is NULL (nobody refers to it)."""
+        if None in values:
+            return None
+        return self._prefix + self._encode([values[position] for position in self._order])
+
+
+class TableWriter:
+    """Everything that deriving the writes of one table at one version needs, compiled once."""
+
+    def __init__(self, table: Table, catalog: CatalogSnapshot, layouts: Layouts) -> None:
+        self.table = table
+        self.prefix = rowset_prefix(table.rowset)
+        self.reader = TableReader(table, range(len(table.columns)), layouts)
+        self.encode = body_encoder(table.layout)
+        self.codecs = [IndexCodec(table, index) for index in table.indexes]
+        self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys]
+        self.children = [
+            ParentProbe(table, child, key)
+            for child_id in table.referenced_by
+            for child in [catalog.table(child_id)]
+            for key in child.foreign_keys
+            if key.parent == table.id
+        ]
+
+    def describe_key(self, key: bytes) -> str:
+        """A primary key for an error message: (id)=(1)."""
+        from instar.encoding.format import format_values  # noqa: PLC0415 - only on the way to an error
+
+        names = {column.id: column.name for column in self.table.columns}
+        listed = ", ".join(names[column] for column in self.table.primary_key)
+        return f"({listed})=({format_values(key)})"
+
+
+class Derivation:
+    """The physical writes of one commit, collected table by table."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.tables: list[TableWrites] = []
+        self.entries: list[EntryWrite] = []
+        self.preconditions: list[Precondition] = []
+
+    def table(self, writer: TableWriter, buffer: TableBuffer) -> None:
+        """Derive all changes of one table, whose images are at `writer.table`'s version."""
+        rows: list[RowWrite] = []
+        get = self.reader.get
+        layout = writer.table.layout.id
+        for key, change in buffer.changes.items():
+            stored = get(writer.prefix + key)
+            self._judge(writer, key, change, stored)
+            body = None if change.image is None else writer.encode(change.image)
+            rows.append(RowWrite(writer.prefix + key, stored, body, layout, 0, change.pair))
+            self._entries(writer, key, change)
+            self._foreign_keys(writer, change)
+        self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
+
+    def _judge(self, writer: TableWriter, key: bytes, change: Change, stored: bytes | None) -> None:
+        """The stored row is still the version that the change was made on; else the other committed first."""
+        live = stored is not None and not stored[LAYOUT_OFFSET] & ROW_TOMBSTONE
+        if change.base is None:
+            if live:
+                raise row_conflict(writer.table, key, writer.describe_key)
+            return
+        if not live or stored is None or _TIMESTAMP.unpack_from(stored)[0] != change.base:
+            raise row_conflict(writer.table, key, writer.describe_key)
+
+    def _entries(self, writer: TableWriter, key: bytes, change: Change) -> None:
+        for codec in writer.codecs:
+            before = None if change.old is None else codec.entry(change.old, key)
+            after = None if change.image is None else codec.entry(change.image, key)
+            if before == after:
+                continue
+            if before is not None:
+                self.entries.append(EntryWrite(before, codec.primary_offset(before, key), False))
+            if after is not None and codec.index.state is not State.DELETE_ONLY:
+                self.entries.append(EntryWrite(after, codec.primary_offset(after, key), True))
+                if codec.index.unique and change.image is not None:
+                    self._unique(writer.table, codec, codec.index, change.image, after)
+
+    def _unique(
+        self, table: Table, codec: IndexCodec, index: Index, image: tuple[object, ...], entry: bytes
+    ) -> None:
+        prefix = codec.unique_prefix(image)
+        if prefix is None:
+            return
+        failure = ConstraintFailure(table.name, index.name, errors.UNIQUE_VIOLATION, codec.describe(image))
+        self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
+
+    def _foreign_keys(self, writer: TableWriter, change: Change) -> None:
+        for probe in writer.parents:
+            if change.image is None:
+                continue
+            if change.old is not None and probe.values(change.old) == probe.values(change.image):
+                continue
+            parent_key = probe.key(change.image)
+            if parent_key is not None:
+                found = probe.foreign_key
+                failure = ConstraintFailure(
+                    writer.table.name, found.name, errors.FOREIGN_KEY_VIOLATION, "The referenced row is gone."
+                )
+                prefixed = found.parent_index is not None
+                self.preconditions.append(KeyExists(parent_key, prefixed, failure))
+        for child in writer.children:
+            if change.old is None:
+                continue
+            values = child.values(change.old)
+            if change.image is not None and child.values(change.image) == values:
+                continue
+            child_prefix = child.key(values)
+            if child_prefix is not None:
+                failure = ConstraintFailure(
+                    child.child.name, child.foreign_key.name, errors.FOREIGN_KEY_VIOLATION, "The row is referred to."
+                )
+                self.preconditions.append(RangeEmpty(child_prefix, prefix_end(child_prefix), None, failure))
