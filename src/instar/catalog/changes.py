@@ -14,19 +14,26 @@ from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Table
-from instar.catalog.layouts import layout_key, encode_layout
+from instar.catalog.ids import IdAllocator
+from instar.catalog.layouts import encode_layout, layout_key
 from instar.store import records
 from instar.store.engine import (
-    EntryWrite,
     Precondition,
+    RangeEmpty,
     Reader,
     TableHeader,
     TableWrites,
     ValueUnchanged,
+    prefix_end,
+    rowset_prefix,
 )
-from instar.store.records import RowsetRecord, RowsetState
+from instar.store.records import RowsetState
 
 Floor = Literal["keep", "current"] | int
+
+# A rowset dies at the timestamp of the commit, which only the store knows; the worker that first sees the record dead
+# writes the newest timestamp of that moment, which is at or after it, and so safe to wait for.
+UNKNOWN_SINCE = 0
 
 
 class CatalogParts(msgspec.Struct):
@@ -35,7 +42,6 @@ class CatalogParts(msgspec.Struct):
     tables: list[TableWrites]
     raw: list[tuple[bytes, bytes | None]]
     preconditions: list[Precondition]
-    entries: list[EntryWrite]
 
 
 class CatalogConflict(msgspec.Struct, frozen=True):
@@ -55,7 +61,7 @@ class CatalogConflict(msgspec.Struct, frozen=True):
 class CatalogChange:
     """DDL that is not committed yet, on top of `base`; `view` is what the session that does it sees."""
 
-    def __init__(self, base: CatalogSnapshot, ids: records.IdAllocator) -> None:
+    def __init__(self, base: CatalogSnapshot, ids: IdAllocator) -> None:
         self.base = base
         self.view = base
         self._ids = ids
@@ -66,6 +72,7 @@ class CatalogChange:
         self._live_rowsets: dict[int, int] = {}
         self._dead_rowsets: set[int] = set()
         self._created: set[int] = set()
+        self._empty: dict[int, Table] = {}
 
     def __bool__(self) -> bool:
         return bool(self._put or self._dropped)
@@ -76,6 +83,7 @@ class CatalogChange:
         other.view = self.view
         for name in (
             "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
+            "_empty",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -139,6 +147,10 @@ class CatalogChange:
         else:
             self._dead_rowsets.add(rowset)
 
+    def require_empty(self, table: Table) -> None:
+        """Precondition: `table` has no row at the commit, as a collapsed path needs it."""
+        self._empty[table.rowset] = table
+
     def _free_name(self, new: Object) -> None:
         if self.view.lookup("public", new.name) is not None:
             raise errors.error(errors.DUPLICATE_TABLE, f'relation "{new.name}" already exists')
@@ -158,17 +170,21 @@ class CatalogChange:
         for old in self._dropped.values():
             preconditions.append(self._unchanged(reader, old))
             if isinstance(old, Table):
-                raw.append((records.table_key(old.id), records.encode_header(self._dropped_header(reader, old))))
+                raw.append((records.table_key(old.id), records.encode_table_header(self._dropped_header(reader, old))))
         preconditions.extend(self._unchanged(reader, needed) for needed in self._required.values())
+        for rowset, table in self._empty.items():
+            prefix = rowset_prefix(rowset)
+            conflict = CatalogConflict(table.id, table.name)
+            preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, conflict))
         for rowset, owner in self._live_rowsets.items():
-            raw.append((records.rowset_key(rowset), records.encode_rowset(RowsetRecord(RowsetState.LIVE, owner))))
+            raw.append((records.rowset_key(rowset), records.rowset_record(owner, RowsetState.LIVE, 0)))
         for rowset in self._dead_rowsets:
-            raw.append((records.rowset_key(rowset), records.encode_rowset(RowsetRecord(RowsetState.DEAD, 0))))
+            raw.append((records.rowset_key(rowset), records.rowset_record(0, RowsetState.DEAD, UNKNOWN_SINCE)))
         base_names = {
             found.id: found.name for found in map(self.base.by_id, (*self._put, *self._dropped)) if found is not None
         }
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base_names)
-        return CatalogParts(tables, raw, preconditions, [])
+        return CatalogParts(tables, raw, preconditions)
 
     def _unchanged(self, reader: Reader, needed: Object) -> Precondition:
         """The row of `needed` is the version that this change was made on, by its bytes as stored now."""
@@ -189,20 +205,20 @@ class CatalogChange:
         stored = reader.get(key)
         base = self.base.by_id(new.id)
         if base is None:
-            raw.append((key, records.encode_header(TableHeader(new.version, new.version, new.checks_version))))
+            raw.append((key, records.encode_table_header(TableHeader(new.version, new.version, new.checks_version))))
             return
-        if stored is None or records.decode_header(stored).current != base.version:
+        if stored is None or records.decode_table_header(stored).current != base.version:
             raise CatalogConflict(new.id, base.name).error()
-        header = records.decode_header(stored)
+        header = records.decode_table_header(stored)
         floor = max(header.floor, self._floors.get(new.id, 0))
         changed = msgspec.structs.replace(header, current=new.version, floor=floor, checks=new.checks_version)
-        raw.append((key, records.encode_header(changed)))
+        raw.append((key, records.encode_table_header(changed)))
         preconditions.append(ValueUnchanged(key, stored, CatalogConflict(new.id, base.name)))
 
     def _dropped_header(self, reader: Reader, old: Table) -> TableHeader:
         stored = reader.get(records.table_key(old.id))
         if stored is None:
             raise CatalogConflict(old.id, old.name).error()
-        header = records.decode_header(stored)
+        header = records.decode_table_header(stored)
         return msgspec.structs.replace(header, current=header.current + 1, floor=header.current + 1, dropped=True)
 

@@ -48,9 +48,8 @@ def bootstrap_records() -> list[tuple[bytes, bytes | None]]:
     """What a new store must hold before its first catalog change: headers and rowset records of the system tables."""
     made: list[tuple[bytes, bytes | None]] = []
     for table in (DESCRIPTORS, NAMES):
-        made.append((records.table_key(table), records.encode_header(TableHeader(1, 1, 0))))
-        live = records.RowsetRecord(records.RowsetState.LIVE, table)
-        made.append((records.rowset_key(table), records.encode_rowset(live)))
+        made.append((records.table_key(table), records.encode_table_header(TableHeader(1, 1, 0))))
+        made.append((records.rowset_key(table), records.rowset_record(table, records.RowsetState.LIVE, 0)))
     return made
 
 
