@@ -1,0 +1,358 @@
+"""Written layout x wanted columns -> reader (thesis §3.2): how a row of any layout is read under any schema.
+
+A column is found by its id. One that the written layout lacks gives its frozen `missing` value; one of another type is
+converted: always if the type was widened; under an older schema, whose type is the narrower one, if this row's value
+fits, else 40001. Readers are built once per pair and cached for the process: layouts are immutable.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+
+from instar.catalog.descriptors import Layout
+from instar.encoding.keys import WIDE
+from instar.encoding.row_batches import Joined, arrow_type, decode_columns, join_values
+from instar.encoding.rows import BODY_OFFSET, Output, RowReader, compile_reader, damaged_row
+from instar.errors import SERIALIZATION_FAILURE, Error, error, unsupported
+from instar.tables.layout import body_encoder, layout_format
+from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
+
+Convert = Callable[[Any], Any]
+ArrayConvert = Callable[[Any], Any]  # of pyarrow arrays
+BatchReader = Callable[[Sequence[bytes]], list[Any]]  # stored values of one or several layouts -> pyarrow arrays
+
+_compute: Any = pyarrow.compute  # its stubs are generic in scalar types that are known at run time only
+LAYOUT_OFFSET = 12  # of `layout id << 8 | flags` (u32) in a row's header
+_WIDENED = {
+    Kind.SMALLINT: {Kind.INTEGER, Kind.BIGINT},
+    Kind.INTEGER: {Kind.BIGINT},
+    Kind.REAL: {Kind.DOUBLE},
+}
+
+
+class Wanted(NamedTuple):
+    """A column that a reader gives: its id, its type in the reader's schema, and the internal value that rows in
+    layouts without it have."""
+
+    column: int
+    type: Type
+    missing: Any = None
+
+
+def is_widening(old: Type, new: Type) -> bool:
+    """Whether every value of `old` is one of `new`, in the same key family: a change of metadata alone.
+
+    Integers to numeric are none: their keys differ, so indexes would have to be rebuilt.
+    """
+    if old == new or new.kind in _WIDENED.get(old.kind, ()):
+        return True
+    if old.kind in STRINGS and new.kind in STRINGS:
+        return new.length is None or (old.length is not None and old.length <= new.length)
+    if old.kind is Kind.NUMERIC and new.kind is Kind.NUMERIC:
+        if new.precision is None or old.precision is None:
+            return new.precision is None
+        old_scale, new_scale = old.scale or 0, new.scale or 0
+        return new_scale >= old_scale and new.precision - new_scale >= old.precision - old_scale
+    return False
+
+
+def _does_not_fit(type_: Type) -> Error:
+    return error(
+        SERIALIZATION_FAILURE,
+        f"a row written under a newer schema does not fit type {type_} of this transaction's schema",
+        hint="Try the transaction again.",
+    )
+
+
+# One value ----------------------------------------------------------------------------------------------------------
+
+
+def _narrow_integer(type_: Type) -> Convert:
+    low, high = INTEGER_RANGES[type_.kind]
+
+    def convert(value: int) -> int:
+        if not low <= value <= high:
+            raise _does_not_fit(type_)
+        return value
+
+    return convert
+
+
+def _narrow_float(value: float) -> float:
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        raise _does_not_fit(Type(Kind.REAL)) from None
+    if rounded != value and value == value:  # noqa: PLR0124 - NaN fits
+        raise _does_not_fit(Type(Kind.REAL))
+    return rounded
+
+
+def _narrow_text(type_: Type, length: int) -> Convert:
+    def convert(value: str) -> str:
+        if len(value) > length:
+            raise _does_not_fit(type_)
+        return value
+
+    return convert
+
+
+def _rescale(type_: Type, precision: int) -> Convert:
+    """Numeric to numeric(p,s): the same value with scale s, or 40001."""
+    scale = type_.scale or 0
+    unit = Decimal((0, (1,), -scale))
+    limit = Decimal((0, (1,), precision - scale))
+
+    def convert(value: Decimal) -> Decimal:
+        if value.is_nan():
+            return value
+        try:
+            scaled = value.quantize(unit, context=WIDE)
+        except InvalidOperation:
+            raise _does_not_fit(type_) from None
+        if scaled != value or abs(scaled) >= limit:
+            raise _does_not_fit(type_)
+        return scaled
+
+    return convert
+
+
+def conversion(written: Type, wanted: Type) -> Convert | None:
+    """How a value of the written type becomes one of the wanted type; None: as it is. 40001 for unrelated types."""
+    if written == wanted:
+        return None
+    widening = is_widening(written, wanted)
+    if not widening and not is_widening(wanted, written) and not _alike(written, wanted):
+        raise error(
+            SERIALIZATION_FAILURE,
+            f"a column of type {written} cannot be read as {wanted} under this transaction's schema",
+        )
+    if wanted.kind is Kind.NUMERIC:
+        return None if wanted.precision is None else _rescale(wanted, wanted.precision)
+    if widening:
+        return None
+    if wanted.kind in INTEGER_RANGES:
+        return _narrow_integer(wanted)
+    if wanted.kind is Kind.REAL:
+        return _narrow_float
+    return None if wanted.length is None else _narrow_text(wanted, wanted.length)
+
+
+def _alike(one: Type, other: Type) -> bool:
+    """Whether some values of either type may be values of the other, though neither is wider."""
+    return (one.kind in STRINGS and other.kind in STRINGS) or one.kind is other.kind is Kind.NUMERIC
+
+
+# Whole rows ---------------------------------------------------------------------------------------------------------
+
+
+class _Frozen:
+    """A missing value as part of a cache's key: 1, True and 1.0, or 1.0 and 1.00, are equal but not the same."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.text = repr(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+
+_Key = tuple[tuple[int, Type, _Frozen], ...]
+
+
+def _key(wanted: Sequence[Wanted]) -> _Key:
+    return tuple([(column, type_, _Frozen(missing)) for column, type_, missing in wanted])
+
+
+def _outputs(written: Layout, wanted: _Key) -> list[Output]:
+    stored = {column: (position, type_) for position, (column, type_) in enumerate(written.columns)}
+    outputs = []
+    for column, type_, missing in wanted:
+        if column in stored:
+            position, old = stored[column]
+            outputs.append(Output(position, conversion(old, type_)))
+        else:
+            outputs.append(Output(None, None, missing.value))
+    return outputs
+
+
+@lru_cache(maxsize=4096)
+def _resolver(written: Layout, wanted: _Key) -> RowReader:
+    return compile_reader(layout_format(written), _outputs(written, wanted))
+
+
+def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
+    """A function from a store value in `written` to the wanted values.
+
+    40001 (here or from the function) for what cannot be read as the wanted type without loss, XX001 for damaged bytes.
+    """
+    return _resolver(written, _key(wanted))
+
+
+@lru_cache(maxsize=1024)
+def _rewriter(written: Layout, target: Layout, wanted: _Key) -> Callable[[bytes], bytes]:
+    if written.columns == target.columns:
+        return lambda value: value[BODY_OFFSET:]
+    read = _resolver(written, wanted)
+    encode = body_encoder(target)
+    return lambda value: encode(read(value))
+
+
+def rewriter(written: Layout, target: Layout, missing: Mapping[int, Any]) -> Callable[[bytes], bytes]:
+    """A function from a store value in `written` to a body in `target`; `missing`: by column id, None where absent."""
+    wanted = [Wanted(column, type_, missing.get(column)) for column, type_ in target.columns]
+    return _rewriter(written, target, _key(wanted))
+
+
+# Batches ------------------------------------------------------------------------------------------------------------
+
+
+def _finite(value: Decimal, type_: Type) -> Decimal:
+    if value.is_nan():
+        raise unsupported(f"reading NaN from a whole column of type {type_}")
+    return value
+
+
+def _by_value(type_: Type, convert: Convert | None) -> ArrayConvert:
+    """The scalar conversion over an array of numerics, for the pairs of types that Arrow does not convert exactly."""
+
+    def numeric(value: Any) -> Decimal:
+        return value if isinstance(value, Decimal) else Decimal(value)
+
+    def apply(array: Any) -> Any:
+        values = [None if value is None else numeric(value) for value in array.to_pylist()]
+        if convert is not None:
+            values = [None if value is None else convert(value) for value in values]
+        if type_.precision is None:
+            return pa.array([None if v is None else format(v, "f") for v in values], pa.string())
+        return pa.array([None if v is None else _finite(v, type_) for v in values], arrow_type(type_))
+
+    return apply
+
+
+def array_conversion(written: Type, wanted: Type) -> ArrayConvert | None:
+    """As `conversion`, for Arrow arrays; None: as it is."""
+    convert = conversion(written, wanted)
+    if written == wanted or (arrow_type(written) == arrow_type(wanted) and convert is None):
+        return None
+    if wanted.kind in STRINGS:
+        return lambda array: _checked_lengths(array, wanted)
+    if wanted.kind is Kind.REAL:
+        return lambda array: _checked_reals(array, wanted)
+    if wanted.kind is Kind.NUMERIC and (written.precision is None or wanted.precision is None):
+        return _by_value(wanted, convert)
+    return lambda array: _cast(array, wanted)
+
+
+def _cast(array: Any, wanted: Type) -> Any:
+    try:
+        return array.cast(arrow_type(wanted))
+    except pa.ArrowInvalid:
+        raise _does_not_fit(wanted) from None
+
+
+def _checked_lengths(array: Any, wanted: Type) -> Any:
+    lengths: Any = _compute.utf8_length(array)
+    longest = _compute.max(lengths).as_py()
+    if longest is not None and wanted.length is not None and longest > wanted.length:
+        raise _does_not_fit(wanted)
+    return array
+
+
+def _checked_reals(array: Any, wanted: Type) -> Any:
+    narrow = array.cast(pa.float32())
+    if not narrow.cast(pa.float64()).equals(array, nans_equal=True):
+        raise _does_not_fit(wanted)
+    return narrow
+
+
+def _constant(type_: Type, value: Any) -> Callable[[int], Any]:
+    if isinstance(value, Decimal):
+        value = format(value, "f") if type_.precision is None else _finite(value, type_)
+    scalar: Any = pa.scalar(value, arrow_type(type_))
+    return lambda count: pa.repeat(scalar, count)
+
+
+Decode = Callable[[Joined], list[Any]]
+
+
+@lru_cache(maxsize=1024)
+def _decoder(written: Layout, wanted: _Key) -> Decode:
+    form = layout_format(written)
+    stored = {column: position for position, (column, _) in enumerate(written.columns)}
+    positions = [stored[column] for column, _, _ in wanted if column in stored]
+    steps: list[tuple[int | None, Any]] = []
+    for column, type_, missing in wanted:
+        if column in stored:
+            steps.append((stored[column], array_conversion(written.columns[stored[column]][1], type_)))
+        else:
+            steps.append((None, _constant(type_, missing.value)))
+
+    def decode(joined: Joined) -> list[Any]:
+        arrays = dict(zip(positions, decode_columns(joined, form, positions), strict=True))
+        out = []
+        for position, step in steps:
+            if position is None:
+                out.append(step(len(joined.starts)))
+            else:
+                out.append(arrays[position] if step is None else step(arrays[position]))
+        return out
+
+    return decode
+
+
+def batch_reader(layout: Layout, wanted: Sequence[Wanted]) -> BatchReader:
+    """A function from store values, all written in `layout`, to an Arrow array per wanted column (`arrow_type`)."""
+    decode = _decoder(layout, _key(wanted))
+    return lambda values: decode(join_values(values))
+
+
+def _layout_ids(joined: Joined) -> Any:
+    """The layout id of each value, from its header."""
+    count = len(joined.starts)
+    if joined.stride:
+        tags = np.ndarray((count,), "<u4", joined.buffer, LAYOUT_OFFSET, (joined.stride,))
+    else:
+        everywhere = np.ndarray((len(joined.buffer) - 3,), "<u4", joined.buffer, 0, (1,))
+        tags = everywhere[joined.starts + LAYOUT_OFFSET]
+    return tags >> 8
+
+
+def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> BatchReader:
+    """A function from store values in any layouts of one table to an Arrow array per wanted column, in their order.
+
+    `find` gives the layout of an id; it is asked once per layout met in a batch.
+    """
+    key = _key(wanted)
+
+    def read(values: Sequence[bytes]) -> list[Any]:
+        joined = join_values(values)
+        if not values:
+            return [pa.array([], arrow_type(column.type)) for column in wanted]
+        if int((joined.ends - joined.starts).min()) < BODY_OFFSET:
+            raise damaged_row(joined.buffer, "a value without a header")
+        ids = _layout_ids(joined)
+        if bool((ids == ids[0]).all()):
+            return _decoder(find(int(ids[0])), key)(joined)
+        order, parts = [], []
+        for layout in np.unique(ids):
+            index = np.flatnonzero(ids == layout)
+            order.append(index)
+            parts.append(_decoder(find(int(layout)), key)(joined.select(index)))
+        place = np.argsort(np.concatenate(order), kind="stable")
+        return [pa.concat_arrays(list(column)).take(place) for column in zip(*parts, strict=True)]
+
+    return read
