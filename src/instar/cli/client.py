@@ -1,0 +1,49 @@
+"""What the command line needs of a connection: PEP 249, three extensions known from sqlite3, and its messages.
+
+Everything in this package is written against these protocols, so that a connection over a network can take the place
+of the embedded one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+Description = Sequence[Sequence[Any]]
+Row = tuple[Any, ...]
+
+
+class Cursor(Protocol):
+    """PEP 249, and the result as Arrow."""
+
+    @property
+    def description(self) -> Description | None: ...
+    @property
+    def rowcount(self) -> int: ...
+    def execute(self, operation: str, parameters: Sequence[Any] = ...) -> Any: ...
+    def fetchall(self) -> list[Row]: ...
+    def fetchmany(self, size: int = ...) -> list[Row]: ...
+    def fetch_arrow_table(self) -> pa.Table: ...
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """PEP 249; `in_transaction` and `interrupt` as in sqlite3.
+
+    `in_failed_transaction`: only ROLLBACK is heard (25P02 otherwise). `messages`, PEP 249's optional extension: pairs
+    (class, value) of what the server has to say beside the result.
+    """
+
+    @property
+    def in_transaction(self) -> bool: ...
+    @property
+    def in_failed_transaction(self) -> bool: ...
+    @property
+    def messages(self) -> list[tuple[type[Exception], Any]]: ...
+    def cursor(self) -> Cursor: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+    def interrupt(self) -> None: ...

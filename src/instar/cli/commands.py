@@ -1,0 +1,145 @@
+"""Backslash commands: what the shell answers itself, at the prompt and in scripts."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from instar import errors
+from instar.catalog.descriptors import Object, Sequence, Table, View
+from instar.cli import describe, output
+from instar.cli.runner import Runner, run_script
+from instar.cli.statements import split
+
+Handler = Callable[["Commands", str], bool]
+
+
+class Quit(Exception):
+    """The user wants to leave."""
+
+
+class Commands:
+    """The commands of one runner. `objects` gives the objects that the session sees now."""
+
+    def __init__(self, runner: Runner, objects: Callable[[], Iterable[Object]]) -> None:
+        self._runner = runner
+        self._settings = runner.settings
+        self._objects = objects
+
+    def run(self, text: str) -> bool:
+        """Run one line that begins with a backslash; False if it failed. Raises Quit."""
+        name, _, argument = text.rstrip().rstrip(";").partition(" ")
+        handler = COMMANDS.get(name)
+        if handler is None:
+            return self._fail(f"invalid command {name}: \\? shows those that there are")
+        try:
+            return handler[0](self, argument.strip())
+        except errors.Error as error:
+            return self._fail(output.error_report(error))
+        except OSError as error:
+            return self._fail(f"{name}: {error.filename}: {error.strerror}")
+
+    def _fail(self, message: str) -> bool:
+        print(message, file=self._settings.err)
+        return False
+
+    def _say(self, message: str) -> None:
+        # About the shell itself: not part of what a program reads.
+        if self._settings.format in ("table", "expanded"):
+            print(message, file=self._settings.out)
+
+    def _found(self, found: bool, what: str, pattern: str) -> bool:
+        if not found and pattern:
+            return self._fail(f"Did not find any {what} named {pattern}.")
+        if not found:
+            self._say(f"Did not find any {what}s.")
+        return True
+
+    def describe(self, pattern: str) -> bool:
+        objects = list(self._objects())
+        if not pattern:
+            kinds = (Table, View, Sequence)
+            return self._found(describe.list_objects(objects, kinds, "", self._settings.out), "relation", "")
+        found = describe.matching(objects, pattern)
+        by_id = {each.id: each for each in objects}
+        for each in found:
+            describe.describe(each, by_id, self._settings.out)
+        if found:
+            return True
+        return self._found(describe.list_indexes(objects, pattern, self._settings.out), "relation", pattern)
+
+    def list_tables(self, pattern: str) -> bool:
+        return self._list((Table,), "table", pattern)
+
+    def list_views(self, pattern: str) -> bool:
+        return self._list((View,), "view", pattern)
+
+    def list_sequences(self, pattern: str) -> bool:
+        return self._list((Sequence,), "sequence", pattern)
+
+    def _list(self, kinds: tuple[type, ...], what: str, pattern: str) -> bool:
+        return self._found(describe.list_objects(self._objects(), kinds, pattern, self._settings.out), what, pattern)
+
+    def list_indexes(self, pattern: str) -> bool:
+        return self._found(describe.list_indexes(self._objects(), pattern, self._settings.out), "index", pattern)
+
+    def timing(self, argument: str) -> bool:
+        self._settings.timing = self._switch(argument, self._settings.timing)
+        self._say(f"Timing is {'on' if self._settings.timing else 'off'}.")
+        return True
+
+    def expanded(self, argument: str) -> bool:
+        on = self._switch(argument, self._settings.format == "expanded")
+        self._settings.format = "expanded" if on else "table"
+        self._say(f"Expanded display is {'on' if on else 'off'}.")
+        return True
+
+    @staticmethod
+    def _switch(argument: str, now: bool) -> bool:
+        if argument not in ("", "on", "off"):
+            raise errors.error(errors.INVALID_PARAMETER, f'"{argument}" is neither on nor off')
+        return not now if argument == "" else argument == "on"
+
+    def include(self, argument: str) -> bool:
+        with Path(_file_name(argument)).open(encoding="utf-8") as file:
+            return run_script(self._runner, split(file), file.name, self.run)
+
+    def redirect(self, argument: str) -> bool:
+        # The file stays open for what follows, until the next \o or the end.
+        new = Path(_file_name(argument)).open("w", encoding="utf-8") if argument else sys.stdout  # noqa: SIM115
+        if self._settings.out is not sys.stdout:
+            self._settings.out.close()
+        self._settings.out = new
+        return True
+
+    def help(self, argument: str) -> bool:
+        for name, (_, arguments, text) in COMMANDS.items():
+            print(f"  {name + ' ' + arguments:<18} {text}", file=self._settings.out)
+        return True
+
+    def quit(self, argument: str) -> bool:
+        raise Quit
+
+
+def _file_name(argument: str) -> str:
+    words = shlex.split(argument)
+    if len(words) != 1:
+        raise errors.error(errors.INVALID_PARAMETER, "one file name is needed")
+    return str(Path(words[0]).expanduser())
+
+
+COMMANDS: dict[str, tuple[Handler, str, str]] = {
+    "\\d": (Commands.describe, "[NAME]", "a table, view, sequence or index; without a name, all that there is"),
+    "\\dt": (Commands.list_tables, "[PATTERN]", "tables"),
+    "\\di": (Commands.list_indexes, "[PATTERN]", "indexes, and the state of those being built"),
+    "\\dv": (Commands.list_views, "[PATTERN]", "views"),
+    "\\ds": (Commands.list_sequences, "[PATTERN]", "sequences"),
+    "\\x": (Commands.expanded, "[on|off]", "one line per value, for wide rows"),
+    "\\timing": (Commands.timing, "[on|off]", "how long each statement took"),
+    "\\i": (Commands.include, "FILE", "run the statements of a file"),
+    "\\o": (Commands.redirect, "[FILE]", "write results to a file; without one, here again"),
+    "\\?": (Commands.help, "", "this list"),
+    "\\q": (Commands.quit, "", "leave (so does Ctrl-D)"),
+}

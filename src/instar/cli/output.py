@@ -1,0 +1,224 @@
+"""Results and errors as text: PostgreSQL's aligned and expanded tables, CSV, JSON, and its error reports."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any, Literal, TextIO
+
+from rich.cells import cell_len
+
+from instar import errors
+
+Format = Literal["table", "expanded", "csv", "json"]
+Row = Sequence[Any]
+_NUMBERS = (int, float, Decimal)
+_QUOTED = re.compile(r'[",\r\n]')  # what a field of CSV may hold only in quotes
+
+
+def text_of(value: object) -> str:
+    """The value as PostgreSQL prints it; NULL is the empty string."""
+    writer = _WRITERS.get(value.__class__)
+    return str(value) if writer is None else writer(value)
+
+
+def _float(value: float) -> str:
+    if math.isfinite(value):
+        shortest = repr(value)
+        return shortest.removesuffix(".0")
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    local = value.replace(tzinfo=None)
+    text = local.isoformat(" ")
+    if local.microsecond:
+        text = text.rstrip("0")
+    offset = value.utcoffset()
+    if offset is None:
+        return text
+    hours, rest = divmod(abs(int(offset.total_seconds())), 3600)
+    text += f"{'-' if offset.total_seconds() < 0 else '+'}{hours:02}"
+    return text + (f":{rest // 60:02}" if rest else "")
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    type(None): lambda value: "",
+    bool: lambda value: "t" if value else "f",
+    float: _float,
+    Decimal: lambda value: format(value, "f"),
+    bytes: lambda value: "\\x" + value.hex(),
+    datetime.datetime: _timestamp,
+    dict: lambda value: json.dumps(value, ensure_ascii=False),
+    list: lambda value: json.dumps(value, ensure_ascii=False),
+}
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def count_line(rows: int) -> str:
+    """(1 row), (2 rows)."""
+    return "(1 row)" if rows == 1 else f"({rows} rows)"
+
+
+def write_table(
+    names: Sequence[str], rows: Sequence[Row], file: TextIO, *, title: str = "", footer: str | None = None
+) -> None:
+    """Columns in their widths, numbers to the right, values of several lines continued with a `+`.
+
+    `footer` stands below: lines with their newlines; None is the number of rows.
+    """
+    cells = [[text_of(value).split("\n") for value in row] for row in rows]
+    widths = [
+        max([cell_len(name), *(cell_len(line) for row in cells for line in row[i])]) for i, name in enumerate(names)
+    ]
+    right = [_is_number(rows, i) for i in range(len(names))]
+    if title:
+        file.write(title.center(sum(widths) + 3 * len(widths) - 1).rstrip() + "\n")
+    file.write("|".join(f" {_centre(name, width)} " for name, width in zip(names, widths, strict=True)).rstrip() + "\n")
+    file.write("+".join("-" * (width + 2) for width in widths) + "\n")
+    for row in cells:
+        _write_row(row, widths, right, file)
+    file.write(count_line(len(rows)) + "\n" if footer is None else footer)
+
+
+def _is_number(rows: Sequence[Row], column: int) -> bool:
+    values = [row[column] for row in rows if row[column] is not None]
+    return bool(values) and all(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values)
+
+
+def _centre(name: str, width: int) -> str:
+    space = width - cell_len(name)
+    return " " * (space // 2) + name + " " * (space - space // 2)
+
+
+def _write_row(row: list[list[str]], widths: list[int], right: list[bool], file: TextIO) -> None:
+    height = max((len(cell) for cell in row), default=0)
+    for line in range(height):
+        parts = []
+        for cell, width, to_right in zip(row, widths, right, strict=True):
+            text = cell[line] if line < len(cell) else ""
+            space = " " * (width - cell_len(text))
+            goes_on = "+" if line + 1 < len(cell) else " "
+            parts.append(f" {space}{text}{goes_on}" if to_right else f" {text}{space}{goes_on}")
+        file.write("|".join(parts).rstrip() + "\n")
+
+
+def write_expanded(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+    """One line per value under a line per record: for rows wider than the terminal."""
+    width = max((cell_len(name) for name in names), default=0)
+    number = 0
+    for number, row in enumerate(rows, 1):
+        cells = [text_of(value).split("\n") for value in row]
+        value_width = max((cell_len(line) for cell in cells for line in cell), default=0)
+        file.write(f"-[ RECORD {number} ]".ljust(width + 3 + value_width, "-") + "\n")
+        for name, cell in zip(names, cells, strict=True):
+            for line, text in enumerate(cell):
+                label = name if line == 0 else ""
+                goes_on = "+" if line + 1 < len(cell) else ""
+                file.write(f"{label}{' ' * (width - cell_len(label))} | {text}{goes_on}".rstrip() + "\n")
+    if number == 0:
+        file.write("(0 rows)\n")
+
+
+# --- for programs ----------------------------------------------------------------------------------------------------
+
+
+def write_csv(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+    """RFC 4180 with a header and plain newlines. NULL is nothing at all, the empty string is "", as COPY has it."""
+    file.write(",".join(map(_field, names)) + "\n")
+    for row in rows:
+        file.write(",".join("" if value is None else _field(text_of(value)) for value in row) + "\n")
+
+
+def _field(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
+
+
+def write_json(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+    """An array with an object per row and line. Numbers keep all their digits; a name that occurs twice stays twice."""
+    keys = [json.dumps(name, ensure_ascii=False) + ": " for name in names]
+    separator = "["
+    for row in rows:
+        file.write(separator + "{" + ", ".join(key + _json(v) for key, v in zip(keys, row, strict=True)) + "}")
+        separator = ",\n "
+    file.write("[]\n" if separator == "[" else "]\n")
+
+
+def _json(value: object) -> str:
+    if value is None or isinstance(value, (bool, int, str, dict, list)):
+        return json.dumps(value, ensure_ascii=False, default=_json_number)
+    if isinstance(value, (float, Decimal)) and math.isfinite(value):
+        return repr(value) if isinstance(value, float) else format(value, "f")
+    if isinstance(value, (datetime.datetime, datetime.date)):
+        return json.dumps(value.isoformat())
+    if isinstance(value, uuid.UUID):
+        return json.dumps(str(value))
+    return json.dumps(text_of(value), ensure_ascii=False)
+
+
+def _json_number(value: object) -> object:
+    """A Decimal inside of a document: json.dumps writes integers in full, and no other exact number."""
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    raise TypeError(f"{type(value).__name__} in a JSON document")
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def error_report(error: errors.Error, statement: str = "", place: str = "") -> str:
+    """As psql prints an error when asked for its SQLSTATE, with the line of the statement and a caret under the place.
+
+    `place` stands before it: file and line of a script.
+    """
+    lines = [f"{place}ERROR:  {error.sqlstate}: {error.message}"]
+    if error.position is not None and statement:
+        lines += caret_lines(statement, error.position)
+    if error.detail:
+        lines.append(f"DETAIL:  {error.detail}")
+    if error.hint:
+        lines.append(f"HINT:  {error.hint}")
+    return "\n".join(lines)
+
+
+_CONTEXT = 60  # cells shown on either side of the place in a long line
+
+
+def caret_lines(statement: str, position: int) -> list[str]:
+    """The line that holds the 1-based character `position`, and a caret under it."""
+    before = statement[: position - 1]
+    number = before.count("\n") + 1
+    line = statement.split("\n")[number - 1].rstrip("\r").replace("\t", " ")
+    column = len(before) - (before.rfind("\n") + 1)
+    start = max(0, column - _CONTEXT)
+    left, right = "..." if start else "", "..." if len(line) > column + _CONTEXT else ""
+    prefix = f"LINE {number}: {left}"
+    shown = line[start : column + _CONTEXT]
+    return [prefix + shown + right, " " * (len(prefix) + cell_len(line[start:column])) + "^"]
+
+
+# --- command tags ----------------------------------------------------------------------------------------------------
+
+_TWO_WORDS = {"CREATE", "DROP", "ALTER", "TRUNCATE", "RELEASE", "COMPACT", "CHECK", "PAUSE", "RESUME", "CANCEL"}
+_BETWEEN = {"UNIQUE", "OR", "REPLACE", "TEMP", "TEMPORARY", "RECURSIVE", "CONCURRENTLY"}
+_COUNTED = {"INSERT": "INSERT 0", "UPDATE": "UPDATE", "DELETE": "DELETE", "SELECT": "SELECT"}
+
+
+def command_tag(words: Sequence[str], rowcount: int) -> str:
+    """What PostgreSQL answers to a statement without rows, from its first `words`: INSERT 0 3, CREATE INDEX, BEGIN."""
+    upper = [word.upper() for word in words]
+    if not upper:
+        return ""
+    if upper[0] in _COUNTED and rowcount >= 0:
+        return f"{_COUNTED[upper[0]]} {rowcount}"
+    if upper[0] in _TWO_WORDS:
+        rest = [word for word in upper[1:] if word not in _BETWEEN]
+        return " ".join([upper[0], *rest[:1]])
+    return {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}.get(upper[0], upper[0])
