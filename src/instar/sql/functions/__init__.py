@@ -22,10 +22,7 @@ from instar.sql.functions.model import (
     WindowFunction,
 )
 from instar.sql.functions.rendering import (
-    UDFS,
-    Udf,
     duckdb_error,
-    duckdb_type,
     render_cast,
     render_literal,
     sort_key,
@@ -39,6 +36,8 @@ from instar.sql.functions.resolution import (
     resolve_function,
     resolve_operator,
 )
+
+from instar.sql.functions.udfs import UDFS, Udf, duckdb_type
 
 __all__ = [
     "ANY",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from instar.sql.functions import arithmetic, comparison
 from instar.sql.functions.model import Entry, Function
 
-_FAMILIES: tuple[tuple[Entry, ...], ...] = ()
+_FAMILIES: tuple[tuple[Entry, ...], ...] = (arithmetic.ENTRIES, comparison.ENTRIES)
 
 
 def _by_name(operators: bool) -> dict[str, tuple[Entry, ...]]:

@@ -1,0 +1,161 @@
+"""Our closures as DuckDB scalar functions over Arrow arrays, for what DuckDB's own functions would answer differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from instar import errors
+from instar.types import Kind, Type
+from instar.values import numbers
+
+_DUCKDB: dict[Kind, str] = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.SMALLINT: "SMALLINT",
+    Kind.INTEGER: "INTEGER",
+    Kind.BIGINT: "BIGINT",
+    Kind.REAL: "FLOAT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.TEXT: "VARCHAR",
+    Kind.VARCHAR: "VARCHAR",
+    Kind.BYTEA: "BLOB",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.TIMESTAMPTZ: "TIMESTAMPTZ",
+    Kind.UUID: "UUID",
+    Kind.JSONB: "VARCHAR",
+    Kind.UNKNOWN: "VARCHAR",
+}
+
+
+def duckdb_type(type_: Type) -> str:
+    """How values of a *physical* type travel to, in and from DuckDB.
+
+    jsonb: VARCHAR of the canonical text. numeric(p,s): DECIMAL(p,s); NaN cannot travel so. numeric without
+    precision: VARCHAR of PostgreSQL's text ('1.50', 'NaN'), whose scale is part of the value; to be compared, ordered
+    and grouped by `sort_key` only. timestamptz: TIMESTAMPTZ, whatever the connection's TimeZone is set to.
+    """
+    if type_.kind is Kind.NUMERIC:
+        return "VARCHAR" if type_.precision is None else f"DECIMAL({type_.precision},{type_.scale or 0})"
+    return _DUCKDB[type_.kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Udf:
+    """A scalar function for `connection.create_function(name, batch, parameters, result, type="arrow",
+    null_handling="special")`; `batch` maps Arrow arrays to an Arrow array. Volatile ones need side_effects=True.
+
+    An error of the closure leaves as a message that begins with "[SQLSTATE] ", for `duckdb_error` to read.
+    """
+
+    name: str
+    batch: Callable[..., Any]
+    parameters: tuple[str, ...]
+    result: str
+    volatile: bool = False
+
+
+UDFS: dict[str, Udf] = {}
+PREFIX = "instar_"
+
+STRING_LIST = "VARCHAR[]"
+
+
+class UdfError(Exception):
+    """Carries SQLSTATE and message through DuckDB."""
+
+
+def register(
+    name: str,
+    closure: Callable[..., object],
+    parameters: Sequence[Type | str],
+    result: Type,
+    *,
+    strict: bool = True,
+    volatile: bool = False,
+) -> Callable[..., str]:
+    """Put a closure on internal values into `UDFS`; the result writes a call of it from the texts of its arguments.
+
+    Numeric parameters and results are VARCHAR (their text); uuid ones are not possible. A parameter that is a str is
+    DuckDB's type itself, whose values come as Arrow gives them.
+    """
+    full = PREFIX + name
+    readers = [_reader(parameter) if isinstance(parameter, Type) else None for parameter in parameters]
+    finish = _finisher(result)
+
+    def batch(*columns: Any) -> Any:
+        lists = [_load(column, read) for column, read in zip(columns, readers, strict=True)]
+        try:
+            if strict:
+                return finish([None if None in row else closure(*row) for row in zip(*lists, strict=True)])
+            return finish([closure(*row) for row in zip(*lists, strict=True)])
+        except errors.Error as fault:
+            raise UdfError(f"[{fault.sqlstate}] {fault.message}") from None
+
+    kinds = tuple(p if isinstance(p, str) else duckdb_type(Type(p.kind)) for p in parameters)
+    UDFS[full] = Udf(full, batch, kinds, duckdb_type(Type(result.kind)), volatile)
+    return lambda *args: f"{full}({', '.join(args)})"
+
+
+def register_batch(name: str, batch: Callable[..., Any], parameters: Sequence[Type], result: Type) -> Callable[..., str]:
+    """Put a function on Arrow arrays into `UDFS` as it is: the vectorised form of `register`."""
+    full = PREFIX + name
+
+    def guarded(*columns: Any) -> Any:
+        try:
+            return batch(*columns)
+        except errors.Error as fault:
+            raise UdfError(f"[{fault.sqlstate}] {fault.message}") from None
+
+    UDFS[full] = Udf(full, guarded, tuple(map(duckdb_type, parameters)), duckdb_type(result))
+    return lambda *args: f"{full}({', '.join(args)})"
+
+
+def _reader(type_: Type) -> Callable[[Any], Any] | None:
+    return Decimal if type_.kind is Kind.NUMERIC else None
+
+
+def _load(column: Any, read: Callable[[Any], Any] | None) -> list[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_date32(column.type):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    values: list[Any] = column.to_pylist()
+    if read is not None:
+        return [None if value is None else read(value) for value in values]
+    return values
+
+
+def _finisher(result: Type) -> Callable[[list[Any]], Any]:
+    import pyarrow as pa
+
+    arrow = {
+        Kind.BOOLEAN: pa.bool_(),
+        Kind.SMALLINT: pa.int16(),
+        Kind.INTEGER: pa.int32(),
+        Kind.BIGINT: pa.int64(),
+        Kind.REAL: pa.float32(),
+        Kind.DOUBLE: pa.float64(),
+        Kind.BYTEA: pa.binary(),
+        Kind.DATE: pa.int32(),
+        Kind.TIMESTAMP: pa.int64(),
+        Kind.TIMESTAMPTZ: pa.int64(),
+    }.get(result.kind, pa.string())
+    logical = {
+        Kind.DATE: pa.date32(),
+        Kind.TIMESTAMP: pa.timestamp("us"),
+        Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
+    }.get(result.kind)
+    numeric = result.kind is Kind.NUMERIC
+
+    def finish(values: list[Any]) -> Any:
+        if numeric:
+            values = [None if value is None else numbers.numeric_text(value) for value in values]
+        column = pa.array(values, arrow)
+        return column if logical is None else column.cast(logical)
+
+    return finish
