@@ -155,6 +155,19 @@ class CatalogChange:
         if self.view.lookup("public", new.name) is not None:
             raise errors.error(errors.DUPLICATE_TABLE, f'relation "{new.name}" already exists')
 
+    def rebase(self, newest: CatalogSnapshot) -> None:
+        """Put this change on top of a newer catalog; 40001 if what it changed has changed there."""
+        if newest is self.base:
+            return
+        for object_id, needed in (*self._put.items(), *self._dropped.items(), *self._required.items()):
+            if object_id in self._created:
+                continue
+            before, after = self.base.by_id(object_id), newest.by_id(object_id)
+            if before != after:
+                raise CatalogConflict(object_id, needed.name).error()
+        self.base = newest
+        self.view = newest.changed(self._put.values(), self._dropped)
+
     # --- committing ------------------------------------------------------------------------------------------------
 
     def parts(self, reader: Reader) -> CatalogParts:

@@ -101,6 +101,7 @@ class StepKind(enum.Enum):
 
     CREATE_TABLE = "create table"
     ADD_COLUMN = "add column"
+    ADD_REQUIRED_COLUMN = "add required column"  # without a value for rows of older writers: the table was empty
     DROP_COLUMN = "drop column"
     RENAME_COLUMN = "rename column"
     RENAME_TABLE = "rename table"

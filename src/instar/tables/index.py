@@ -2,7 +2,8 @@
 
 An entry is (commit timestamp, live or tombstone) and has no history (rule 4): at snapshot s a live entry with
 timestamp <= s is accepted, a tombstone with timestamp <= s skipped, and anything newer is decided by the row version
-at s. Keys that were cut and hashed are always rechecked against the row.
+at s. Long keys are cut and hashed (encoding/keys.py): such entries are candidates, rechecked against the row, and
+brought into the order of their whole keys within each run that shares a cut prefix.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import NamedTuple
 from instar.catalog.descriptors import Index, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.encoding.format import format_values
 from instar.store.engine import ENTRY_VALUE, Reader, rowset_prefix
 from instar.store.versions import read_row
-from instar.tables.rowset import TableReader
+from instar.tables.rowset import TableReader, described
 from instar.tables.view import RowVersion, View
 from instar.transactions.buffer import Change
 
 ENTRIES_PER_READ = 512
+CUT = keys.MAX_INDEX_PART_BYTES
 
 
 class IndexCodec:
@@ -36,15 +37,19 @@ class IndexCodec:
         self.types = tuple(table.columns[ordinal].type for ordinal in self.ordinals)
         self.descending = tuple(part.descending for part in index.columns)
         self._encode = keys.compile_encoder(self.types, self.descending)
-        self._names = [table.columns[ordinal].name for ordinal in self.ordinals]
+        self._columns = [table.columns[ordinal] for ordinal in self.ordinals]
 
     def values(self, image: Sequence[object]) -> list[object]:
         """The indexed values of a row."""
         return [image[ordinal] for ordinal in self.ordinals]
 
+    def whole(self, image: Sequence[object]) -> bytes:
+        """The index columns' part of the entry's key, however long."""
+        return self._encode(self.values(image))
+
     def part(self, image: Sequence[object]) -> bytes:
         """The index columns' part of the entry's key, cut and hashed if it is too long."""
-        return keys.limited_index_part(self._encode(self.values(image)))
+        return keys.limited_index_key(self._encode(self.values(image)))
 
     def entry(self, image: Sequence[object], key: bytes) -> bytes:
         """The whole store key of the row's entry; `key` is its encoded primary key."""
@@ -62,15 +67,33 @@ class IndexCodec:
 
     def describe(self, image: Sequence[object]) -> str:
         """PostgreSQL's DETAIL for a duplicate: Key (a, b)=(1, x) already exists."""
-        listed = format_values(self.values(image), self.types)
-        return f"Key ({', '.join(self._names)})=({listed}) already exists."
+        return f"Key {described(self._columns, self.values(image))} already exists."
 
 
 class _Hit(NamedTuple):
-    """An accepted entry with its row, in index order."""
+    """An accepted entry with its row: `part` is the whole index key, `cut` whether its entry is cut and hashed."""
 
     part: bytes
     version: RowVersion
+    cut: bool
+
+
+def _order(hit: _Hit) -> tuple[bytes, bytes]:
+    return hit.part, hit.version.key
+
+
+def _ordered(hits: Iterator[_Hit], reverse: bool) -> Iterator[_Hit]:
+    """Hits in the order of their whole keys: runs of cut ones with one prefix come in the order of their hashes."""
+    run: list[_Hit] = []
+    for hit in hits:
+        if run and (not hit.cut or run[0].part[:CUT] != hit.part[:CUT]):
+            yield from sorted(run, key=_order, reverse=reverse)
+            run.clear()
+        if hit.cut:
+            run.append(hit)
+        else:
+            yield hit
+    yield from sorted(run, key=_order, reverse=reverse)
 
 
 class IndexReader:
@@ -94,7 +117,7 @@ class IndexReader:
             return (hit.version for hit in self._stored(view, start, stop, reverse, {}))
         stored = self._stored(view, start, stop, reverse, overlay.changes)
         buffered = self._buffered(overlay.changes, start, stop, reverse)
-        merged = heapq.merge(stored, buffered, key=lambda hit: (hit.part, hit.version.key), reverse=reverse)
+        merged = heapq.merge(stored, buffered, key=_order, reverse=reverse)
         return (hit.version for hit in merged)
 
     def _buffered(self, changes: dict[bytes, Change], start: bytes, stop: bytes, reverse: bool) -> list[_Hit]:
@@ -102,16 +125,24 @@ class IndexReader:
         for key, change in changes.items():
             if change.image is None:
                 continue
-            part = self.codec.part(change.image)
+            part = self.codec.whole(change.image)
             if start <= part < stop:
-                hits.append(_Hit(part, RowVersion(key, change.base, self._wanted.project(change.image))))
-        hits.sort(key=lambda hit: (hit.part, hit.version.key), reverse=reverse)
+                hits.append(_Hit(part, RowVersion(key, change.base, self._wanted.project(change.image)), False))
+        hits.sort(key=_order, reverse=reverse)
         return hits
 
     def _stored(
         self, view: View, start: bytes, stop: bytes, reverse: bool, changes: dict[bytes, Change]
     ) -> Iterator[_Hit]:
-        """Accepted entries with their rows, some hundred per short read; rows that the buffer changed left out."""
+        """Accepted entries with their rows in index order; rows that the buffer changed left out."""
+        cut_start, cut_stop = keys.limited_index_range(start, stop)
+        hits = self._accepted(view, cut_start, cut_stop, reverse, changes)
+        return (hit for hit in _ordered(hits, reverse) if not hit.cut or start <= hit.part < stop)
+
+    def _accepted(
+        self, view: View, start: bytes, stop: bytes, reverse: bool, changes: dict[bytes, Change]
+    ) -> Iterator[_Hit]:
+        """Accepted entries with their rows, some hundred per short read."""
         prefix = self.codec.prefix
         lower, upper = prefix + start, prefix + stop
         while True:
@@ -139,6 +170,10 @@ class IndexReader:
         if stored is None:
             return None
         part = key[len(self.codec.prefix) : offset]
-        if (timestamp > view.snapshot or keys.is_cut(part)) and self.codec.part(self._rows.decode(stored)) != part:
-            return None
-        return _Hit(part, self._wanted.version(primary, stored))
+        cut = keys.is_cut(offset)
+        if cut or timestamp > view.snapshot:
+            whole = self.codec.whole(self._rows.decode(stored))
+            if keys.limited_index_key(whole) != part:
+                return None
+            part = whole
+        return _Hit(part, self._wanted.version(primary, stored), cut)

@@ -12,21 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from instar.catalog.descriptors import Column, Table
+from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.store.engine import rowset_prefix
+from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
 from instar.store.versions import iterate_rows, read_row
-from instar.tables.layout import arrow_type
-from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
+from instar.tables.layout import arrow_type, body_encoder
+from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_batch_reader, resolver
 from instar.tables.view import END, RowVersion, View
-from instar.values import from_text
+from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
+from instar.values import from_text, to_text
 
 Decoder = Callable[[bytes], tuple[object, ...]]
 
+# Components of at most 17 bytes: a few of them cannot come near the limit of a key.
+_SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
+_MANY = 16
+
 _TIMESTAMP = struct.Struct("<Q")
 _LAYOUT = struct.Struct("<I")
-LAYOUT_OFFSET = 12
 
 
 def wanted(column: Column) -> Wanted:
@@ -38,8 +42,23 @@ def wanted(column: Column) -> Wanted:
 def key_encoder(table: Table) -> Callable[[Sequence[object]], bytes]:
     """Primary key values, in key order, to the encoded key without rowset prefix."""
     by_id = {column.id: column for column in table.columns}
-    types = [by_id[column].type for column in table.primary_key]
-    return keys.compile_encoder(types, [False] * len(types))
+    encode = keys.compile_encoder([by_id[column].type for column in table.primary_key])
+    if all(by_id[column].type.kind in _SHORT for column in table.primary_key) and len(table.primary_key) < _MANY:
+        return encode
+    return lambda values: keys.limited_primary_key(encode(values))
+
+
+def describe_key(table: Table, key: bytes) -> str:
+    """An encoded primary key for a message: (a, b)=(1, x)."""
+    by_id = {column.id: column for column in table.columns}
+    columns = [by_id[column] for column in table.primary_key]
+    return described(columns, keys.decode_key(key))
+
+
+def described(columns: Sequence[Column], values: Sequence[object]) -> str:
+    """Values of columns for a message, as PostgreSQL writes them: (a, b)=(1, x)."""
+    shown = ["null" if value is None else to_text(c.type, value) for c, value in zip(columns, values, strict=True)]
+    return f"({', '.join(column.name for column in columns)})=({', '.join(shown)})"
 
 
 class TableReader:
@@ -138,18 +157,28 @@ class TableReader:
     def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
-        read = mixed_batch_reader(lambda layout: self._layout(layout), self._wanted)
+        read = mixed_batch_reader(self._layout, self._wanted)
         changes = overlay.changes if overlay is not None else {}
         skip = len(self.prefix)
         for row_keys, values in self._batches(view, start, stop, False):
             if changes:
                 values = [value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes]
             if values:
-                yield pa.RecordBatch.from_arrays(self._arrays(read(values), len(values)), schema=self.schema)
+                yield self._record_batch(read(values), len(values))
         if overlay is not None:
-            yield from self._buffered_arrow([changes[key] for key in overlay.keys_between(start, stop)])
+            images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]
+            if images:
+                header = ROW_HEADER.pack(0, NO_RECORD, self.table.layout.id << 8)
+                encode = body_encoder(self.table.layout)
+                yield self._record_batch(read([header + encode(image) for image in images]), len(images))
 
-    def _layout(self, layout_id: int) -> object:
+    def _record_batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
+        if not arrays:
+            # Arrow has no batch of so many rows and no column; whoever only counts gets a column of nothing.
+            return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["rows"])
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _layout(self, layout_id: int) -> Layout:
         own = self.table.layout
         return own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
 

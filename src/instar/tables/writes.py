@@ -8,7 +8,6 @@ delete-only one loses entries, a write-only or public one gains them too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import msgspec
 
@@ -31,7 +30,8 @@ from instar.store.engine import (
 )
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
-from instar.tables.rowset import LAYOUT_OFFSET, TableReader
+from instar.tables.resolver import LAYOUT_OFFSET
+from instar.tables.rowset import TableReader, describe_key
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
@@ -63,13 +63,13 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
         )
 
 
-def row_conflict(table: Table, key: bytes, describe: Callable[[bytes], str]) -> Conflict:
+def row_conflict(table: Table, key: bytes) -> Conflict:
     """40001 naming table and key: the row was changed after the transaction's snapshot."""
     return Conflict(
         errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not serialize access to table "{table.name}" due to a concurrent update',
-            detail=f"Row {describe(key)} was changed by a transaction that committed first.",
+            detail=f"Row {describe_key(table, key)} was changed by a transaction that committed first.",
             hint="Retry the transaction.",
         )
     )
@@ -145,6 +145,8 @@ class TableWriter:
     """Everything that deriving the writes of one table at one version needs, compiled once."""
 
     def __init__(self, table: Table, catalog: CatalogSnapshot, layouts: Layouts) -> None:
+        if [column.id for column in table.columns] != [column for column, _ in table.layout.columns]:
+            raise errors.error(errors.DATA_CORRUPTED, f'table "{table.name}" does not match its layout')
         self.table = table
         self.prefix = rowset_prefix(table.rowset)
         self.reader = TableReader(table, range(len(table.columns)), layouts)
@@ -158,14 +160,6 @@ class TableWriter:
             for key in child.foreign_keys
             if key.parent == table.id
         ]
-
-    def describe_key(self, key: bytes) -> str:
-        """A primary key for an error message: (id)=(1)."""
-        from instar.encoding.format import format_values  # noqa: PLC0415 - only on the way to an error
-
-        names = {column.id: column.name for column in self.table.columns}
-        listed = ", ".join(names[column] for column in self.table.primary_key)
-        return f"({listed})=({format_values(key)})"
 
 
 class Derivation:
@@ -188,7 +182,8 @@ class Derivation:
             body = None if change.image is None else writer.encode(change.image)
             rows.append(RowWrite(writer.prefix + key, stored, body, layout, 0, change.pair))
             self._entries(writer, key, change)
-            self._foreign_keys(writer, change)
+            self._parents(writer, change)
+        self._children(writer, buffer)
         self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
 
     def _judge(self, writer: TableWriter, key: bytes, change: Change, stored: bytes | None) -> None:
@@ -196,10 +191,10 @@ class Derivation:
         live = stored is not None and not stored[LAYOUT_OFFSET] & ROW_TOMBSTONE
         if change.base is None:
             if live:
-                raise row_conflict(writer.table, key, writer.describe_key)
+                raise row_conflict(writer.table, key)
             return
         if not live or stored is None or _TIMESTAMP.unpack_from(stored)[0] != change.base:
-            raise row_conflict(writer.table, key, writer.describe_key)
+            raise row_conflict(writer.table, key)
 
     def _entries(self, writer: TableWriter, key: bytes, change: Change) -> None:
         for codec in writer.codecs:
@@ -223,10 +218,11 @@ class Derivation:
         failure = ConstraintFailure(table.name, index.name, errors.UNIQUE_VIOLATION, codec.describe(image))
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
-    def _foreign_keys(self, writer: TableWriter, change: Change) -> None:
+    def _parents(self, writer: TableWriter, change: Change) -> None:
+        """A row that refers to another needs it at the commit."""
+        if change.image is None:
+            return
         for probe in writer.parents:
-            if change.image is None:
-                continue
             if change.old is not None and probe.values(change.old) == probe.values(change.image):
                 continue
             parent_key = probe.key(change.image)
@@ -235,17 +231,21 @@ class Derivation:
                 failure = ConstraintFailure(
                     writer.table.name, found.name, errors.FOREIGN_KEY_VIOLATION, "The referenced row is gone."
                 )
-                prefixed = found.parent_index is not None
-                self.preconditions.append(KeyExists(parent_key, prefixed, failure))
-        for child in writer.children:
-            if change.old is None:
-                continue
-            values = child.values(change.old)
-            if change.image is not None and child.values(change.image) == values:
-                continue
-            child_prefix = child.key(values)
-            if child_prefix is not None:
-                failure = ConstraintFailure(
-                    child.child.name, child.foreign_key.name, errors.FOREIGN_KEY_VIOLATION, "The row is referred to."
-                )
-                self.preconditions.append(RangeEmpty(child_prefix, prefix_end(child_prefix), None, failure))
+                self.preconditions.append(KeyExists(parent_key, found.parent_index is not None, failure))
+
+    def _children(self, writer: TableWriter, buffer: TableBuffer) -> None:
+        """A referenced key that goes away needs that nobody refers to it, unless another row of this commit bears it."""
+        for probe in writer.children:
+            gone, borne = set(), set()
+            for change in buffer.changes.values():
+                if change.old is not None:
+                    gone.add(probe.values(change.old))
+                if change.image is not None:
+                    borne.add(probe.values(change.image))
+            for values in gone - borne:
+                prefix = probe.key(values)
+                if prefix is not None:
+                    failure = ConstraintFailure(
+                        probe.child.name, probe.foreign_key.name, errors.FOREIGN_KEY_VIOLATION, "The row is referred to."
+                    )
+                    self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, failure))

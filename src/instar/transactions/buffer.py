@@ -10,7 +10,7 @@ Keys are the encoded primary key without the rowset prefix: a change finds its r
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from instar import errors
@@ -39,11 +39,10 @@ class Change(NamedTuple):
 class TableBuffer:
     """The changes of one table: net change by key, keys also in order for range scans."""
 
-    __slots__ = ("_ordered", "changes", "table", "version")
+    __slots__ = ("_ordered", "changes", "table")
 
-    def __init__(self, table: int, version: int) -> None:
+    def __init__(self, table: int) -> None:
         self.table = table
-        self.version = version
         self.changes: dict[bytes, Change] = {}
         self._ordered: list[bytes] | None = None
 
@@ -102,7 +101,7 @@ class Buffer:
 
     def insert(self, table: int, version: int, key: bytes, image: tuple[object, ...], *, pair: int = 0) -> None:
         """Buffer a new row. The caller has made sure that no visible row has this key."""
-        buffer = self._of(table, version)
+        buffer = self._of(table)
         before = buffer.changes.get(key)
         if before is not None and before.base is not None:
             # Deleted in this transaction and inserted again: the stored row is replaced as a whole.
@@ -121,7 +120,7 @@ class Buffer:
         changed: frozenset[int],
     ) -> None:
         """Buffer new values of `changed` columns of the row at `key`, whose key stays."""
-        buffer = self._of(table, version)
+        buffer = self._of(table)
         before = buffer.changes.get(key)
         if before is None:
             self._put(buffer, key, Change(base, image, old, changed, version))
@@ -133,7 +132,7 @@ class Buffer:
         self, table: int, version: int, key: bytes, base: int | None, old: tuple[object, ...], *, pair: int = 0
     ) -> None:
         """Buffer the removal of the row at `key`."""
-        buffer = self._of(table, version)
+        buffer = self._of(table)
         before = buffer.changes.get(key)
         if before is None:
             self._put(buffer, key, Change(base, None, old, None, version, pair))
@@ -154,6 +153,12 @@ class Buffer:
             for key in list(buffer.changes):
                 self._put(buffer, key, None)
 
+    def replace(self, table: int, convert: Callable[[Change], Change]) -> None:
+        """Bring the changes of `table` to another schema version; a rollback restores them as they were (rule 14)."""
+        buffer = self._of(table)
+        for key, change in list(buffer.changes.items()):
+            self._put(buffer, key, convert(change))
+
     def clear(self) -> None:
         self.tables.clear()
         self._journal.clear()
@@ -162,10 +167,10 @@ class Buffer:
     def __iter__(self) -> Iterator[TableBuffer]:
         return (buffer for buffer in self.tables.values() if buffer.changes)
 
-    def _of(self, table: int, version: int) -> TableBuffer:
+    def _of(self, table: int) -> TableBuffer:
         buffer = self.tables.get(table)
         if buffer is None:
-            buffer = self.tables[table] = TableBuffer(table, version)
+            buffer = self.tables[table] = TableBuffer(table)
         return buffer
 
     def _put(self, buffer: TableBuffer, key: bytes, change: Change | None) -> None:

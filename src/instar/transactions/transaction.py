@@ -30,6 +30,7 @@ class Change(Protocol):
 
 C = TypeVar("C", bound=Catalog)
 D = TypeVar("D", bound=Change)
+T = TypeVar("T")
 
 
 class Snapshot(Generic[C]):
@@ -42,22 +43,24 @@ class Snapshot(Generic[C]):
         self.catalog = catalog
 
 
-class Savepoint(Generic[D]):
-    """A named point to go back to: a mark of the buffer, and the catalog change as it stood."""
+class Savepoint(Generic[D, T]):
+    """A point to go back to: a mark of the buffer, and the catalog change and enlisted tables as they stood."""
 
-    __slots__ = ("ddl", "mark", "name")
+    __slots__ = ("ddl", "enlisted", "mark", "name")
 
-    def __init__(self, name: str, mark: int, ddl: D | None) -> None:
+    def __init__(self, name: str, mark: int, ddl: D | None, enlisted: dict[int, T]) -> None:
         self.name = name
         self.mark = mark
         self.ddl = ddl
+        self.enlisted = enlisted
 
 
-class Transaction(Generic[C, D]):
+class Transaction(Generic[C, D, T]):
     """One transaction of one session.
 
     `snapshot` is fixed by the first statement under REPEATABLE READ and by each statement under READ COMMITTED.
-    `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK.
+    `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
+    descriptors, by table id, under which the buffered changes were meant (I).
     """
 
     def __init__(
@@ -69,23 +72,37 @@ class Transaction(Generic[C, D]):
         self.buffer = Buffer(max_rows)
         self.snapshot: Snapshot[C] | None = None
         self.ddl: D | None = None
+        self.enlisted: dict[int, T] = {}
         self.failed = False
         self.started_us = 0
-        self.used = False
-        self._savepoints: list[Savepoint[D]] = []
+        self._savepoints: list[Savepoint[D, T]] = []
+
+    @property
+    def has_written(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self.buffer) or bool(self.ddl)
+
+    def mark(self, ddl: D | None, name: str = "") -> Savepoint[D, T]:
+        """Where the transaction stands now; `ddl` is a copy of the catalog change that nobody else changes."""
+        return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted))
+
+    def restore(self, point: Savepoint[D, T]) -> None:
+        """Undo everything since `point` (the caller restores the catalog change)."""
+        self.buffer.rollback(point.mark)
+        self.enlisted = dict(point.enlisted)
 
     def savepoint(self, name: str, ddl: D | None) -> None:
         """Set a savepoint; an older one of the same name is hidden, not replaced, as in PostgreSQL."""
-        self._savepoints.append(Savepoint(name, self.buffer.mark(), ddl))
+        self._savepoints.append(self.mark(ddl, name))
 
-    def rollback_to(self, name: str) -> D | None:
-        """Undo everything since the savepoint, which stays. Returns the catalog change as it stood then."""
+    def rollback_to(self, name: str) -> Savepoint[D, T]:
+        """Undo everything since the savepoint, which stays."""
         index = self._find(name)
         del self._savepoints[index + 1 :]
-        savepoint = self._savepoints[index]
-        self.buffer.rollback(savepoint.mark)
+        point = self._savepoints[index]
+        self.restore(point)
         self.failed = False
-        return savepoint.ddl
+        return point
 
     def release(self, name: str) -> None:
         """Forget the savepoint and those set after it, keeping what was done."""

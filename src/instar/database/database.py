@@ -1,0 +1,93 @@
+"""A database as one process has it open: the store, and what is cached of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import ClassVar
+
+from instar.catalog import system
+from instar.catalog.catalog import Catalog
+from instar.catalog.ids import IdAllocator
+from instar.catalog.layouts import Layouts
+from instar.catalog.sequences import Sequences
+from instar.catalog.system_tables import SYSTEM_VIEWS
+from instar.clock import Clock, SystemClock
+from instar.database.session import Session
+from instar.sql.plan_cache import PlanCache
+from instar.store import MemoryStore, open_store
+from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.tables.writers import Writers
+
+MEMORY = ":memory:"
+
+
+class Database:
+    """One per process and path, shared by its sessions; counted, and closed with the last `release`."""
+
+    _open: ClassVar[dict[str, Database]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, store: Store, path: str, clock: Clock) -> None:
+        self.store = store
+        self.path = path
+        self.clock = clock
+        self.catalog = Catalog(SYSTEM_VIEWS)
+        self.layouts = Layouts(store)
+        self.ids = IdAllocator(store)
+        self.sequences = Sequences(store)
+        self.plans = PlanCache()
+        self.writers = Writers(self.layouts)
+        self._users = 1
+        self._process = os.getpid()
+        _bootstrap(store)
+
+    @classmethod
+    def open(
+        cls, path: str, *, synchronous: str = "full", create: bool = True, clock: Clock | None = None
+    ) -> Database:
+        """The database in directory `path`, opened once per process; ":memory:" is a new one each time."""
+        clock = clock or SystemClock()
+        if path == MEMORY:
+            return cls(MemoryStore(clock=clock), path, clock)
+        real = os.path.realpath(path)
+        with cls._lock:
+            known = cls._open.get(real)
+            # A forked child has the parent's objects but not its locks and slots: it opens anew.
+            if known is not None and known._process == os.getpid():
+                # The store itself refuses an opener who asks for another durability.
+                open_store(real, synchronous=synchronous, create=False, clock=clock).close()
+                known._users += 1
+                return known
+            opened = cls(open_store(real, synchronous=synchronous, create=create, clock=clock), real, clock)
+            cls._open[real] = opened
+            return opened
+
+    def session(self, *, autocommit: bool = True) -> Session:
+        """A new session."""
+        return Session(self, autocommit=autocommit)
+
+    def release(self) -> None:
+        """Give one use of the database back; the last one closes the store."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            if self._open.get(self.path) is self:
+                del self._open[self.path]
+        self.sequences.close()
+        self.store.close()
+
+
+def _bootstrap(store: Store) -> None:
+    """Write the records of the system tables into a new store; one of several first openers does it."""
+    made = system.bootstrap_records()
+    with store.read() as reader:
+        if reader.get(made[0][0]) is not None:
+            return
+        version = reader.catalog_version
+    try:
+        first = ValueUnchanged(made[0][0], None, None)
+        store.commit(Commit(catalog_version=version, preconditions=[first], raw=made, bump_catalog=True))
+    except PreconditionFailed:
+        return

@@ -1,0 +1,149 @@
+"""Settings of a session: what SET, SHOW and RESET know, with PostgreSQL's names where PostgreSQL has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from instar import errors
+
+
+class Setting(NamedTuple):
+    """One setting: its default as text, how a given text is checked and normalised, whether SET may change it."""
+
+    default: str
+    normalise: Callable[[str, str], str]
+    settable: bool = True
+
+
+def _bad(name: str, value: str, hint: str | None = None) -> errors.Error:
+    return errors.error(errors.INVALID_PARAMETER, f'invalid value for parameter "{name}": "{value}"', hint=hint)
+
+
+def _choice(*allowed: str) -> Callable[[str, str], str]:
+    def check(name: str, value: str) -> str:
+        if value.lower() not in allowed:
+            raise _bad(name, value, f"Available values: {', '.join(allowed)}.")
+        return value.lower()
+
+    return check
+
+
+def _integer(low: int, high: int) -> Callable[[str, str], str]:
+    def check(name: str, value: str) -> str:
+        try:
+            number = int(value)
+        except ValueError:
+            raise _bad(name, value) from None
+        if not low <= number <= high:
+            raise errors.error(
+                errors.INVALID_PARAMETER, f'{number} is outside the valid range for parameter "{name}" ({low} .. {high})'
+            )
+        return str(number)
+
+    return check
+
+
+_UNITS = {"": 0.001, "us": 1e-6, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(text: str) -> float:
+    """A duration as PostgreSQL writes it ("5 s", "250ms"; a bare number is milliseconds) in seconds."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(text)
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _duration(name: str, value: str) -> str:
+    try:
+        seconds(value)
+    except ValueError:
+        raise _bad(name, value, "Valid units are us, ms, s, min, h and d.") from None
+    return value.strip()
+
+
+def _zone(name: str, value: str) -> str:
+    if value.lower() in ("default", "local", "utc", "z"):
+        return "UTC"
+    try:
+        ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise _bad(name, value) from None
+    return value
+
+
+def _text(name: str, value: str) -> str:
+    return value
+
+
+SETTINGS: dict[str, Setting] = {
+    "application_name": Setting("", _text),
+    "client_encoding": Setting("UTF8", _choice("utf8", "utf-8")),
+    "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
+    "ddl_wait": Setting("5 s", _duration),
+    "default_transaction_isolation": Setting("read committed", _choice("read committed", "repeatable read")),
+    "default_transaction_read_only": Setting("off", _choice("on", "off")),
+    "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
+    "schema_change_mode": Setting("wait", _choice("wait", "async")),
+    "search_path": Setting("public", _choice("public", '"$user", public', "public, pg_catalog")),
+    "server_encoding": Setting("UTF8", _text, settable=False),
+    "server_version": Setting("15.0 (Instar 0.1.0)", _text, settable=False),
+    "standard_conforming_strings": Setting("on", _choice("on")),
+    "statement_timeout": Setting("0", _duration),
+    "synchronous": Setting("full", _text, settable=False),
+    "timezone": Setting("UTC", _zone),
+    "transaction_isolation": Setting("read committed", _text, settable=False),
+}
+
+
+def _fail(name: str, value: str) -> str:
+    raise _bad(name, value)
+
+
+_ALIASES = {"time zone": "timezone", "names": "client_encoding"}
+
+
+def find(name: str) -> str:
+    """The setting's name as SHOW prints it; 42704 if there is none."""
+    lowered = name.lower()
+    lowered = _ALIASES.get(lowered, lowered)
+    if lowered not in SETTINGS:
+        raise errors.error(errors.UNDEFINED_OBJECT, f'unrecognized configuration parameter "{name}"')
+    return lowered
+
+
+class Settings:
+    """The values of one session. SET LOCAL and SET in a transaction that rolls back are undone by `restore`."""
+
+    def __init__(self, fixed: dict[str, str]) -> None:
+        self._values: dict[str, str] = {}
+        self._fixed = fixed
+
+    def get(self, name: str) -> str:
+        """The value as text."""
+        found = find(name)
+        return self._fixed.get(found) or self._values.get(found, SETTINGS[found].default)
+
+    def set(self, name: str, value: str | None) -> None:
+        """Change a setting; None sets its default again."""
+        found = find(name)
+        setting = SETTINGS[found]
+        if not setting.settable:
+            raise errors.error("55P02", f'parameter "{found}" cannot be changed')
+        if value is None:
+            self._values.pop(found, None)
+        else:
+            self._values[found] = setting.normalise(found, value)
+
+    def reset_all(self) -> None:
+        self._values.clear()
+
+    def save(self) -> dict[str, str]:
+        """What `restore` takes back to."""
+        return dict(self._values)
+
+    def restore(self, saved: dict[str, str]) -> None:
+        self._values = dict(saved)

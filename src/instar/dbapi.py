@@ -1,0 +1,320 @@
+"""The DB-API 2.0 (PEP 249) of Instar: `instar.connect(path)`.
+
+paramstyle is qmark; `$1` is accepted as well. Threads may share the module, not connections. `autocommit` is an
+attribute of the connection as in Python 3.12's sqlite3: False (PEP 249's default) keeps a transaction open that
+commit() and rollback() end, True commits each statement.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from instar import errors
+from instar.database import Database, Result, Session
+from instar.errors import (
+    DatabaseError,
+    DataError,
+    Error,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    Warning,
+)
+from instar.types import INTEGERS, NUMBERS, STRINGS, TIMESTAMPS, Kind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Binary", "Connection", "Cursor", "DataError", "DatabaseError",
+    "Date", "DateFromTicks", "Error", "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError",
+    "OperationalError", "ProgrammingError", "Time", "TimeFromTicks", "Timestamp", "TimestampFromTicks", "Warning",
+    "apilevel", "connect", "paramstyle", "threadsafety",
+]  # fmt: skip
+
+apilevel = "2.0"
+threadsafety = 1
+paramstyle = "qmark"
+
+Parameters = Sequence[object]
+Row = tuple[Any, ...]
+Description = tuple[str, str, None, None, int | None, int | None, None]
+
+
+class _TypeObject:
+    """One of PEP 249's type objects: equal to the type codes (PostgreSQL's type names) of its kinds."""
+
+    def __init__(self, name: str, kinds: Iterable[Kind]) -> None:
+        self.name = name
+        self._codes = frozenset(kind.value for kind in kinds)
+
+    def __eq__(self, other: object) -> bool:
+        return other in self._codes if isinstance(other, str) else self is other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"instar.{self.name}"
+
+
+STRING = _TypeObject("STRING", STRINGS | {Kind.UUID, Kind.JSONB})
+BINARY = _TypeObject("BINARY", {Kind.BYTEA})
+NUMBER = _TypeObject("NUMBER", NUMBERS)
+DATETIME = _TypeObject("DATETIME", TIMESTAMPS | {Kind.DATE})
+ROWID = _TypeObject("ROWID", INTEGERS)
+
+Date = dt.date
+Time = dt.time
+Timestamp = dt.datetime
+Binary = bytes
+
+
+def DateFromTicks(ticks: float) -> dt.date:  # noqa: N802 - the name is prescribed by PEP 249
+    """The local date of `ticks` seconds since the epoch."""
+    return dt.date(*time.localtime(ticks)[:3])
+
+
+def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802 - the name is prescribed by PEP 249
+    """The local time of day of `ticks` seconds since the epoch."""
+    return dt.time(*time.localtime(ticks)[3:6])
+
+
+def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802 - the name is prescribed by PEP 249
+    """The local date and time of `ticks` seconds since the epoch."""
+    return dt.datetime(*time.localtime(ticks)[:6])  # noqa: DTZ001 - PEP 249 wants local time without a zone
+
+
+def connect(
+    path: str | os.PathLike[str] = ":memory:",
+    *,
+    synchronous: str = "full",
+    autocommit: bool = False,
+    create: bool = True,
+    settings: Mapping[str, str] | None = None,
+) -> Connection:
+    """Open the database in directory `path` (made if it is not there, unless `create` is false), or a database in
+    memory that this connection alone sees.
+
+    `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused.
+    `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}.
+    """
+    database = Database.open(os.fspath(path), synchronous=synchronous, create=create)
+    try:
+        return Connection(database, autocommit=autocommit, settings=settings or {})
+    except BaseException:
+        database.release()
+        raise
+
+
+class Connection:
+    """A session with a database. As a context manager it commits, or rolls back on an exception, and stays open."""
+
+    Warning = Warning
+    Error = Error
+    InterfaceError = InterfaceError
+    DatabaseError = DatabaseError
+    DataError = DataError
+    OperationalError = OperationalError
+    IntegrityError = IntegrityError
+    InternalError = InternalError
+    ProgrammingError = ProgrammingError
+    NotSupportedError = NotSupportedError
+
+    def __init__(self, database: Database, *, autocommit: bool, settings: Mapping[str, str]) -> None:
+        self._database: Database | None = database
+        self._session: Session | None = database.session(autocommit=autocommit)
+        for name, value in settings.items():
+            self._session.set(name, value)
+
+    @property
+    def session(self) -> Session:
+        """The session; raises InterfaceError if the connection is closed."""
+        if self._session is None:
+            raise InterfaceError("the connection is closed", "08003")
+        return self._session
+
+    @property
+    def database(self) -> Database:
+        """The database this connection is to."""
+        return self.session.database
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is a transaction of its own."""
+        return self.session.autocommit
+
+    @autocommit.setter
+    def autocommit(self, value: bool) -> None:
+        # As in sqlite3: switching it on commits what is open.
+        if value and not self.session.autocommit:
+            self.session.commit()
+        self.session.autocommit = bool(value)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open that has done something, or was begun by BEGIN."""
+        return self.session.in_transaction
+
+    @property
+    def notices(self) -> list[str]:
+        """NOTICE messages of the session, oldest first; the caller clears the list."""
+        return self.session.notices
+
+    def cursor(self) -> Cursor:
+        """A new cursor."""
+        self.session  # noqa: B018 - raises if closed
+        return Cursor(self)
+
+    def execute(self, operation: str, parameters: Parameters = ()) -> Cursor:
+        """A new cursor on which `operation` was executed."""
+        return self.cursor().execute(operation, parameters)
+
+    def executemany(self, operation: str, parameters: Iterable[Parameters]) -> Cursor:
+        """A new cursor on which `operation` was executed once per parameter set."""
+        return self.cursor().executemany(operation, parameters)
+
+    def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
+        """Append Arrow rows to `table` (fields matched by name); returns how many. The bulk path."""
+        return self.session.insert_arrow(table, data)
+
+    def commit(self) -> None:
+        """Commit the open transaction, if there is one."""
+        self.session.commit()
+
+    def rollback(self) -> None:
+        """Roll the open transaction back, if there is one."""
+        self.session.rollback()
+
+    def cancel(self) -> None:
+        """Cancel the statement that another thread is executing here (57014). Without one, nothing happens."""
+        self.session.cancel()
+
+    def close(self) -> None:
+        """Roll back what is open and close; closing twice is fine."""
+        if self._session is not None and self._database is not None:
+            session, database = self._session, self._database
+            self._session = self._database = None
+            try:
+                session.close()
+            finally:
+                database.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def __del__(self) -> None:
+        if getattr(self, "_session", None) is not None:
+            self.close()
+
+
+class Cursor:
+    """Executes statements and fetches their results. `arraysize` is what fetchmany takes by default."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arraysize = 1
+        self._execute = connection.session.execute
+        self._result: Result | None = None
+        self._closed = False
+
+    @property
+    def description(self) -> list[Description] | None:
+        """One 7-tuple per result column: name, type code (PostgreSQL's name), ..., precision, scale, None."""
+        if self._result is None or self._result.columns is None:
+            return None
+        return [(name, type_.kind.value, None, None, type_.precision, type_.scale, None)
+                for name, type_ in self._result.columns]  # fmt: skip
+
+    @property
+    def rowcount(self) -> int:
+        """Rows returned or affected by the last statement; -1 where it is not known."""
+        return -1 if self._result is None else self._result.rowcount
+
+    def execute(self, operation: str, parameters: Parameters = ()) -> Self:
+        """Execute one statement."""
+        if self._closed or self.connection._session is None:
+            raise InterfaceError("the cursor is closed", "34000")
+        self._result = None
+        self._result = self._execute(operation, parameters)
+        return self
+
+    def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> Self:
+        """Execute one INSERT, UPDATE or DELETE once per parameter set; rowcount is the sum. All or none stand."""
+        self._check()
+        self._result = None
+        self._result = self.connection.session.executemany(operation, seq_of_parameters)
+        return self
+
+    def fetchone(self) -> Row | None:
+        """The next row, or None."""
+        return next(self._rows(), None)
+
+    def fetchmany(self, size: int | None = None) -> list[Row]:
+        """The next `size` rows."""
+        rows = self._rows()
+        wanted = self.arraysize if size is None else size
+        return [row for _, row in zip(range(wanted), rows, strict=False)]
+
+    def fetchall(self) -> list[Row]:
+        """All remaining rows."""
+        return list(self._rows())
+
+    def fetch_arrow_table(self) -> pa.Table:
+        """All rows as an Arrow table; a whole-table query comes straight from the analytic engine."""
+        self._rows()
+        if self._result is None:
+            raise errors.error("24000", "no result to fetch")
+        return self._result.arrow()
+
+    def setinputsizes(self, sizes: Sequence[object]) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Does nothing, as PEP 249 allows."""
+
+    def close(self) -> None:
+        """Close the cursor; it cannot be used again."""
+        self._check()
+        self._closed = True
+        self._result = None
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        return next(self._rows())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._closed:
+            self.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InterfaceError("the cursor is closed", "34000")
+        self.connection.session  # noqa: B018 - raises if closed
+
+    def _rows(self) -> Iterator[Row]:
+        self._check()
+        if self._result is None or self._result.columns is None:
+            raise ProgrammingError("the last statement returned no rows", "24000")
+        return self._result.rows
