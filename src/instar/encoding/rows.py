@@ -128,8 +128,10 @@ def _to_long(value: Decimal, scale: int) -> bytes:
     return number.to_bytes(16, "little", signed=True)
 
 
-def numeric_text(value: Decimal) -> bytes:
-    """The text of a numeric without modifiers: plain decimal notation, every digit of its scale, or NaN."""
+def numeric_text(value: Decimal | None) -> bytes:
+    """A numeric without modifiers: plain decimal notation with every digit of its scale, or NaN; nothing for NULL."""
+    if value is None:
+        return b""
     if value.is_infinite():
         raise unsupported("an infinite numeric")
     return format(value, "f").encode() if not value.is_nan() else b"NaN"
@@ -188,7 +190,9 @@ def _zero(type_: Type) -> str:
         return "''"
     if type_.kind in (Kind.BYTEA, Kind.UUID):
         return "b''"
-    return "Decimal(0)" if type_.kind is Kind.NUMERIC else "0"
+    if type_.kind is Kind.NUMERIC:
+        return "None" if type_.precision is None else "Decimal(0)"
+    return "0"
 
 
 def _null_lines(form: RowFormat) -> list[str]:

@@ -274,7 +274,8 @@ def _checked_lengths(array: Any, wanted: Type) -> Any:
 
 def _checked_reals(array: Any, wanted: Type) -> Any:
     narrow = array.cast(pa.float32())
-    if not narrow.cast(pa.float64()).equals(array, nans_equal=True):
+    before, after = (column.fill_null(0).to_numpy() for column in (array, narrow.cast(pa.float64())))
+    if not np.array_equal(before, after, equal_nan=True):
         raise _does_not_fit(wanted)
     return narrow
 
