@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from encoding.strategies import TYPES, same, values
 from instar import errors
 from instar.catalog.descriptors import Layout
+from instar.encoding.keys import WIDE
 from instar.encoding.row_batches import arrow_type
 from instar.encoding.rows import numeric_text
 from instar.store.engine import NO_RECORD, ROW_HEADER
@@ -87,7 +88,7 @@ def model(written: Layout, row: tuple[Any, ...], wanted: list[Wanted]) -> tuple[
     for column, type_, missing in wanted:
         value = by_id.get(column, missing) if column in by_id else missing
         if column in by_id and isinstance(value, Decimal) and not value.is_nan() and type_.precision is not None:
-            value = value.quantize(Decimal((0, (1,), -(type_.scale or 0))))
+            value = value.quantize(Decimal((0, (1,), -(type_.scale or 0))), context=WIDE)
         out.append(value)
     return tuple(out)
 
