@@ -108,7 +108,7 @@ def square_root(a: Decimal) -> Decimal:
     if a < 0:
         raise errors.error("2201F", "cannot take square root of a negative number")
     weight = (_weight(a) + 1) * _GROUP // 2 - 1
-    return _settle(WIDE.sqrt(a), max(MIN_SIGNIFICANT_DIGITS - weight, scale(a), 0))
+    return settle(WIDE.sqrt(a), max(MIN_SIGNIFICANT_DIGITS - weight, scale(a), 0))
 
 
 def exponential(a: Decimal) -> Decimal:
@@ -118,7 +118,7 @@ def exponential(a: Decimal) -> Decimal:
     digits = int(float(a) * 0.434294481903252)
     if digits >= MAX_NUMERIC_DIGITS + 1:
         raise out_of_range(Kind.NUMERIC)
-    return _settle(WIDE.exp(max(a, Decimal(-4000))), max(MIN_SIGNIFICANT_DIGITS - digits, scale(a), 0))
+    return settle(WIDE.exp(max(a, Decimal(-4000))), max(MIN_SIGNIFICANT_DIGITS - digits, scale(a), 0))
 
 
 def natural_logarithm(a: Decimal) -> Decimal:
@@ -127,7 +127,7 @@ def natural_logarithm(a: Decimal) -> Decimal:
         return a
     _positive(a)
     result = WIDE.ln(a)
-    return _settle(result, max(MIN_SIGNIFICANT_DIGITS - _logarithm_weight(a), scale(a), 0))
+    return settle(result, max(MIN_SIGNIFICANT_DIGITS - _logarithm_weight(a), scale(a), 0))
 
 
 def logarithm(base: Decimal, a: Decimal) -> Decimal:
@@ -140,7 +140,7 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
         raise errors.error(errors.DIVISION_BY_ZERO, "division by zero")
     weight = _logarithm_weight(a) - _logarithm_weight(base)
     wanted = max(MIN_SIGNIFICANT_DIGITS - weight, scale(base), scale(a), 0)
-    return _settle(WIDE.divide(WIDE.ln(a), WIDE.ln(base)), wanted)
+    return settle(WIDE.divide(WIDE.ln(a), WIDE.ln(base)), wanted)
 
 
 def _positive(a: Decimal) -> None:
@@ -158,7 +158,7 @@ def _logarithm_weight(a: Decimal) -> int:
     return estimate.log10(WIDE).to_integral_value(decimal.ROUND_DOWN).__int__()
 
 
-def _settle(value: Decimal, wanted: int) -> Decimal:
+def settle(value: Decimal, wanted: int) -> Decimal:
     """A wide result at the wanted scale, or at the largest that 38 digits allow."""
     kept = min(wanted, max(MAX_NUMERIC_DIGITS - max(value.adjusted(), 0) - 1, 0))
     return fits(value.quantize(Decimal(1).scaleb(-kept), rounding=decimal.ROUND_HALF_UP, context=WIDE))

@@ -282,11 +282,11 @@ def _numeric_duckdb(symbol: str, name: str, closure: Callable[..., object]) -> C
         if known is not None:
             (p1, s1), (p2, s2) = known
             scale = s1 + s2 if symbol == "*" else max(s1, s2)
-            whole = p1 - s1 + p2 - s2 if symbol == "*" else max(p1 - s1, p2 - s2) + 1
-            if symbol == "%":
-                whole -= 1
-            if whole + scale <= MAX_NUMERIC_DIGITS:
-                type_ = Type(Kind.NUMERIC, whole + scale or 1, scale)
+            whole = p1 - s1 + p2 - s2 if symbol == "*" else max(p1 - s1, p2 - s2)
+            # DuckDB checks results against 38 digits, as we do; but an operand must survive being brought to `scale`.
+            if scale <= MAX_NUMERIC_DIGITS and (symbol == "*" or whole + scale <= MAX_NUMERIC_DIGITS):
+                precision = min(whole + (symbol in "+-") + scale, MAX_NUMERIC_DIGITS)
+                type_ = Type(Kind.NUMERIC, max(precision, 1), scale)
                 text = f"({args[0].text} {symbol} {args[1].text})"
                 return Sql(f"CAST({text} AS {duckdb_type(type_)})", type_)
         return Sql(call(as_text(args[0]), as_text(args[1])), NUMERIC)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from instar.sql.functions import arithmetic, comparison
+from instar.sql.functions import aggregates, arithmetic, comparison, windows
 from instar.sql.functions.model import Entry, Function
 
-_FAMILIES: tuple[tuple[Entry, ...], ...] = (arithmetic.ENTRIES, comparison.ENTRIES)
+_FAMILIES: tuple[tuple[Entry, ...], ...] = (
+    arithmetic.ENTRIES,
+    comparison.ENTRIES,
+    aggregates.ENTRIES,
+    windows.ENTRIES,
+)
 
 
 def _by_name(operators: bool) -> dict[str, tuple[Entry, ...]]:
