@@ -193,10 +193,8 @@ class CatalogChange:
             raw.append((records.rowset_key(rowset), records.rowset_record(owner, RowsetState.LIVE, 0)))
         for rowset in self._dead_rowsets:
             raw.append((records.rowset_key(rowset), records.rowset_record(0, RowsetState.DEAD, UNKNOWN_SINCE)))
-        base_names = {
-            found.id: found.name for found in map(self.base.by_id, (*self._put, *self._dropped)) if found is not None
-        }
-        tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base_names)
+        base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
+        tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
         return CatalogParts(tables, raw, preconditions)
 
     def _unchanged(self, reader: Reader, needed: Object) -> Precondition:

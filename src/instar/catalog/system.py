@@ -5,18 +5,18 @@
 Its rows have the same header, log records and tombstones as user rows, so a snapshot sees its own catalog, and names
 are free by precondition: each name is a row of rowset 2, so that two transactions cannot take one name.
 
-    instar.names (rowset 2)         name text primary key -> id of the object that bears it
+    instar.names (rowset 2)         name text primary key -> id of the object that bears it (a table, for its indexes)
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Object
+from instar.catalog.descriptors import Object, Table
 from instar.encoding.keys import compile_encoder, decode_key
 from instar.store import records
 from instar.store.engine import (
@@ -84,38 +84,44 @@ def read_descriptors(reader: Reader) -> Iterator[tuple[int, int, bytes]]:
             yield _decode_id(key), timestamp, stored[ROW_HEADER.size :]
 
 
+def relation_names(found: Object) -> set[str]:
+    """The names that an object takes: its own, and those of a table's indexes and primary key."""
+    if not isinstance(found, Table):
+        return {found.name}
+    return {found.name, found.primary_key_name, *(index.name for index in found.indexes)}
+
+
 def descriptor_writes(
-    reader: Reader, put: Iterable[Object], dropped: Iterable[Object], base_names: dict[int, str]
+    reader: Reader, put: Iterable[Object], dropped: Iterable[Object], base: Mapping[int, Object]
 ) -> list[TableWrites]:
     """The row writes of a catalog change, derived from the stored bytes that `reader` sees.
 
-    `base_names` are the names that the changed objects had before. 40001 if a name was taken since.
+    `base` are the changed objects as they were before. 42P07 if a name was taken since.
     """
     rows: dict[bytes, bytes | None] = {}
-    names: dict[str, int | None] = {}
+    removed: set[str] = set()
+    added: dict[str, int] = {}
     for old in dropped:
         rows[descriptor_key(old.id)] = None
-        names[old.name] = None
-    changed = list(put)
-    for new in changed:
+        removed |= relation_names(old)
+    for new in put:
         rows[descriptor_key(new.id)] = _ENCODER.encode(new)
-        before = base_names.get(new.id)
-        if before is not None and before != new.name:
-            names.setdefault(before, None)
-    for new in changed:
-        if base_names.get(new.id) != new.name:
-            names[new.name] = new.id
+        names = relation_names(new)
+        before = relation_names(base[new.id]) if new.id in base else set()
+        removed |= before - names
+        added |= dict.fromkeys(names - before, new.id)
     descriptors = [RowWrite(key, reader.get(key), body, _LAYOUT) for key, body in rows.items()]
-    named = [_name_write(reader, name, object_id, base_names) for name, object_id in names.items()]
+    named = [_name_write(reader, name, None, free=True) for name in sorted(removed - added.keys())]
+    named += [_name_write(reader, name, added[name], free=name in removed) for name in sorted(added)]
     written = [TableWrites(DESCRIPTORS, 1, 0, descriptors), TableWrites(NAMES, 1, 0, named)]
     return [writes for writes in written if writes.rows]
 
 
-def _name_write(reader: Reader, name: str, object_id: int | None, base_names: dict[int, str]) -> RowWrite:
+def _name_write(reader: Reader, name: str, object_id: int | None, *, free: bool) -> RowWrite:
+    """Give or take a name; `free`: this very change takes it from whoever bears it."""
     key = name_key(name)
     stored = reader.get(key)
-    holder = None if stored is None or _is_tombstone(stored) else _ID.unpack(stored[ROW_HEADER.size :])[0]
-    if object_id is not None and holder is not None and base_names.get(holder) != name:
+    if not free and stored is not None and not _is_tombstone(stored):
         raise errors.error(
             errors.DUPLICATE_TABLE, f'relation "{name}" already exists', detail="It was created concurrently."
         )

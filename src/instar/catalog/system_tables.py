@@ -1,0 +1,187 @@
+"""System views: `instar.*`, information_schema and what of pg_catalog clients ask for, made from the catalog when read.
+
+Each view is a name, its columns, and a function from a `Source` to rows of internal values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
+from instar.catalog.descriptors import Check, Column, ForeignKey, Index, State, Table
+from instar.store.engine import Store
+from instar.types import BIGINT, BOOLEAN, INTEGER, NUMBERS, TEXT, Kind, Type
+
+Row = tuple[object, ...]
+
+
+class Source(NamedTuple):
+    """What system views are made from: the catalog of the statement's snapshot, and the store for latest states."""
+
+    catalog: CatalogSnapshot
+    store: Store
+    database: str
+
+
+@dataclass(frozen=True)
+class View:
+    """One system view."""
+
+    schema: str
+    name: str
+    columns: tuple[tuple[str, Type], ...]
+    rows: Callable[[Source], Iterable[Row]]
+
+
+def user_columns(table: Table) -> Iterator[Column]:
+    """The columns that users see."""
+    return (column for column in table.columns if not column.hidden and column.state is State.PUBLIC)
+
+
+def _tables(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        yield (table.id, table.name, table.version, table.layout.id, len(tuple(user_columns(table))))
+
+
+def _columns(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        for position, column in enumerate(user_columns(table), 1):
+            yield (
+                table.id, table.name, column.id, position, column.name, str(column.type), column.nullable,
+                column.default, column.identity, column.id in table.primary_key,
+            )  # fmt: skip
+
+
+def _indexes(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        for index in table.indexes:
+            yield (table.id, table.name, index.id, index.name, _listed(table, index), index.unique, index.state.value)
+
+
+def _listed(table: Table, index: Index) -> str:
+    names = {column.id: column.name for column in table.columns}
+    return ", ".join(names[part.column] + (" DESC" if part.descending else "") for part in index.columns)
+
+
+def _constraints(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        if not _has_row_id(table):
+            yield (table.name, table.primary_key_name, "PRIMARY KEY", State.PUBLIC.value)
+        for index in table.indexes:
+            if index.constraint:
+                yield (table.name, index.name, "UNIQUE", index.state.value)
+        listed: list[tuple[str, Check | ForeignKey]] = [("CHECK", check) for check in table.checks]
+        listed += [("FOREIGN KEY", key) for key in table.foreign_keys]
+        for kind, found in listed:
+            yield (table.name, found.name, kind, found.state.value)
+
+
+def _has_row_id(table: Table) -> bool:
+    return any(column.hidden and column.id in table.primary_key for column in table.columns)
+
+
+def _sequences(source: Source) -> Iterator[Row]:
+    for found in source.catalog.sequences():
+        yield (
+            found.id, found.name, str(found.type), found.start, found.increment, found.minimum, found.maximum,
+            found.cycle,
+        )  # fmt: skip
+
+
+def _views(source: Source) -> Iterator[Row]:
+    for view in source.catalog.views():
+        yield (view.id, view.name, view.version, view.query)
+
+
+def _layouts(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        columns = ", ".join(f"{column} {type_}" for column, type_ in table.layout.columns)
+        yield (table.id, table.name, table.layout.id, table.oldest_layout, columns)
+
+
+def _relations(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        yield (source.database, PUBLIC_SCHEMA, table.name, "BASE TABLE", "YES")
+    for view in source.catalog.views():
+        yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO")
+    for system in source.catalog.system_views():
+        yield (source.database, system.schema, system.name, "VIEW", "NO")
+
+
+def _all_columns(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        for position, column in enumerate(user_columns(table), 1):
+            always = column.identity is not None
+            yield _column_row(
+                source, table.name, column.name, position, column.type, column.nullable, column.default, always
+            )
+    for view in source.catalog.views():
+        for position, (name, type_) in enumerate(view.columns, 1):
+            yield _column_row(source, view.name, name, position, type_, True, None, False)
+
+
+def _column_row(
+    source: Source, table: str, name: str, position: int, type_: Type, nullable: bool, default: str | None, identity: bool
+) -> Row:
+    precision, scale = (type_.precision, type_.scale) if type_.kind in NUMBERS else (None, None)
+    return (
+        source.database, PUBLIC_SCHEMA, table, name, position, default, "YES" if nullable else "NO", type_.kind.value,
+        type_.length if type_.kind is Kind.VARCHAR else None, precision, scale, "YES" if identity else "NO",
+    )  # fmt: skip
+
+
+def _schemata(source: Source) -> Iterator[Row]:
+    schemas = {PUBLIC_SCHEMA, *(system.schema for system in source.catalog.system_views())}
+    for schema in sorted(schemas):
+        yield (source.database, schema)
+
+
+def _pg_tables(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        yield (PUBLIC_SCHEMA, table.name, "instar", bool(table.indexes))
+
+
+def _pg_indexes(source: Source) -> Iterator[Row]:
+    for table in source.catalog.tables():
+        for index in table.indexes:
+            unique = "UNIQUE " if index.unique else ""
+            definition = f"CREATE {unique}INDEX {index.name} ON public.{table.name} ({_listed(table, index)})"
+            yield (PUBLIC_SCHEMA, table.name, index.name, definition)
+
+
+def _view(schema: str, name: str, rows: Callable[[Source], Iterable[Row]], **columns: Type) -> View:
+    return View(schema, name, tuple(columns.items()), rows)
+
+
+SYSTEM_VIEWS: tuple[View, ...] = (
+    _view("instar", "tables", _tables, id=BIGINT, name=TEXT, version=BIGINT, layout=BIGINT, columns=INTEGER),
+    _view(
+        "instar", "columns", _columns, table_id=BIGINT, table_name=TEXT, id=BIGINT, position=INTEGER, name=TEXT,
+        type=TEXT, nullable=BOOLEAN, default_expression=TEXT, identity=TEXT, primary_key=BOOLEAN,
+    ),
+    _view(
+        "instar", "indexes", _indexes, table_id=BIGINT, table_name=TEXT, id=BIGINT, name=TEXT, columns=TEXT,
+        is_unique=BOOLEAN, state=TEXT,
+    ),
+    _view("instar", "constraints", _constraints, table_name=TEXT, name=TEXT, kind=TEXT, state=TEXT),
+    _view(
+        "instar", "sequences", _sequences, id=BIGINT, name=TEXT, type=TEXT, start=BIGINT, increment=BIGINT,
+        minimum=BIGINT, maximum=BIGINT, cycles=BOOLEAN,
+    ),
+    _view("instar", "views", _views, id=BIGINT, name=TEXT, version=BIGINT, query=TEXT),
+    _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
+    _view(
+        "information_schema", "tables", _relations, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
+        table_type=TEXT, is_insertable_into=TEXT,
+    ),
+    _view(
+        "information_schema", "columns", _all_columns, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
+        column_name=TEXT, ordinal_position=INTEGER, column_default=TEXT, is_nullable=TEXT, data_type=TEXT,
+        character_maximum_length=INTEGER, numeric_precision=INTEGER, numeric_scale=INTEGER, is_identity=TEXT,
+    ),
+    _view("information_schema", "schemata", _schemata, catalog_name=TEXT, schema_name=TEXT),
+    _view("pg_catalog", "pg_tables", _pg_tables, schemaname=TEXT, tablename=TEXT, tableowner=TEXT, hasindexes=BOOLEAN),
+    _view("pg_catalog", "pg_indexes", _pg_indexes, schemaname=TEXT, tablename=TEXT, indexname=TEXT, indexdef=TEXT),
+)  # fmt: skip
