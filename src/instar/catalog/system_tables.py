@@ -151,7 +151,7 @@ def _pg_indexes(source: Source) -> Iterator[Row]:
             yield (PUBLIC_SCHEMA, table.name, index.name, definition)
 
 
-def _view(schema: str, name: str, rows: Callable[[Source], Iterable[Row]], **columns: Type) -> View:
+def _view(schema: str, name: str, rows: Callable[[Source], Iterable[Row]], /, **columns: Type) -> View:
     return View(schema, name, tuple(columns.items()), rows)
 
 
