@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -72,17 +71,14 @@ class TableHeader(msgspec.Struct, frozen=True, array_like=True):
     dropped: bool = False
 
 
-class Reader(Protocol):
-    """One consistent view of the newest state, open for a batch or 50 ms at most. Never held across user code.
-
-    The header is read first, in the same store transaction as all that follows.
-    """
+class View(Protocol):
+    """One consistent view of the newest state: the header, read first in the same store transaction, and the keys."""
 
     catalog_version: int
     timestamp: int  # the newest commit: a snapshot taken now
     watermark: int  # snapshots below it are gone
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes, /) -> bytes | None:
         """The value stored at `key` now."""
         ...
 
@@ -95,12 +91,29 @@ class Reader(Protocol):
         ...
 
 
-class Section(Reader, Protocol):
-    """The atomic section: a Reader that may write. Only the store and maintenance see one."""
+class Reader(View, Protocol):
+    """A view that is open for a batch or 50 ms at most and is then closed, on the same thread. Never held across user
+    code or a fork. `with store.read() as reader` is the usual form; a hot path saves 0.15 us with `try ... finally:
+    reader.close()`.
+    """
 
-    def put(self, key: bytes, value: bytes) -> None: ...
+    def close(self) -> None:
+        """Give the view back; what it returned stays valid. Closing twice does nothing."""
+        ...
 
-    def delete(self, key: bytes) -> bool: ...
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: object, caught: object, traceback: object, /) -> None: ...
+
+
+class Section(View, Protocol):
+    """The atomic section: a view that may write and sees what it wrote. Only the store and maintenance see one."""
+
+    def put(self, key: bytes, value: bytes, /) -> object: ...
+
+    def delete(self, key: bytes, /) -> bool:
+        """Whether there was something at `key`."""
+        ...
 
 
 class RowWrite(NamedTuple):
@@ -169,12 +182,22 @@ class ValueUnchanged(NamedTuple):
 Precondition = KeyExists | RangeEmpty | RangeUnchanged | ValueUnchanged
 
 
+class RowsetReplaced(NamedTuple):
+    """A table's rows are from this commit on those of rowset `new` (swap, TRUNCATE, published load): rule 3."""
+
+    table: int
+    version: int  # e
+    old: int
+    new: int
+
+
 class Commit(msgspec.Struct, kw_only=True):
     """One atomic test-and-set.
 
     Judged in this order on the current state; nothing is written unless all stand:
     fence (`catalog_version` as derived under: if it moved, every table's floor and list; `snapshot` at or above the
-    watermark if reads or ranges are validated; `claim`), then rows (stored bytes equal), then preconditions.
+    watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal), then
+    preconditions. A moved catalog refuses a table without a header: StaleSchema.
     """
 
     catalog_version: int
@@ -185,6 +208,7 @@ class Commit(msgspec.Struct, kw_only=True):
     bump_catalog: bool = False
     snapshot: int | None = None
     claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
+    replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 
 class Refused(Exception):
@@ -222,17 +246,21 @@ class ClaimLost(Refused):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """One record of the log, decoded (layout of the bytes: docs/formats/log.md)."""
+    """One row change of the log, decoded (layout of the bytes: docs/formats/log.md).
+
+    The inserts of a commit share records, so that several changes may bear one (timestamp, sequence).
+    """
 
     timestamp: int
     sequence: int
     table: int
     version: int  # the writer's e
     key: bytes
-    before: bytes | None  # the whole row value that was replaced
+    before: bytes | None  # the whole row value that was replaced; None: there was no row, or a tombstone
     after: bytes | None
     pair: int
     deleted: bool
+    replaced: tuple[int, int] | None = None  # no row change, but the table's rowset: (old, new); key is empty
 
 
 class Store(Protocol):
@@ -242,13 +270,18 @@ class Store(Protocol):
     synchronous: str  # full | normal | off: a property of the store
     retention_seconds: float
     log_max_bytes: int
+    snapshot_max_age: float  # seconds for which a registered snapshot is heeded
     max_key_bytes: int
 
-    def read(self) -> AbstractContextManager[Reader]:
+    def read(self) -> Reader:
         """A short read of the newest state."""
         ...
 
-    def read_at(self, snapshot: int) -> AbstractContextManager[Reader]:
+    def now(self) -> int:
+        """The least timestamp that a commit would get now."""
+        ...
+
+    def read_at(self, snapshot: int) -> Reader:
         """As `read`, but raises 72000 "snapshot too old" if `snapshot` is below the watermark."""
         ...
 
@@ -261,13 +294,17 @@ class Store(Protocol):
     ) -> int:
         """Run `steps` in gated batches (about 0.4 ms each), each one atomic; returns the number of batches.
 
-        A step may write anything but must be idempotent and must leave the store consistent on its own. The claim
-        is judged at the start of every batch: ClaimLost.
+        A step may write anything but must be idempotent and must leave the store consistent on its own. Steps are
+        drawn from the iterable ahead of being run, outside the atomic section. The claim is judged at the start of
+        every batch: ClaimLost.
         """
         ...
 
     def log(self, after: int, upto: int) -> Iterator[LogRecord]:
-        """Records with after < timestamp <= upto in (timestamp, sequence) order, read in short batches."""
+        """Records with after < timestamp <= upto in (timestamp, sequence) order, read in short batches.
+
+        Raises 72000 if some of them were cut (`after` is below the watermark).
+        """
         ...
 
     def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
@@ -290,6 +327,14 @@ class Store(Protocol):
 
     def oldest_snapshot(self) -> int | None:
         """The oldest snapshot that a living process registered no longer than `snapshot_max_age` ago."""
+        ...
+
+    def announce_worker(self, working: bool) -> None:
+        """Say that this process does (or no longer does) background work for the store."""
+        ...
+
+    def worker_present(self) -> bool:
+        """Whether a living process has announced itself as a worker."""
         ...
 
     def close(self) -> None: ...

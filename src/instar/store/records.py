@@ -1,48 +1,35 @@
-"""Records of the store that are not rows: table headers, rowset records, and what is read at its latest state.
-
-All are small MessagePack arrays under the prefixes of engine.py, written in the commits that change them.
-"""
+"""Keys and values of the store's small records: table headers, rowset records, what is read at its latest state."""
 
 from __future__ import annotations
 
 import enum
 import struct
-import threading
 
 import msgspec
 
-from instar import errors
-from instar.store.engine import (
-    PREFIX_LATEST,
-    PREFIX_ROWSET,
-    PREFIX_TABLE,
-    Commit,
-    PreconditionFailed,
-    Store,
-    TableHeader,
-    ValueUnchanged,
-)
+from instar.store.engine import PREFIX_LATEST, PREFIX_ROWSET, PREFIX_TABLE, TableHeader, ValueUnchanged, View
 
-_ID = struct.Struct(">I")
-_COUNTER = struct.Struct(">Q")
-_ENCODER = msgspec.msgpack.Encoder()
-_HEADER_DECODER = msgspec.msgpack.Decoder(TableHeader)
+_ID = struct.Struct(">cI")
+_COUNT = struct.Struct("<Q")
+
+_table_header = msgspec.msgpack.Decoder(TableHeader)
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Latest(enum.IntEnum):
-    """Kinds of records that are read at their latest state, whatever the snapshot."""
+    """Kinds of records that are read at their latest state, outside MVCC."""
 
-    COUNTER = 1
+    COUNTER = 1  # the next id of a kind of thing: u64 LE
     SEQUENCE = 2
-    LAYOUT = 3
-    JOB = 4
-    CLAIM = 5
-    WORKER = 6
-    LEASE = 7
+    JOB = 3
+    CLAIM = 4
+    LAYOUT = 5
+    LEASE = 6
+    WORKER = 7
 
 
 class RowsetState(enum.Enum):
-    """A rowset is being built, lives, or is dead and waits for the watermark (rules 9 and 22)."""
+    """A rowset is built unseen, serves, and is dead until the watermark lets it be removed (rule 9)."""
 
     BUILDING = "building"
     LIVE = "live"
@@ -50,116 +37,62 @@ class RowsetState(enum.Enum):
 
 
 class RowsetRecord(msgspec.Struct, frozen=True, array_like=True):
-    """By this record a rowset exists. `owner` is a table or index id (live), or a job id (building).
+    """Whose a rowset is: `owner` is a job's id while it is building, else a table's; `since` a timestamp."""
 
-    `since` is the timestamp at which a dead rowset was first seen dead by the worker, 0 before: at or after the commit
-    that killed it, so waiting for the watermark to pass it is safe.
-    """
-
-    state: RowsetState
     owner: int
-    since: int = 0
+    state: RowsetState
+    since: int
 
 
-_ROWSET_DECODER = msgspec.msgpack.Decoder(RowsetRecord)
-
-
-def latest_key(kind: Latest, key: bytes) -> bytes:
-    """The store key of a record read at its latest state."""
-    return PREFIX_LATEST + bytes((kind,)) + key
+_rowset = msgspec.msgpack.Decoder(RowsetRecord)
 
 
 def table_key(table: int) -> bytes:
-    """The store key of a table's header."""
-    return PREFIX_TABLE + _ID.pack(table)
+    """Where the header of table `table` lies."""
+    return _ID.pack(PREFIX_TABLE, table)
+
+
+def encode_table_header(header: TableHeader) -> bytes:
+    """The stored form of a table header."""
+    return _encode(header)
+
+
+def decode_table_header(value: bytes) -> TableHeader:
+    """A table header from its stored form."""
+    return _table_header.decode(value)
 
 
 def rowset_key(rowset: int) -> bytes:
-    """The store key of a rowset's record."""
-    return PREFIX_ROWSET + _ID.pack(rowset)
+    """Where the record of rowset `rowset` lies."""
+    return _ID.pack(PREFIX_ROWSET, rowset)
 
 
-def encode_header(header: TableHeader) -> bytes:
-    return _ENCODER.encode(header)
+def rowset_record(owner: int, state: RowsetState, since: int) -> bytes:
+    """The stored form of a rowset's record, written before its first row."""
+    return _encode(RowsetRecord(owner, state, since))
 
 
-def decode_header(value: bytes) -> TableHeader:
-    return _HEADER_DECODER.decode(value)
+def decode_rowset_record(value: bytes) -> RowsetRecord:
+    """A rowset's record from its stored form."""
+    return _rowset.decode(value)
 
 
-def encode_rowset(record: RowsetRecord) -> bytes:
-    return _ENCODER.encode(record)
+def latest_key(kind: Latest, key: bytes = b"") -> bytes:
+    """Where the latest state of `key` among the records of `kind` lies."""
+    return PREFIX_LATEST + bytes((kind,)) + key
 
 
-def decode_rowset(value: bytes) -> RowsetRecord:
-    return _ROWSET_DECODER.decode(value)
+class Allocation(msgspec.Struct, frozen=True):
+    """`count` fresh ids from `first`, once a commit with this raw write and precondition has stood."""
+
+    first: int
+    raw: tuple[bytes, bytes]
+    precondition: ValueUnchanged
 
 
-class Counter:
-    """A number that only grows, handed out in blocks per process; what a killed process had left is lost, never reused.
-
-    Used for ids and for sequences: both are outside MVCC.
-    """
-
-    def __init__(self, store: Store, key: bytes, block: int, first: int) -> None:
-        self._store = store
-        self._key = key
-        self._block = block
-        self._first = first
-        self._next = 0
-        self._end = 0
-        self._lock = threading.Lock()
-
-    def next(self) -> int:
-        """The next number."""
-        with self._lock:
-            if self._next == self._end:
-                self._reserve()
-            self._next += 1
-            return self._next - 1
-
-    def _reserve(self) -> None:
-        while True:
-            with self._store.read() as reader:
-                stored = reader.get(self._key)
-                version = reader.catalog_version
-            begin = _COUNTER.unpack(stored)[0] if stored is not None else self._first
-            request = Commit(
-                catalog_version=version,
-                preconditions=[ValueUnchanged(self._key, stored, None)],
-                raw=[(self._key, _COUNTER.pack(begin + self._block))],
-            )
-            try:
-                self._store.commit(request)
-            except PreconditionFailed:
-                continue
-            self._next, self._end = begin, begin + self._block
-            return
-
-
-FIRST_USER_ID = 1000
-_MAX_ID = 2**32 - 1
-
-
-class IdAllocator:
-    """Ids of objects, rowsets and jobs: never reused, in three counters of the store."""
-
-    def __init__(self, store: Store) -> None:
-        self._objects = Counter(store, latest_key(Latest.COUNTER, b"object"), 32, FIRST_USER_ID)
-        self._rowsets = Counter(store, latest_key(Latest.COUNTER, b"rowset"), 32, FIRST_USER_ID)
-        self._jobs = Counter(store, latest_key(Latest.COUNTER, b"job"), 1, 1)
-
-    def next_object(self) -> int:
-        return self._checked(self._objects.next())
-
-    def next_rowset(self) -> int:
-        return self._checked(self._rowsets.next())
-
-    def next_job(self) -> int:
-        return self._checked(self._jobs.next())
-
-    @staticmethod
-    def _checked(value: int) -> int:
-        if value > _MAX_ID:
-            raise errors.error(errors.LIMIT_EXCEEDED, f"the database has used up its {_MAX_ID} ids")
-        return value
+def allocate(view: View, counter: bytes, count: int = 1, *, first: int = 1) -> Allocation:
+    """Ids of the counter named `counter`, which begins at `first`; never handed out twice, perhaps with gaps."""
+    key = latest_key(Latest.COUNTER, counter)
+    value = view.get(key)
+    start = first if value is None else _COUNT.unpack(value)[0]
+    return Allocation(start, (key, _COUNT.pack(start + count)), ValueUnchanged(key, value, counter))

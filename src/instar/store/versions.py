@@ -1,14 +1,112 @@
-"""Versions of a row: the newest in place, older ones as before-images in the log (the log is the undo space)."""
+"""Versions of a row: the newest in place, older ones as before-images in the log (the log is the undo space).
+
+A row's header names the log record that holds what it replaced: the record's timestamp is the row's own (rule 1).
+A snapshot is a timestamp; readers here were opened with `read_at(snapshot)`, so that no record they need was cut.
+"""
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Iterator
 
-from instar.store.engine import NO_RECORD, PREFIX_LOG, ROW_HEADER, ROW_TOMBSTONE, Reader
+import numpy as np
 
-LOG_KEY = struct.Struct(">cQI")
+from instar import errors
+from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Store, View
+from instar.store.log import before_image, log_key
+
+# Rows per read transaction: renewing so often costs nothing, and pins no pages for long.
+BATCH_ROWS = 8192
+
+_HEADER_BYTES = ROW_HEADER.size
+_HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
+_unpack = ROW_HEADER.unpack_from
 
 
-def log_key(timestamp: int, sequence: int) -> bytes:
-    """The key of the log record (timestamp, sequence)."""
-    return LOG_KEY.pack(PREFIX_LOG, timestamp, sequence)
+def read_row(reader: View, key: bytes, snapshot: int) -> bytes | None:
+    """The stored value of the row at `key` that `snapshot` sees, or None."""
+    value = reader.get(key)
+    if value is None:
+        return None
+    timestamp, _sequence, tag = _unpack(value)
+    if timestamp <= snapshot:
+        return None if tag & ROW_TOMBSTONE else value
+    return version_at(reader, value, snapshot)
+
+
+def version_at(reader: View, value: bytes | None, snapshot: int) -> bytes | None:
+    """The version that `snapshot` sees of a row whose newest version is `value`; None if it sees none."""
+    while value is not None:
+        timestamp, sequence, tag = _unpack(value)
+        if timestamp <= snapshot:
+            return None if tag & ROW_TOMBSTONE else value
+        if sequence == NO_RECORD:
+            return None
+        record = reader.get(log_key(timestamp, sequence))
+        if record is None:
+            raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} of a row is missing")
+        value = before_image(record)
+    return None
+
+
+def visible_rows(
+    reader: View, keys: list[bytes], values: list[bytes], snapshot: int
+) -> tuple[list[bytes], list[bytes]]:
+    """Of newest versions as stored, those that `snapshot` sees: newer ones resolved, tombstones dropped.
+
+    The common case, that every row is old enough and there, hands back the lists that came in.
+    """
+    size = _HEADER_BYTES
+    headers = np.frombuffer(b"".join([value[:size] for value in values]), dtype=_HEADER)
+    newer = headers["timestamp"] > snapshot
+    doubtful = newer | (headers["tag"] & ROW_TOMBSTONE).astype(bool)
+    positions = np.flatnonzero(doubtful).tolist()
+    if not positions:
+        return keys, values
+    resolved: list[bytes | None] = list(values)
+    for position in positions:
+        resolved[position] = version_at(reader, values[position], snapshot)
+    kept = [(key, value) for key, value in zip(keys, resolved, strict=True) if value is not None]
+    return [key for key, _value in kept], [value for _key, value in kept]
+
+
+def scan_rows(
+    reader: View, start: bytes, stop: bytes, snapshot: int, limit: int = BATCH_ROWS
+) -> tuple[list[bytes], list[bytes], bytes | None]:
+    """Keys and values that `snapshot` sees among the next `limit` stored rows, and where to go on (None: at the end).
+
+    All lists may be empty although there is more: the next rows may all be invisible.
+    """
+    keys, values = reader.batch(start, stop, limit)
+    following = keys[-1] + b"\x00" if len(keys) == limit else None
+    if not keys:
+        return keys, values, None
+    seen_keys, seen_values = visible_rows(reader, keys, values, snapshot)
+    return seen_keys, seen_values, following
+
+
+def iterate(
+    store: Store, start: bytes, stop: bytes, snapshot: int, batch: int = BATCH_ROWS
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Batches (keys, values), none empty, of the rows in [start, stop) that `snapshot` sees.
+
+    Every batch is read in a short read of its own; 72000 if the watermark passes the snapshot meanwhile.
+    """
+    position: bytes | None = start
+    while position is not None:
+        with store.read_at(snapshot) as reader:
+            keys, values, position = scan_rows(reader, position, stop, snapshot, batch)
+        if keys:
+            yield keys, values
+
+
+def entry_visible(value: bytes, snapshot: int) -> bool | None:
+    """Whether `snapshot` sees the index entry; None: the row's version at the snapshot decides (rule 4)."""
+    timestamp, live, _offset = ENTRY_VALUE.unpack(value)
+    if timestamp > snapshot:
+        return None
+    return bool(live)
+
+
+def primary_offset(value: bytes) -> int:
+    """Where the primary key begins within the key of the entry."""
+    return int(ENTRY_VALUE.unpack(value)[2])

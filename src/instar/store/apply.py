@@ -1,0 +1,257 @@
+"""One commit inside the atomic section: every judgement first, then every write. Both engines run this code.
+
+Because nothing is written before all judgements stand, a commit that is refused leaves nothing, and several commits
+can share one write transaction of the engine: each is judged on the state that its predecessors left (rule 2).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from instar import errors
+from instar.clock import Clock
+from instar.store.engine import (
+    ENTRY_VALUE,
+    NO_RECORD,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    ClaimLost,
+    Commit,
+    KeyExists,
+    Precondition,
+    PreconditionFailed,
+    RangeEmpty,
+    RangeUnchanged,
+    RowWrite,
+    StaleRow,
+    StaleSchema,
+    ValueUnchanged,
+    prefix_end,
+)
+from instar.store.log import LOG_KEY, encode_change, encode_inserts, encode_replaced, log_key
+from instar.store.records import decode_table_header, table_key
+from instar.store.section import WriteSection
+
+_ENTRY_SIZE = ENTRY_VALUE.size  # a row value is longer: its header alone is
+_ENTRY_LIVE = 8  # where an entry's live byte lies
+_ROW_FLAGS = 12  # where the low byte of a row header's layout and flags lies
+
+# From so many rows on, a commit is judged and written in bulk: finding out costs more than it saves below.
+_BULK = 16
+
+
+def is_live(value: bytes) -> bool:
+    """Whether a stored row or entry is there, rather than a tombstone."""
+    if len(value) == _ENTRY_SIZE:
+        return value[_ENTRY_LIVE] == 1
+    return not value[_ROW_FLAGS] & ROW_TOMBSTONE
+
+
+def apply_commit(section: WriteSection, request: Commit, clock: Clock) -> int:
+    """Judge `request` on the section's state and write it; returns its timestamp.
+
+    Raises Refused or 72000 before anything is written. The header's fields are moved on but not stored.
+    """
+    _judge_fence(section, request)
+    for table in request.tables:
+        _judge_rows(section, table.rows)
+    if request.preconditions:
+        overlay = _Overlay(request)
+        for precondition in request.preconditions:
+            _judge(section, precondition, overlay)
+    timestamp = section.next_timestamp(clock)
+    _write(section, request, timestamp)
+    if request.bump_catalog:
+        section.catalog_version += 1
+    return timestamp
+
+
+def _judge_fence(section: WriteSection, request: Commit) -> None:
+    """Catalog version, floors and lists; watermark; claim (rule 6; leases are the caller's to check)."""
+    if request.catalog_version != section.catalog_version:
+        for writes in request.tables:
+            value = section.get(table_key(writes.table))
+            if value is None:
+                raise StaleSchema(writes.table, None)
+            header = decode_table_header(value)
+            if writes.version < header.floor or writes.checks != header.checks or header.dropped:
+                raise StaleSchema(writes.table, header)
+    snapshot = request.snapshot
+    if snapshot is not None and snapshot < section.watermark:
+        raise snapshot_too_old(snapshot, section.watermark)
+    claim = request.claim
+    if claim is not None and section.get(claim[0]) != claim[1]:
+        raise ClaimLost(claim[0])
+
+
+def snapshot_too_old(snapshot: int, watermark: int) -> errors.Error:
+    """72000: versions that `snapshot` needs may have been cut."""
+    return errors.error(
+        errors.SNAPSHOT_TOO_OLD,
+        f"snapshot too old: {snapshot} is below the watermark {watermark}",
+        hint="Begin a new transaction, or raise the store's retention.",
+    )
+
+
+def _judge_rows(section: WriteSection, rows: list[RowWrite]) -> None:
+    """Every row's stored bytes are those that its write was derived from (rule 10)."""
+    if len(rows) < _BULK:
+        get = section.get
+        for row in rows:
+            if get(row[0]) != row[1]:
+                raise StaleRow(row[0])
+        if len(rows) > 1:
+            _refuse_twice(rows)
+        return
+    _refuse_twice(rows)
+    absent = [row[0] for row in rows if row[1] is None]
+    found = section.any_of(absent) if absent else None
+    if found is not None:
+        raise StaleRow(found)
+    if len(absent) < len(rows):
+        get = section.get
+        for row in rows:
+            if row[1] is not None and get(row[0]) != row[1]:
+                raise StaleRow(row[0])
+
+
+def _refuse_twice(rows: list[RowWrite]) -> None:
+    """A row has at most one change per commit (rule 2)."""
+    if len({row[0] for row in rows}) != len(rows):
+        raise errors.error(errors.INTERNAL_ERROR, "a commit changes one row twice")
+
+
+class _Overlay:
+    """What the commit's own writes make of keys: the state that preconditions look at (rule 5)."""
+
+    def __init__(self, request: Commit) -> None:
+        live = {row.key: row.body is not None for writes in request.tables for row in writes.rows}
+        for entry in request.entries:
+            live[entry.key] = entry.live
+        self.live = live
+        self.written = sorted(key for key, stands in live.items() if stands)
+
+    def first_written(self, start: bytes, stop: bytes, allow: bytes | None) -> bytes | None:
+        """The first key in [start, stop) other than `allow` that the commit makes live."""
+        for index in range(bisect_left(self.written, start), len(self.written)):
+            key = self.written[index]
+            if key >= stop:
+                return None
+            if key != allow:
+                return key
+        return None
+
+    def first_live(self, section: WriteSection, start: bytes, stop: bytes, allow: bytes | None) -> bytes | None:
+        """A key in [start, stop) other than `allow` at which a row or entry is live once the writes are applied."""
+        live = self.live
+        for key, value in section.scan(start, stop):
+            if key != allow and key not in live and is_live(value):
+                return key
+        return self.first_written(start, stop, allow)
+
+
+def _judge(section: WriteSection, precondition: Precondition, overlay: _Overlay) -> None:
+    match precondition:
+        case ValueUnchanged(key=key, value=value):
+            if section.get(key) != value:
+                raise PreconditionFailed(precondition, key)
+        case RangeEmpty(start=start, stop=stop, allow=allow):
+            found = overlay.first_live(section, start, stop, allow)
+            if found is not None:
+                raise PreconditionFailed(precondition, found)
+        case KeyExists(key=key, prefix=True):
+            if overlay.first_live(section, key, prefix_end(key), None) is None:
+                raise PreconditionFailed(precondition)
+        case KeyExists(key=key):
+            if not _stands(section, key, overlay):
+                raise PreconditionFailed(precondition)
+        case RangeUnchanged(start=start, stop=stop, since=since):
+            for key, value in section.scan(start, stop):
+                if int.from_bytes(value[:8], "little") > since:
+                    raise PreconditionFailed(precondition, key)
+
+
+def _stands(section: WriteSection, key: bytes, overlay: _Overlay) -> bool:
+    own = overlay.live.get(key)
+    if own is not None:
+        return own
+    value = section.get(key)
+    return value is not None and is_live(value)
+
+
+def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
+    """All writes of a commit that stands: rows with their log records, entries, raw records."""
+    sequence = 0
+    for writes in request.tables:
+        inserts: list[RowWrite] = []
+        for row in writes.rows:
+            if row.stored is not None:
+                _write_change(section, writes.table, writes.version, row, timestamp, sequence)
+                sequence += 1
+            elif row.body is not None:
+                inserts.append(row)
+        if inserts:
+            _write_inserts(section, inserts, timestamp)
+            for record in encode_inserts(writes.table, writes.version, inserts):
+                _append_log(section, timestamp, sequence, record)
+                sequence += 1
+    for change in request.replaced:
+        _append_log(section, timestamp, sequence, encode_replaced(change))
+        sequence += 1
+    if request.entries:
+        _write_entries(section, request, timestamp)
+    for key, value in request.raw:
+        if value is None:
+            section.delete(key)
+        else:
+            section.put(key, value)
+
+
+def _append_log(section: WriteSection, timestamp: int, sequence: int, record: bytes) -> None:
+    section.append(log_key(timestamp, sequence), record)
+    section.log_bytes += LOG_KEY.size + len(record)
+
+
+def _write_change(
+    section: WriteSection, table: int, version: int, row: RowWrite, timestamp: int, sequence: int
+) -> None:
+    """An update or delete: the before-image goes to the log, the new version or a tombstone in place."""
+    key, stored, body, layout, flags, _pair, _after = row
+    assert stored is not None  # inserts go elsewhere
+    if body is None:
+        value = ROW_HEADER.pack(timestamp, sequence, layout << 8 | flags | ROW_TOMBSTONE)
+    else:
+        value = ROW_HEADER.pack(timestamp, sequence, layout << 8 | flags) + body
+    section.put(key, value)
+    _append_log(section, timestamp, sequence, encode_change(table, version, row, stored))
+
+
+def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> None:
+    """Rows where nothing was, not even a tombstone: their header says that no version came before."""
+    headers: dict[int, bytes] = {}
+    pairs = []
+    for key, _stored, body, layout, flags, _pair, _after in rows:
+        tag = layout << 8 | flags
+        header = headers.get(tag)
+        if header is None:
+            header = headers[tag] = ROW_HEADER.pack(timestamp, NO_RECORD, tag)
+        pairs.append((key, header + (body or b"")))
+    if len(pairs) < _BULK:
+        for key, value in pairs:
+            section.put(key, value)
+    else:
+        section.put_many(pairs)
+
+
+def _write_entries(section: WriteSection, request: Commit, timestamp: int) -> None:
+    """Index entries in the given order; a tombstone over an existing entry only (rule 4)."""
+    get, put, pack = section.get, section.put, ENTRY_VALUE.pack
+    entries = request.entries
+    if len(entries) >= _BULK and all(entry.live for entry in entries):
+        section.put_many([(key, pack(timestamp, 1, offset)) for key, offset, _live in entries])
+        return
+    for key, offset, live in entries:
+        if live:
+            put(key, pack(timestamp, 1, offset))
+        elif get(key) is not None:
+            put(key, pack(timestamp, 0, offset))

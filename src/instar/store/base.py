@@ -1,0 +1,176 @@
+"""What both engines do alike: commits through the queue, gated background work, the log, collection, presence."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+
+from instar.clock import Clock
+from instar.store.apply import snapshot_too_old
+from instar.store.collector import cut_steps
+from instar.store.engine import ClaimLost, Commit, LogRecord, Reader, Section
+from instar.store.gate import HOLD_NS, Step, run_gated
+from instar.store.group import CommitQueue
+from instar.store.header import HOT, HOT_KEY, SNAPSHOT_MAX_AGE_SECONDS, Identity, believed_wall, wall_timestamp
+from instar.store.log import LOG_KEY, decode, log_key
+from instar.store.presence import Presence
+from instar.store.section import WriteSection
+
+_LOG_BATCH = 1024
+
+
+class BaseStore(ABC):
+    """A store over an engine's `read`, `_begin` (enter the atomic section) and `_translate` (its exceptions)."""
+
+    snapshot_max_age: float = SNAPSHOT_MAX_AGE_SECONDS
+    max_key_bytes: int
+
+    def __init__(self, identity: Identity, clock: Clock) -> None:
+        self.uuid = identity.uuid_bytes
+        self.synchronous = identity.synchronous
+        self.retention_seconds = identity.retention_seconds
+        self.log_max_bytes = identity.log_max_bytes
+        self._clock = clock
+
+    @abstractmethod
+    def read(self) -> Reader:
+        """As in `Store`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """As in `Store`."""
+
+    @property
+    @abstractmethod
+    def _queue(self) -> CommitQueue: ...
+
+    @property
+    @abstractmethod
+    def _presence(self) -> Presence: ...
+
+    @abstractmethod
+    def _begin(self) -> WriteSection:
+        """Enter the atomic section, once no other writer is inside."""
+
+    @abstractmethod
+    def _translate(self, caught: Exception) -> Exception:
+        """The error that leaves the store for an exception of the engine."""
+
+    def read_at(self, snapshot: int) -> Reader:
+        """As in `Store`."""
+        reader = self.read()
+        if snapshot < reader.watermark:
+            reader.close()
+            raise snapshot_too_old(snapshot, reader.watermark)
+        return reader
+
+    def now(self) -> int:
+        """As in `Store`."""
+        with self.read() as reader:
+            header = reader.get(HOT_KEY)
+            assert header is not None  # every reader has unpacked it
+            timestamp, boot, monotonic, wall = itemgetter(1, 4, 5, 6)(HOT.unpack(header))
+        believed, _monotonic, _wall = believed_wall(self._clock, boot, monotonic, wall)
+        return max(int(timestamp) + 1, wall_timestamp(believed))
+
+    def log_bytes(self) -> int:
+        """As in `Store`."""
+        with self.read() as reader:
+            header = reader.get(HOT_KEY)
+            assert header is not None  # every reader has unpacked it
+            return int(HOT.unpack(header)[3])
+
+    def commit(self, request: Commit) -> int:
+        """As in `Store`."""
+        return self._queue.commit(request)
+
+    def background(
+        self, steps: Iterable[Callable[[Section], None]], *, claim: tuple[bytes, bytes] | None = None
+    ) -> int:
+        """As in `Store`."""
+
+        def run_batch(drawn: deque[Step]) -> int:
+            return self._run_batch(drawn, claim)
+
+        return run_gated(steps, run_batch, self._presence, self._clock)
+
+    def _run_batch(self, drawn: deque[Step], claim: tuple[bytes, bytes] | None) -> int:
+        """One gated batch: at least one step, no further one after HOLD_NS. Returns how long it held the section."""
+        monotonic = self._clock.monotonic_ns
+        section: WriteSection | None = None
+        try:
+            section = self._begin()
+            entered = monotonic()
+            if claim is not None and section.get(claim[0]) != claim[1]:
+                raise ClaimLost(claim[0])
+            deadline = entered + HOLD_NS
+            while drawn:
+                drawn.popleft()(section)
+                if monotonic() >= deadline:
+                    break
+            section.commit()
+        except Exception as caught:
+            if section is not None:
+                section.abort()
+            translated = self._translate(caught)
+            if translated is caught:
+                raise
+            raise translated from caught
+        except BaseException:
+            if section is not None:
+                section.abort()
+            raise
+        return monotonic() - entered
+
+    def log(self, after: int, upto: int) -> Iterator[LogRecord]:
+        """As in `Store`."""
+        position, stop = log_key(after + 1, 0), log_key(upto + 1, 0)
+        complete = after  # every record up to this timestamp has been read
+        while True:
+            with self.read() as reader:
+                if complete < reader.watermark:
+                    raise snapshot_too_old(complete, reader.watermark)
+                keys, values = reader.batch(position, stop, _LOG_BATCH + 1)
+            following = keys[_LOG_BATCH] if len(keys) > _LOG_BATCH else None
+            for key, value in zip(keys[:_LOG_BATCH], values, strict=False):
+                yield from decode(key, value)
+            if following is None:
+                return
+            position = following
+            complete = int(LOG_KEY.unpack(following)[1]) - 1
+
+    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+        """As in `Store`."""
+        total = 0
+
+        def cut(count: int) -> None:
+            nonlocal total
+            total += count
+
+        with self.read() as reader:
+            upto = min(upto, reader.timestamp)
+        self.background(cut_steps(self.read, upto, dead_entries, cut))
+        return total
+
+    def register_snapshot(self, snapshot: int) -> int:
+        """As in `Store`."""
+        return self._presence.register(snapshot)
+
+    def release_snapshot(self, token: object) -> None:
+        """As in `Store`."""
+        assert isinstance(token, int)  # what register_snapshot gave
+        self._presence.release(token)
+
+    def oldest_snapshot(self) -> int | None:
+        """As in `Store`."""
+        return self._presence.oldest_snapshot()
+
+    def announce_worker(self, working: bool) -> None:
+        """As in `Store`."""
+        self._presence.announce_worker(working)
+
+    def worker_present(self) -> bool:
+        """As in `Store`."""
+        return self._presence.worker_present()

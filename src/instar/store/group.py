@@ -1,0 +1,199 @@
+"""Group commit inside one process: sessions that commit at once share one write transaction, and so one fsync.
+
+A thread that finds nobody committing leads: it enters the atomic section, takes along whoever has queued meanwhile,
+commits for all and hands the lead to the first that queued after. A single thread pays for one uncontended lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from instar import errors
+from instar.clock import Clock
+from instar.store.apply import apply_commit
+from instar.store.engine import Commit, Refused
+from instar.store.presence import Presence
+from instar.store.section import WriteSection
+
+
+class _Member:
+    """A commit that waits for a leader, or to become one."""
+
+    __slots__ = ("error", "finished", "request", "timestamp", "wake")
+
+    def __init__(self, request: Commit) -> None:
+        self.request = request
+        self.timestamp = 0
+        self.error: Exception | None = None
+        self.finished = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+    def outcome(self) -> int:
+        if self.error is not None:
+            raise self.error
+        return self.timestamp
+
+
+class CommitQueue:
+    """The commits of one process on one store.
+
+    `begin` enters the engine's atomic section (waiting for other processes), `translate` turns an engine's exception
+    into the error that leaves the store; it is asked once per member, so that threads never share an exception.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[], WriteSection],
+        translate: Callable[[Exception], Exception],
+        clock: Clock,
+        presence: Presence,
+    ) -> None:
+        self._begin = begin
+        self._translate = translate
+        self._clock = clock
+        self._presence = presence
+        self._lock = threading.Lock()
+        self._busy = False
+        self._queue: deque[_Member] = deque()
+
+    def commit(self, request: Commit) -> int:
+        """Commit, alone or in a group; returns the timestamp, raises what this member is refused for."""
+        with self._lock:
+            member = None
+            if self._busy:
+                member = _Member(request)
+                self._queue.append(member)
+            else:
+                self._busy = True
+        if member is None:
+            return self._lead(request)
+        return self._follow(member)
+
+    def _follow(self, member: _Member) -> int:
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                member.wake.acquire()
+                break
+            except BaseException as caught:  # KeyboardInterrupt: leave the queue in order, whoever's turn it is
+                with self._lock:
+                    if member in self._queue:
+                        self._queue.remove(member)
+                        raise
+                interrupt = caught
+        if interrupt is not None:
+            if not member.finished:
+                self._hand_over()
+            raise interrupt
+        if member.finished:
+            return member.outcome()
+        return self._lead(member.request)
+
+    def _lead(self, request: Commit) -> int:
+        """Commit `request` and with it all that queue up until the atomic section is entered."""
+        presence = self._presence
+        try:
+            presence.wait_begins()
+            try:
+                section = self._begin()
+            except Exception as caught:
+                raise self._translate(caught) from caught
+            if not self._queue:
+                return self._alone(section, request)
+            leader = _Member(request)
+            followers = self._drain()
+            try:
+                self._together(section, [leader, *followers])
+            finally:
+                for member in followers:
+                    member.finished = True
+                    member.wake.release()
+            return leader.outcome()
+        finally:
+            presence.wait_ends()
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._queue:
+                self._queue.popleft().wake.release()
+            else:
+                self._busy = False
+
+    def _drain(self) -> list[_Member]:
+        with self._lock:
+            members = list(self._queue)
+            self._queue.clear()
+        return members
+
+    def _alone(self, section: WriteSection, request: Commit) -> int:
+        try:
+            timestamp = apply_commit(section, request, self._clock)
+            section.store_header()
+            section.commit()
+        except Exception as caught:
+            section.abort()
+            if isinstance(caught, Refused | errors.Error):
+                raise
+            raise self._translate(caught) from caught
+        except BaseException:
+            section.abort()
+            raise
+        return timestamp
+
+    def _together(self, section: WriteSection, members: list[_Member]) -> None:
+        """One write transaction for all: each is judged on the state its predecessors left (rule 2)."""
+        applied = []
+        try:
+            for member in members:
+                try:
+                    member.timestamp = apply_commit(section, member.request, self._clock)
+                    applied.append(member)
+                except (Refused, errors.Error) as refusal:
+                    member.fail(refusal)
+            if applied:
+                section.store_header()
+        except Exception:
+            # One member cannot be written (a key too long, the disk full): its writes cannot be told from the others'.
+            section.abort()
+            self._one_by_one(members)
+            return
+        except BaseException as caught:
+            section.abort()
+            self._unresolved(members, caught)
+            raise
+        try:
+            if applied:
+                section.commit()
+            else:
+                section.abort()
+        except Exception as caught:
+            section.abort()
+            for member in applied:
+                member.fail(self._translate(caught))
+        except BaseException as caught:
+            section.abort()
+            self._unresolved(applied, caught)
+            raise
+
+    def _one_by_one(self, members: list[_Member]) -> None:
+        for member in members:
+            member.error = None
+            try:
+                member.timestamp = self._alone(self._begin(), member.request)
+            except (Refused, errors.Error) as refusal:
+                member.fail(refusal)
+            except Exception as caught:  # noqa: BLE001 - each member gets what befell it
+                member.fail(self._translate(caught))
+
+    @staticmethod
+    def _unresolved(members: list[_Member], cause: BaseException) -> None:
+        for member in members:
+            what = f"the commit was interrupted ({type(cause).__name__}): it may stand or not"
+            member.fail(errors.error("08007", what))

@@ -1,0 +1,488 @@
+"""The lmdb engine: a directory that any number of processes on one host open at once.
+
+One LMDB environment per process and directory, shared by all openers and opened again after a fork. One unnamed
+keyspace in a map reserved once, without writemap (a full disk would be SIGBUS) and never resized (LMDB invalidates
+live readers silently).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, NoReturn, Self
+
+import lmdb
+import lmdb._envid
+import msgspec
+
+from instar import errors
+from instar.clock import Clock, SystemClock
+from instar.store.base import BaseStore
+from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
+from instar.store.engine import LogRecord, Store
+from instar.store.group import CommitQueue
+from instar.store.header import (
+    HOT_HEAD,
+    HOT_KEY,
+    IDENTITY_KEY,
+    SNAPSHOT_MAX_AGE_SECONDS,
+    Identity,
+    first_header,
+    new_identity,
+)
+from instar.store.presence import Presence, SharedPresence
+from instar.store.section import WriteSection
+
+MAP_SIZE = 1 << 40
+_LEAST_MAP_SIZE = 1 << 30
+MAX_READERS = 4096
+_READER_BYTES = 64
+# A little more than LMDB needs for MAX_READERS, whatever its own header takes.
+_LOCK_BYTES = (MAX_READERS + 64) * _READER_BYTES
+
+SYNCHRONOUS = ("full", "normal", "off")
+
+_FIRST_CHUNK = 32
+_unpack_head = HOT_HEAD.unpack_from
+
+
+def _translate(caught: Exception) -> Exception:
+    """The error that leaves the store for an exception of LMDB or the system; others as they are."""
+    match caught:
+        case lmdb.MapFullError():
+            return errors.error(errors.DISK_FULL, "the store's map is full")
+        case lmdb.BadValsizeError():
+            return errors.error(errors.LIMIT_EXCEEDED, "an encoded key is longer than the store allows")
+        case lmdb.TxnFullError():
+            return errors.error(errors.LIMIT_EXCEEDED, "the transaction has changed too many pages")
+        case lmdb.ReadersFullError():
+            return errors.error("53300", f"more than {MAX_READERS} reads of the store are open")
+        case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
+            return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
+        case lmdb.Error():
+            return disk_error(caught.code, f"the store could not be read or written: {caught}")
+        case OSError():
+            return disk_error(caught.errno or 0, f"the store could not be read or written: {caught.strerror}")
+    return caught
+
+
+def _scan(cursor: Any, start: bytes, stop: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    if not reverse:
+        if cursor.set_range(start):
+            for pair in cursor.iternext():
+                if pair[0] >= stop:
+                    return
+                yield pair
+        return
+    # The cursor goes to the last key below `stop`.
+    if not (cursor.prev() if cursor.set_range(stop) else cursor.last()):
+        return
+    for pair in cursor.iterprev():
+        if pair[0] < start:
+            return
+        yield pair
+
+
+def _batch(cursor: Any, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+    """Keys first, in growing chunks (a short range reads little past its end), then as many values."""
+    if limit <= 0 or not cursor.set_range(start):
+        return [], []
+    keys: list[bytes] = []
+    following = cursor.iternext(values=False)
+    chunk = _FIRST_CHUNK
+    while len(keys) < limit:
+        wanted = min(chunk, limit - len(keys))
+        got = list(islice(following, wanted))
+        if got and got[-1] >= stop:
+            keys += [key for key in got if key < stop]
+            break
+        keys += got
+        if len(got) < wanted:
+            break
+        chunk *= 8
+    if not keys:
+        return [], []
+    cursor.set_range(start)
+    return keys, list(islice(cursor.iternext(keys=False), len(keys)))
+
+
+class LmdbReader:
+    """A read transaction. `get` is LMDB's own function: nothing stands between."""
+
+    __slots__ = ("_transaction", "catalog_version", "get", "timestamp", "watermark")
+
+    get: Callable[[bytes], bytes | None]
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+        get = self.get = transaction.get
+        self.catalog_version, self.timestamp, self.watermark = _unpack_head(get(HOT_KEY))
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As in `View`."""
+        return _scan(self._transaction.cursor(), start, stop, reverse)
+
+    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """As in `View`."""
+        return _batch(self._transaction.cursor(), start, stop, limit)
+
+    def close(self) -> None:
+        """As in `Reader`."""
+        self._transaction.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, caught: object, _traceback: object) -> None:
+        self._transaction.abort()
+        if isinstance(caught, lmdb.Error):
+            raise _translate(caught) from caught
+
+
+class LmdbSection(WriteSection):
+    """A write transaction, which holds LMDB's writer mutex."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(self, transaction: Any) -> None:
+        self._transaction = transaction
+        self.get = transaction.get
+        self.put = transaction.put
+        self.delete = transaction.delete
+        header = self.get(HOT_KEY)
+        assert header is not None  # written at creation
+        self.load_header(header)
+
+    def append(self, key: bytes, value: bytes) -> None:
+        # Arguments: duplicates, overwrite, append.
+        if not self._transaction.put(key, value, True, True, True):
+            raise errors.error(errors.DATA_CORRUPTED, "the store is damaged: there are keys above the log's end")
+
+    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._transaction.cursor().putmulti(pairs)
+
+    def any_of(self, keys: list[bytes]) -> bytes | None:
+        cursor = self._transaction.cursor()
+        # Keys of a bulk load are mostly sorted and fall into a gap: one seek tells.
+        if keys == sorted(keys) and (not cursor.set_range(keys[0]) or cursor.key() > keys[-1]):
+            return None
+        found = cursor.getmulti(keys, values=False)
+        return found[0] if found else None
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return _scan(self._transaction.cursor(), start, stop, reverse)
+
+    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        return _batch(self._transaction.cursor(), start, stop, limit)
+
+    def commit(self) -> None:
+        self._transaction.commit()
+
+    def abort(self) -> None:
+        self._transaction.abort()
+
+
+class _Environment:
+    """What all openers of one directory in this process share.
+
+    `begin`, `queue` and `presence` are made when they are first asked for, and again after a fork, which deletes them:
+    `__getattr__` runs only for attributes that are not there, so that a read pays nothing for the check.
+    """
+
+    begin: Callable[..., Any]
+    queue: CommitQueue
+    presence: Presence
+
+    def __init__(self, path: str, identity: Identity, clock: Clock, map_size: int) -> None:
+        self.path = path
+        self.identity = identity
+        self.references = 0
+        self._clock = clock
+        self._map_size = map_size
+        self._environment: Any = None
+        self._opening = threading.RLock()
+        self._open()
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("begin", "queue", "presence"):
+            raise AttributeError(name)
+        with self._opening:
+            if name not in self.__dict__:
+                self._open()
+        return self.__dict__[name]
+
+    def _open(self) -> None:
+        try:
+            self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+            _check(self._environment, self.path, self.identity)
+            presence = SharedPresence(os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS)
+        except (lmdb.Error, OSError) as caught:
+            self._close_environment()
+            raise _translate(caught) from caught
+        except errors.Error:
+            self._close_environment()
+            raise
+        self.presence = presence
+        self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
+        self.begin = self._environment.begin
+
+    def _close_environment(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+    def begin_read(self) -> LmdbReader:
+        """A read transaction, whatever went wrong with the first attempt."""
+        try:
+            return LmdbReader(self.begin())
+        except lmdb.Error as caught:
+            self._recover(caught)
+        try:
+            return LmdbReader(self.begin())
+        except lmdb.Error as caught:
+            raise _translate(caught) from caught
+
+    def begin_section(self) -> LmdbSection:
+        """Wait for the writer mutex and enter."""
+        try:
+            return LmdbSection(self.begin(write=True))
+        except lmdb.Error as caught:
+            self._recover(caught)
+        return LmdbSection(self.begin(write=True))
+
+    def _recover(self, caught: lmdb.Error) -> None:
+        """Make a second attempt worth while, or raise."""
+        match caught:
+            case lmdb.ReadersFullError():
+                self._environment.reader_check()  # slots of killed processes
+            case lmdb.PanicError():
+                self._reopen()
+            case _:
+                raise _translate(caught) from caught
+
+    def _reopen(self) -> None:
+        """LMDB refuses an environment for good once it failed to write its meta page: the store itself is sound."""
+        with self._opening:
+            self._close_environment()
+            self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+            self.begin = self._environment.begin
+
+    def check_readers(self) -> None:
+        """Free the reader slots of killed processes, which pin old pages."""
+        _ = self.begin  # after a fork: opened first
+        self._environment.reader_check()
+
+    def close(self) -> None:
+        """Close what is open; the last opener is gone."""
+        presence = self.__dict__.get("presence")
+        if presence is not None:
+            presence.close()
+        self._close_environment()
+
+    def forked(self) -> None:
+        """In a child: let go of what is the parent's, without telling LMDB."""
+        self._opening = threading.RLock()
+        if self._environment is not None:
+            # Closing it, even when the interpreter exits, would free the parent's reader slots in the shared lock
+            # file: so it is never closed here.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._environment))
+            self._environment = None
+            presence = self.__dict__.pop("presence")
+            presence.abandon()
+            del self.queue, self.begin
+
+
+def _open_environment(path: str, synchronous: str, map_size: int) -> Any:
+    """LMDB's environment, with as large a map as the system lets us have."""
+    while True:
+        try:
+            return lmdb.Environment(
+                path,
+                map_size=map_size,
+                sync=synchronous != "off",
+                metasync=synchronous == "full",
+                create=False,
+                max_readers=MAX_READERS,
+                max_spare_txns=1,
+            )
+        except (lmdb.Error, MemoryError):
+            if map_size // 2 < _LEAST_MAP_SIZE:
+                raise
+            map_size //= 2
+
+
+def _check(environment: Any, path: str, identity: Identity) -> None:
+    """The data file is whole and belongs to the identity beside it; else XX001."""
+    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    data = os.path.join(path, DATA_FILE)
+    size = os.path.getsize(data)
+    if size < needed:
+        # LMDB may leave free pages at the end unwritten; a page that is in use and missing would be a SIGBUS, so the
+        # file is filled up and everything in use is looked at.
+        file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(file, size, needed - size)
+        finally:
+            os.close(file)
+    with environment.begin() as transaction:
+        if size < needed and sum(1 for _ in transaction.cursor().iternext()) != transaction.stat()["entries"]:
+            raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is cut short")
+        if transaction.get(IDENTITY_KEY) != msgspec.json.encode(identity) or transaction.get(HOT_KEY) is None:
+            raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is another store's")
+    environment.reader_check()
+
+
+class _Closed:
+    """In place of the environment of a store that was closed."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise errors.InterfaceError("the store is closed", "08003")
+
+
+_CLOSED: Any = _Closed()
+
+
+class LmdbStore(BaseStore):
+    """One opener's handle; see `open_store`."""
+
+    # LMDB's limit.
+    max_key_bytes = 511
+
+    def __init__(self, environment: _Environment, clock: Clock) -> None:
+        super().__init__(environment.identity, clock)
+        self._environment = environment
+
+    @property
+    def _queue(self) -> CommitQueue:
+        return self._environment.queue
+
+    @property
+    def _presence(self) -> Presence:
+        return self._environment.presence
+
+    def read(self) -> LmdbReader:
+        """As in `Store`."""
+        try:
+            return LmdbReader(self._environment.begin())
+        except lmdb.Error:
+            return self._environment.begin_read()
+
+    def _begin(self) -> WriteSection:
+        return self._environment.begin_section()
+
+    def _translate(self, caught: Exception) -> Exception:
+        return _translate(caught)
+
+    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+        """As in `Store`."""
+        self._environment.check_readers()
+        return super().collect(upto, dead_entries)
+
+    def close(self) -> None:
+        """As in `Store`."""
+        environment, self._environment = self._environment, _CLOSED
+        if environment is not _CLOSED:
+            with _registry_lock:
+                environment.references -= 1
+                if not environment.references:
+                    del _registry[_directory_key(environment.path)]
+                    environment.close()
+
+
+# Open environments by (device, inode) of their directory: LMDB's locks do not survive a second opening of one file.
+_registry: dict[tuple[int, int], _Environment] = {}
+_registry_lock = threading.RLock()
+
+
+def _directory_key(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    engine: str = "lmdb",
+    create: bool = True,
+    synchronous: str | None = None,
+    retention_seconds: float | None = None,
+    log_max_bytes: int | None = None,
+    clock: Clock | None = None,
+    map_size: int = MAP_SIZE,
+) -> Store:
+    """Open the store in directory `path`, which is created if it is empty or not there and `create` allows it.
+
+    `synchronous` ("full", the default of a new store: fsync; "normal": without the meta page; "off": may lose the store
+    on power loss, not on a kill), `retention_seconds` and `log_max_bytes` are properties of the store: None takes them
+    as they are, another value than the store's is refused (55000). `clock` and `map_size` are those of the process'
+    first opener. Errors: 0A000, 22023, 58030 (no store, or unreadable), 55000 (not a store, another format), XX001
+    (damaged), 53100.
+    """
+    if engine != "lmdb":
+        raise errors.unsupported(f"the store engine {engine!r}")
+    if synchronous is not None and synchronous not in SYNCHRONOUS:
+        raise errors.error(errors.INVALID_PARAMETER, f"synchronous is one of {', '.join(SYNCHRONOUS)}")
+    clock = SystemClock() if clock is None else clock
+    directory = os.path.realpath(path)
+    wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes) if create else None
+    with _registry_lock:
+
+        def initialise(identity: Identity) -> None:
+            _initialise(directory, identity, clock, map_size)
+
+        identity = prepare(directory, wanted, _LOCK_BYTES, initialise)
+        for name, asked in (
+            ("synchronous", synchronous),
+            ("retention_seconds", retention_seconds),
+            ("log_max_bytes", log_max_bytes),
+        ):
+            if asked is not None and asked != getattr(identity, name):
+                has = f"the store {path} has {name} = {getattr(identity, name)}"
+                raise errors.error(errors.OBJECT_NOT_READY, f"{has}, which an opener cannot change to {asked}")
+        key = _directory_key(directory)
+        environment = _registry.get(key)
+        if environment is None:
+            environment = _registry[key] = _Environment(directory, identity, clock, map_size)
+        environment.references += 1
+        return LmdbStore(environment, clock)
+
+
+def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> None:
+    """Put identity and header into a new store."""
+    try:
+        environment = _open_environment(path, "full", map_size)
+        try:
+            with environment.begin(write=True) as transaction:
+                transaction.put(IDENTITY_KEY, msgspec.json.encode(identity))
+                transaction.put(HOT_KEY, first_header(clock))
+        finally:
+            environment.close()
+    except lmdb.Error as caught:
+        raise _translate(caught) from caught
+
+
+def _after_fork() -> None:
+    global _registry_lock
+    _registry_lock = threading.RLock()
+    for environment in _registry.values():
+        environment.forked()
+
+
+_env_keys = lmdb._envid.env_keys
+
+
+def _env_keys_of_process(path: Any, subdir: Any) -> tuple[Any, ...]:
+    """LMDB's locks belong to (process, file), so a forked child may, and must, open files that its parent has open.
+
+    py-lmdb asks this function which files an environment is made of and refuses those that are open; what it
+    remembers survives a fork, and closing the parent's environment in the child frees the parent's reader slots.
+    """
+    process = os.getpid()
+    return tuple((process, key) for key in _env_keys(path, subdir))
+
+
+lmdb._envid.env_keys = _env_keys_of_process
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,162 @@
+"""The log's records: whole before-images under (commit timestamp, sequence), and the keys that a commit inserted.
+
+The layout of the bytes is specified in docs/formats/log.md. Inserted rows have no version before, so that nothing
+follows a pointer to their records: the inserts of a commit share records of at most PACK_BYTES.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from instar import errors
+from instar.store.engine import PREFIX_LOG, LogRecord, RowsetReplaced, RowWrite
+
+LOG_KEY = struct.Struct(">cQI")
+
+CHANGE = 1
+INSERTS = 2
+REPLACED = 3
+
+# Kind, flags, length of the key, table, writer's schema version, pair, length of the before-image.
+_CHANGE = struct.Struct("<BBHIIII")
+_INSERTS = struct.Struct("<BBHII")
+_REPLACED = struct.Struct("<BBHIIII")
+
+_DELETED = 0x01
+_HAS_AFTER = 0x02
+_BEFORE_TOMBSTONE = 0x04
+
+_HAS_PAIRS = 0x01
+_HAS_AFTERS = 0x02
+_ABSENT = 0xFFFFFFFF
+
+# What one page of LMDB holds as an overflow value: a fuller record would take two.
+PACK_BYTES = 4096 - 16
+_TOMBSTONE_BYTE = 12  # the low byte of the row header's third field holds the flags
+
+
+def log_key(timestamp: int, sequence: int) -> bytes:
+    """The key of the log record (timestamp, sequence)."""
+    return LOG_KEY.pack(PREFIX_LOG, timestamp, sequence)
+
+
+def encode_change(table: int, version: int, row: RowWrite, before: bytes) -> bytes:
+    """The record of an update or delete of `row`, whose stored bytes were `before`."""
+    key, after = row.key, row.after
+    flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0
+    if row.body is None:
+        flags |= _DELETED
+    if after is not None:
+        flags |= _HAS_AFTER
+        return _CHANGE.pack(CHANGE, flags, len(key), table, version, row.pair, len(before)) + key + before + after
+    return _CHANGE.pack(CHANGE, flags, len(key), table, version, row.pair, len(before)) + key + before
+
+
+def encode_inserts(table: int, version: int, rows: Sequence[RowWrite]) -> list[bytes]:
+    """The records of the rows that a commit inserted where nothing was."""
+    keys = [row.key for row in rows]
+    lengths = list(map(len, keys))
+    pairs = [row.pair for row in rows]
+    afters = [row.after for row in rows]
+    has_pairs, has_afters = any(pairs), any(after is not None for after in afters)
+    flags = has_pairs * _HAS_PAIRS | has_afters * _HAS_AFTERS
+    each = 2 + 4 * has_pairs + 4 * has_afters
+    if has_afters:
+        sizes = [each + length + len(after or b"") for length, after in zip(lengths, afters, strict=True)]
+    else:
+        sizes = [each + length for length in lengths]
+    records = []
+    for start, stop in _cuts(sizes, PACK_BYTES - _INSERTS.size):
+        count = stop - start
+        parts = [_INSERTS.pack(INSERTS, flags, count, table, version)]
+        parts.append(struct.pack(f"<{count}H", *lengths[start:stop]))
+        if has_pairs:
+            parts.append(struct.pack(f"<{count}I", *pairs[start:stop]))
+        if has_afters:
+            some = afters[start:stop]
+            parts.append(struct.pack(f"<{count}I", *(_ABSENT if a is None else len(a) for a in some)))
+            parts += keys[start:stop]
+            parts += [a for a in some if a is not None]
+        else:
+            parts += keys[start:stop]
+        records.append(b"".join(parts))
+    return records
+
+
+def _cuts(sizes: list[int], room: int) -> Iterator[tuple[int, int]]:
+    """Ranges of indexes whose sizes sum up to at most `room` (or that are one alone), at most 65,535 long."""
+    if sum(sizes) <= room:
+        yield 0, len(sizes)
+        return
+    start, base = 0, 0
+    before = 0
+    for index, total in enumerate(accumulate(sizes)):
+        if total - base > room and index > start:
+            yield start, index
+            start, base = index, before
+        before = total
+    yield start, len(sizes)
+
+
+def encode_replaced(change: RowsetReplaced) -> bytes:
+    """The record that a table's rows are those of another rowset from here on."""
+    return _REPLACED.pack(REPLACED, 0, 0, change.table, change.version, change.old, change.new)
+
+
+def before_image(value: bytes) -> bytes:
+    """The stored bytes (a tombstone too) that the change in the record `value` replaced."""
+    _kind, _flags, key_length, _table, _version, _pair, length = _CHANGE.unpack_from(value)
+    start = _CHANGE.size + key_length
+    return value[start : start + length]
+
+
+def decode(key: bytes, value: bytes) -> list[LogRecord]:
+    """The changes in one record."""
+    _prefix, timestamp, sequence = LOG_KEY.unpack(key)
+    kind = value[0]
+    if kind == CHANGE:
+        return [_decode_change(timestamp, sequence, value)]
+    if kind == INSERTS:
+        return _decode_inserts(timestamp, sequence, value)
+    if kind == REPLACED:
+        _kind, _flags, _none, table, version, old, new = _REPLACED.unpack(value)
+        return [LogRecord(timestamp, sequence, table, version, b"", None, None, 0, False, (old, new))]
+    raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} is of unknown kind {kind}")
+
+
+def _decode_change(timestamp: int, sequence: int, value: bytes) -> LogRecord:
+    _kind, flags, key_length, table, version, pair, length = _CHANGE.unpack_from(value)
+    middle = _CHANGE.size + key_length
+    end = middle + length
+    before = None if flags & _BEFORE_TOMBSTONE else value[middle:end]
+    after = value[end:] if flags & _HAS_AFTER else None
+    key = value[_CHANGE.size : middle]
+    return LogRecord(timestamp, sequence, table, version, key, before, after, pair, bool(flags & _DELETED))
+
+
+def _decode_inserts(timestamp: int, sequence: int, value: bytes) -> list[LogRecord]:
+    _kind, flags, count, table, version = _INSERTS.unpack_from(value)
+    position = _INSERTS.size
+    lengths = struct.unpack_from(f"<{count}H", value, position)
+    position += 2 * count
+    pairs: Sequence[int] = (0,) * count
+    after_lengths: Sequence[int] = (_ABSENT,) * count
+    if flags & _HAS_PAIRS:
+        pairs = struct.unpack_from(f"<{count}I", value, position)
+        position += 4 * count
+    if flags & _HAS_AFTERS:
+        after_lengths = struct.unpack_from(f"<{count}I", value, position)
+        position += 4 * count
+    after_position = position + sum(lengths)
+    records = []
+    for length, pair, after_length in zip(lengths, pairs, after_lengths, strict=True):
+        after = None
+        if after_length != _ABSENT:
+            after = value[after_position : after_position + after_length]
+            after_position += after_length
+        key = value[position : position + length]
+        position += length
+        records.append(LogRecord(timestamp, sequence, table, version, key, None, after, pair, False))
+    return records

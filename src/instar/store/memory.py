@@ -1,0 +1,215 @@
+"""The memory engine: the model that the lmdb engine is compared with, and a store for tests. One process only."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Self
+
+from instar import errors
+from instar.clock import Clock, SystemClock
+from instar.store.base import BaseStore
+from instar.store.group import CommitQueue
+from instar.store.header import HOT_HEAD, HOT_KEY, first_header, new_identity
+from instar.store.presence import Presence
+from instar.store.section import WriteSection
+
+# As in LMDB, so that what fits one engine fits the other.
+MAX_KEY_BYTES = 511
+
+
+class _KeySizeError(Exception):
+    """Not an `errors.Error` yet: those are refusals, after which a section is as it was."""
+
+
+class _State:
+    """Keys in order and values by key. Not changed while `readers` look at it."""
+
+    __slots__ = ("keys", "readers", "values")
+
+    def __init__(self, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self.keys = keys
+        self.values = values
+        self.readers = 0
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        keys, values = self.keys, self.values
+        indexes = range(bisect_left(keys, start), bisect_left(keys, stop))
+        for index in reversed(indexes) if reverse else indexes:
+            yield keys[index], values[keys[index]]
+
+    def changed(self, changes: dict[bytes, bytes | None]) -> _State:
+        """This state with `changes`: itself where nobody looks at it, else another."""
+        state = self if not self.readers else _State(self.keys.copy(), self.values.copy())
+        keys, values = state.keys, state.values
+        fresh = [key for key, value in changes.items() if value is not None and key not in values]
+        for key, value in changes.items():
+            if value is not None:
+                values[key] = value
+            elif values.pop(key, None) is not None:
+                del keys[bisect_left(keys, key)]
+        if len(fresh) < 8:
+            for key in fresh:
+                insort(keys, key)
+        else:
+            keys += fresh
+            keys.sort()
+        return state
+
+
+class MemoryReader:
+    """A view of one state, which commits leave alone as long as it is open."""
+
+    __slots__ = ("_open", "_state", "_store", "catalog_version", "timestamp", "watermark")
+
+    def __init__(self, store: MemoryStore, state: _State) -> None:
+        self._store = store
+        self._state = state
+        self._open = True
+        self.catalog_version, self.timestamp, self.watermark = HOT_HEAD.unpack_from(state.values[HOT_KEY])
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """As in `View`."""
+        return self._state.values.get(key)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """As in `View`."""
+        return self._state.scan(start, stop, reverse=reverse)
+
+    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """As in `View`."""
+        return _batch(self._state.scan(start, stop), limit)
+
+    def close(self) -> None:
+        """As in `Reader`."""
+        if self._open:
+            self._open = False
+            self._store.leave(self._state)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, _caught: object, _traceback: object) -> None:
+        self.close()
+
+
+def _batch(pairs: Iterator[tuple[bytes, bytes]], limit: int) -> tuple[list[bytes], list[bytes]]:
+    taken = list(islice(pairs, limit))
+    return [key for key, _value in taken], [value for _key, value in taken]
+
+
+class MemorySection(WriteSection):
+    """Changes laid over the newest state, merged into it by `commit`."""
+
+    __slots__ = ("_changes", "_ended", "_store")
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._changes: dict[bytes, bytes | None] = {}
+        self._ended = False
+        self.get = self._get
+        self.put = self._put
+        self.delete = self._delete
+        self.load_header(store.state.values[HOT_KEY])
+
+    def _get(self, key: bytes) -> bytes | None:
+        if key in self._changes:
+            return self._changes[key]
+        return self._store.state.values.get(key)
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        if not 0 < len(key) <= MAX_KEY_BYTES:
+            raise _KeySizeError(f"a key has {len(key)} bytes; it may have 1 to {MAX_KEY_BYTES}")
+        self._changes[key] = value
+
+    def _delete(self, key: bytes) -> bool:
+        present = self._get(key) is not None
+        self._changes[key] = None
+        return present
+
+    def append(self, key: bytes, value: bytes) -> None:
+        assert not self._store.state.keys or key > self._store.state.keys[-1]  # as MDB_APPEND demands
+        self._put(key, value)
+
+    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        for key, value in pairs:
+            self._put(key, value)
+
+    def any_of(self, keys: list[bytes]) -> bytes | None:
+        return next((key for key in keys if self._get(key) is not None), None)
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        changes = self._changes
+        below = (pair for pair in self._store.state.scan(start, stop, reverse=reverse) if pair[0] not in changes)
+        own = sorted((key, value) for key, value in changes.items() if value is not None and start <= key < stop)
+        return heapq.merge(below, own[::-1] if reverse else own, reverse=reverse)
+
+    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        return _batch(self.scan(start, stop), limit)
+
+    def commit(self) -> None:
+        self._store.publish(self._changes)
+        self._end()
+
+    def abort(self) -> None:
+        if not self._ended:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._store.writer.release()
+
+
+class MemoryStore(BaseStore):
+    """A store that lives as long as its object."""
+
+    max_key_bytes = MAX_KEY_BYTES
+
+    def __init__(
+        self, *, clock: Clock | None = None, retention_seconds: float | None = None, log_max_bytes: int | None = None
+    ) -> None:
+        clock = SystemClock() if clock is None else clock
+        super().__init__(new_identity("off", retention_seconds, log_max_bytes), clock)
+        header = first_header(clock)
+        self.state = _State([HOT_KEY], {HOT_KEY: header})
+        self.writer = threading.Lock()
+        self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
+        self._present = Presence(clock, self.snapshot_max_age)
+        self._commits = CommitQueue(self._begin, self._translate, clock, self._present)
+
+    @property
+    def _queue(self) -> CommitQueue:
+        return self._commits
+
+    @property
+    def _presence(self) -> Presence:
+        return self._present
+
+    def read(self) -> MemoryReader:
+        """As in `Store`."""
+        with self._states:
+            self.state.readers += 1
+            return MemoryReader(self, self.state)
+
+    def leave(self, state: _State) -> None:
+        """A reader of `state` is done."""
+        with self._states:
+            state.readers -= 1
+
+    def publish(self, changes: dict[bytes, bytes | None]) -> None:
+        """Make `changes` the newest state."""
+        with self._states:
+            self.state = self.state.changed(changes)
+
+    def _begin(self) -> WriteSection:
+        self.writer.acquire()
+        return MemorySection(self)
+
+    def _translate(self, caught: Exception) -> Exception:
+        return errors.error(errors.LIMIT_EXCEEDED, str(caught)) if isinstance(caught, _KeySizeError) else caught
+
+    def close(self) -> None:
+        """As in `Store`. The contents are gone with the object."""

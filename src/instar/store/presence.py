@@ -1,0 +1,236 @@
+"""Who has the store open, and what it is about: one slot per process, written by its owner alone, read by all.
+
+A slot says which snapshots its process uses, whether it waits to commit and when it last did, and whether it works in
+the background. All of it is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
+or stale reads do no harm.
+
+Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
+long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
+(Traditional POSIX locks would vanish when any descriptor of the file is closed.) A forked child closes its copy of the
+descriptor, which would keep the parent's slot alive, and takes a slot of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from itertools import count as counter
+from typing import NamedTuple, Protocol
+
+from instar import errors
+from instar.clock import Clock
+
+SLOTS = 4096
+_WORDS = 8  # 64 bytes a slot: a cache line, so that owners do not disturb one another
+# Words of a slot. Times are monotonic nanoseconds; 0 means none.
+_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER = range(7)
+_HIGH_WATER = 0  # word 0 of the first line: slots that were ever used
+
+_FILE_BYTES = (SLOTS + 1) * _WORDS * 8
+_REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
+
+# A foreground commit is about while it is announced, or was made so recently that the next is likely to come.
+ABOUT_NS = 5_000_000
+# An announcement older than this is that of a stopped or killed process, and holds nobody up.
+ANNOUNCED_NS = 100_000_000
+
+# struct flock: type, whence, start, length, pid (0 for open-file-description locks).
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+class _Words(Protocol):
+    """What both a list of integers and a view of a mapped file are."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+
+class Process(NamedTuple):
+    """What a living process says of itself."""
+
+    pid: int
+    started_ns: int
+    oldest_snapshot: int | None
+    worker: bool
+
+
+class Presence:
+    """The slots, held in `words`; this class keeps them in the process' own memory (the memory engine)."""
+
+    def __init__(self, clock: Clock, snapshot_max_age: float) -> None:
+        self._clock = clock
+        self._max_age_ns = int(snapshot_max_age * 1e9)
+        self._words: _Words = [0] * (2 * _WORDS)
+        self._base = _WORDS
+        self._words[_HIGH_WATER] = 1
+        self._lock = threading.Lock()
+        self._tokens = counter()
+        self._snapshots: dict[int, tuple[int, int]] = {}
+        self._fill_slot()
+
+    def _fill_slot(self) -> None:
+        words, base = self._words, self._base
+        for word in range(_WORDS):
+            words[base + word] = 0
+        words[base + _STARTED] = self._clock.monotonic_ns()
+        words[base + _PID] = os.getpid()
+
+    def alive(self, slot: int) -> bool:
+        """Whether a process owns `slot`."""
+        return slot == 0
+
+    def _slots(self) -> range:
+        """Where the slots that were ever used begin in `words`."""
+        return range(_WORDS, _WORDS + self._words[_HIGH_WATER] * _WORDS, _WORDS)
+
+    # Foreground commits and the gate.
+
+    def wait_begins(self) -> None:
+        """A foreground commit is about to ask for the atomic section."""
+        self._words[self._base + _WAITING] = self._clock.monotonic_ns()
+
+    def wait_ends(self) -> None:
+        """The foreground commit is done, for better or worse."""
+        words, base = self._words, self._base
+        words[base + _WAITING] = 0
+        words[base + _COMMITTED] = self._clock.monotonic_ns()
+
+    def foreground_about(self) -> bool:
+        """Whether any process waits to commit, or committed in the last few milliseconds."""
+        words, now = self._words, self._clock.monotonic_ns()
+        for base in self._slots():
+            if now - words[base + _COMMITTED] < ABOUT_NS:
+                return True
+            waiting = words[base + _WAITING]
+            if waiting and now - waiting < ANNOUNCED_NS:
+                return True
+        return False
+
+    # Snapshots.
+
+    def register(self, snapshot: int) -> int:
+        """Note that `snapshot` is in use in this process; returns a token."""
+        token = next(self._tokens)
+        with self._lock:
+            self._snapshots[token] = (snapshot, self._clock.monotonic_ns())
+            oldest = self._words[self._base + _SNAPSHOT]
+            if not oldest or snapshot < oldest:
+                self._publish()
+        return token
+
+    def release(self, token: int) -> None:
+        """Take back `register`; a token that is not known any more (after a fork) is ignored."""
+        with self._lock:
+            released = self._snapshots.pop(token, None)
+            if released is not None and released[0] == self._words[self._base + _SNAPSHOT]:
+                self._publish()
+
+    def _publish(self) -> None:
+        words, base = self._words, self._base
+        snapshot, since = min(self._snapshots.values(), default=(0, 0))
+        words[base + _REGISTERED] = since
+        words[base + _SNAPSHOT] = snapshot
+
+    def oldest_snapshot(self) -> int | None:
+        """The oldest snapshot of a living process, unless it was registered too long ago."""
+        words, now = self._words, self._clock.monotonic_ns()
+        oldest = None
+        for slot, base in enumerate(self._slots()):
+            snapshot = words[base + _SNAPSHOT]
+            if not snapshot or (oldest is not None and snapshot >= oldest):
+                continue
+            if now - words[base + _REGISTERED] <= self._max_age_ns and self.alive(slot):
+                oldest = snapshot
+        return oldest
+
+    # Processes.
+
+    def announce_worker(self, working: bool) -> None:
+        """This process does background work, or no longer does."""
+        self._words[self._base + _WORKER] = int(working)
+
+    def worker_present(self) -> bool:
+        """Whether a living process does background work."""
+        return any(self._words[base + _WORKER] and self.alive(slot) for slot, base in enumerate(self._slots()))
+
+    def processes(self) -> list[Process]:
+        """The living processes, in no particular order."""
+        words = self._words
+        return [
+            Process(
+                words[base + _PID], words[base + _STARTED], words[base + _SNAPSHOT] or None, words[base + _WORKER] > 0
+            )
+            for slot, base in enumerate(self._slots())
+            if self.alive(slot)
+        ]
+
+    def close(self) -> None:
+        """Give the slot back."""
+        self._fill_slot()
+
+
+class SharedPresence(Presence):
+    """The slots of all processes, in the file `path`; 53300 if there is no slot left."""
+
+    def __init__(self, path: str, clock: Clock, snapshot_max_age: float) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Reserved now: a page of a sparse mapped file that the full disk has no room for is a SIGBUS later.
+            os.posix_fallocate(self._file, 0, _FILE_BYTES)
+            self._map = mmap.mmap(self._file, _FILE_BYTES)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._view = memoryview(self._map).cast("Q")
+        try:
+            slot = self._take_slot()
+        except BaseException:
+            self.abandon()
+            raise
+        used = self._view[_HIGH_WATER]
+        super().__init__(clock, snapshot_max_age)
+        self._words = self._view
+        self._base = _WORDS + slot * _WORDS
+        self._slot = slot
+        self._fill_slot()
+        assert used > slot
+
+    def _flock(self, command: int, kind: int, byte: int) -> int:
+        answer = fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
+        return int(_FLOCK.unpack(answer)[0])
+
+    def _take_slot(self) -> int:
+        self._flock(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _REGISTRATION_BYTE)
+        try:
+            for slot in range(SLOTS):
+                with contextlib.suppress(BlockingIOError, PermissionError):
+                    self._flock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
+                    self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
+                    return slot
+        finally:
+            self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
+        raise errors.error("53300", f"more than {SLOTS} processes have the store open")
+
+    def alive(self, slot: int) -> bool:
+        # Locks of one's own description do not conflict, so that one's own slot looks free.
+        return slot == self._slot or self._flock(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
+
+    def close(self) -> None:
+        super().close()
+        self._words = [0] * (SLOTS + 1) * _WORDS
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the mapping and the descriptor, and with them this process' hold on them, without touching the slot.
+
+        What a forked child does with what it inherited: while it held the descriptor, the parent's slot would outlive
+        the parent.
+        """
+        self._view.release()
+        self._map.close()
+        os.close(self._file)
