@@ -1,8 +1,9 @@
 """The statements that Instar executes itself: DDL, transaction control, settings, jobs and checks, as frozen data.
 
-`parser.parse` yields these. Queries and DML stay sqlglot expressions, wrapped in `Query` and `Dml` for the binder. So do
-the expressions inside DDL (defaults, checks): the binder's `freeze_expression` turns them into a descriptor's text.
-Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based characters in the statement's own text.
+`parser.parse` yields these. Queries and DML stay syntax trees (sqlglot's nodes, see grammar/nodes.py), wrapped in
+`Query` and `Dml` for the binder. So do the expressions inside DDL (defaults, checks): the binder's `freeze_expression`
+turns them into a descriptor's text. Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based
+characters in the text given to the parser.
 """
 
 from __future__ import annotations
@@ -452,7 +453,7 @@ class CompactTable:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """SELECT, VALUES, TABLE or a set operation of them. `text` is its text, to which positions refer.
+    """SELECT, VALUES, TABLE or a set operation of them. `text` is all that was parsed, to which positions refer.
 
     `parameters` is the number of `?`, or the highest n of `$n`.
     """
