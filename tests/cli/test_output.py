@@ -49,9 +49,13 @@ def test_values_are_written_as_postgresql_writes_them(value: object, text: str):
     assert output.text_of(value) == text
 
 
+def columns(*names: str) -> list[output.Column]:
+    return [output.Column(name) for name in names]
+
+
 def table(names: list[str], rows: list[tuple[object, ...]]) -> str:
     file = io.StringIO()
-    output.write_table(names, rows, file)
+    output.write_table([output.Column(name, "integer" if name == "id" else "text") for name in names], rows, file)
     return file.getvalue()
 
 
@@ -67,6 +71,15 @@ def test_table_has_psql_shape():
     ]
 
 
+def test_reals_have_the_shortest_digits_of_32_bits():
+    file = io.StringIO()
+    real = [output.Column("r", "real")]
+    for write in output.WRITERS.values():
+        write(real, [(0.10000000149011612,), (None,)], file)
+    assert "0.1" in file.getvalue()
+    assert "0.10" not in file.getvalue()
+
+
 def test_table_without_rows_or_columns():
     assert table(["a"], []) == " a\n---\n(0 rows)\n"
     assert table([], [()]).endswith("(1 row)\n")
@@ -74,7 +87,7 @@ def test_table_without_rows_or_columns():
 
 def test_expanded():
     file = io.StringIO()
-    output.write_expanded(["id", "name"], [(1, "a\nb"), (2, None)], file)
+    output.write_expanded(columns("id", "name"), [(1, "a\nb"), (2, None)], file)
     assert file.getvalue().splitlines() == [
         "-[ RECORD 1 ]",
         "id   | 1",
@@ -85,20 +98,20 @@ def test_expanded():
         "name |",
     ]
     file = io.StringIO()
-    output.write_expanded(["id"], [], file)
+    output.write_expanded(columns("id"), [], file)
     assert file.getvalue() == "(0 rows)\n"
 
 
 def test_csv_tells_null_from_the_empty_string():
     file = io.StringIO()
-    output.write_csv(["a", "b,c"], [(None, ""), ("x\ny", 'q"'), (1, True)], file)
+    output.write_csv(columns("a", "b,c"), [(None, ""), ("x\ny", 'q"'), (1, True)], file)
     assert file.getvalue() == 'a,"b,c"\n,""\n"x\ny","q"""\n1,t\n'
 
 
 @given(st.lists(st.tuples(st.text(), st.text(min_size=1)), min_size=1))
 def test_csv_is_read_back(rows: list[tuple[str, str]]):
     file = io.StringIO()
-    output.write_csv(["a", "b"], rows, file)
+    output.write_csv(columns("a", "b"), rows, file)
     back = list(csv.reader(io.StringIO(file.getvalue(), newline="")))
     assert back == [["a", "b"], *map(list, rows)]
 
@@ -106,7 +119,7 @@ def test_csv_is_read_back(rows: list[tuple[str, str]]):
 def test_json_keeps_digits_types_and_names():
     file = io.StringIO()
     row = (1, Decimal("1.10"), None, {"a": 1}, float("inf"), datetime.date(2024, 1, 2), b"\x01", True, uuid.UUID(int=2))
-    output.write_json(list("abcdefghi"), [row, row], file)
+    output.write_json(columns(*"abcdefghi"), [row, row], file)
     assert '"b": 1.10' in file.getvalue()
     back = json.loads(file.getvalue())
     assert len(back) == 2
@@ -115,10 +128,10 @@ def test_json_keeps_digits_types_and_names():
         "i": "00000000-0000-0000-0000-000000000002",
     }  # fmt: skip
     file = io.StringIO()
-    output.write_json(["a", "a"], [(1, 2)], file)
+    output.write_json(columns("a", "a"), [(1, 2)], file)
     assert file.getvalue() == '[{"a": 1, "a": 2}]\n'
     file = io.StringIO()
-    output.write_json(["a"], [], file)
+    output.write_json(columns("a"), [], file)
     assert file.getvalue() == "[]\n"
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequence, State, Table, View
-from instar.cli.output import write_table
+from instar.cli.output import Column as Heading
+from instar.cli.output import Row, write_table
 
 _ID = re.compile(r'"#(\d+)"')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
@@ -33,6 +34,10 @@ def matching(objects: Iterable[Object], pattern: str) -> list[Object]:
     return sorted((o for o in objects if fnmatch.fnmatchcase(o.name, wanted)), key=lambda o: o.name)
 
 
+def _write(names: Iterable[str], rows: Iterable[Row], out: TextIO, *, title: str, footer: str | None = None) -> None:
+    write_table([Heading(name) for name in names], rows, out, title=title, footer=footer)
+
+
 def _kind(found: Object) -> str:
     return "table" if isinstance(found, Table) else "view" if isinstance(found, View) else "sequence"
 
@@ -43,7 +48,7 @@ def list_objects(objects: Iterable[Object], kinds: tuple[type, ...], pattern: st
     if not found:
         return False
     rows = [(o.name, _kind(o), o.version) for o in found]
-    write_table(("Name", "Type", "Version"), rows, out, title="List of relations")
+    _write(("Name", "Type", "Version"), rows, out, title="List of relations")
     return True
 
 
@@ -60,7 +65,7 @@ def list_indexes(objects: Iterable[Object], pattern: str, out: TextIO) -> bool:
     rows = [row for row in rows if fnmatch.fnmatchcase(row[0], pattern or "*")]
     if not rows:
         return False
-    write_table(("Name", "Table", "Columns", "Kind", "State"), rows, out, title="List of indexes")
+    _write(("Name", "Table", "Columns", "Kind", "State"), rows, out, title="List of indexes")
     return True
 
 
@@ -70,7 +75,7 @@ def describe(found: Object, by_id: Mapping[int, Object], out: TextIO) -> None:
         _describe_table(found, by_id, out)
     elif isinstance(found, View):
         rows = [(name, str(type_)) for name, type_ in found.columns]
-        write_table(("Column", "Type"), rows, out, title=f'View "public.{found.name}"')
+        _write(("Column", "Type"), rows, out, title=f'View "public.{found.name}"')
     else:
         _describe_sequence(found, by_id, out)
 
@@ -79,7 +84,7 @@ def _describe_sequence(found: Sequence, by_id: Mapping[int, Object], out: TextIO
     names = ("Type", "Start", "Minimum", "Maximum", "Increment", "Cycles?", "Cache")
     cycles = "yes" if found.cycle else "no"
     row = (str(found.type), found.start, found.minimum, found.maximum, found.increment, cycles, found.cache)
-    write_table(names, [row], out, title=f'Sequence "public.{found.name}"')
+    _write(names, [row], out, title=f'Sequence "public.{found.name}"')
     if found.owned_by is not None:
         table = by_id.get(found.owned_by[0])
         if isinstance(table, Table):
@@ -106,7 +111,7 @@ def _describe_table(table: Table, by_id: Mapping[int, Object], out: TextIO) -> N
         f"{heading}\n" + "".join(f"    {line}\n" for line in lines) for heading, lines in sections.items() if lines
     )
     title = f'Table "public.{table.name}"'
-    write_table(("Column", "Type", "Nullable", "Default"), rows, out, title=title, footer=footer)
+    _write(("Column", "Type", "Nullable", "Default"), rows, out, title=title, footer=footer)
 
 
 def _state(state: State) -> str:

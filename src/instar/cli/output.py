@@ -9,16 +9,35 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from rich.cells import cell_len
 
 from instar import errors
+from instar.types import NUMBERS, REAL, Kind
+from instar.values.text import writer
 
 Format = Literal["table", "expanded", "csv", "json"]
 Row = Sequence[Any]
-_NUMBERS = (int, float, Decimal)
+_NUMBERS = frozenset(kind.value for kind in NUMBERS)
 _QUOTED = re.compile(r'[",\r\n]')  # what a field of CSV may hold only in quotes
+
+
+class Column(NamedTuple):
+    """A column of a result: its name, and the DB-API's type code, which is PostgreSQL's name of the type."""
+
+    name: str
+    type: str = Kind.TEXT.value
+
+    @property
+    def text_of(self) -> Callable[[Any], str]:
+        """How values of this column are written."""
+        return _real if self.type == Kind.REAL.value else text_of
+
+    @property
+    def to_right(self) -> bool:
+        """Numbers stand below each other by their last digit."""
+        return self.type in _NUMBERS
 
 
 def text_of(value: object) -> str:
@@ -32,6 +51,11 @@ def _float(value: float) -> str:
         shortest = repr(value)
         return shortest.removesuffix(".0")
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _real(value: float | None) -> str:
+    # Shortest among the 32-bit ones: 0.1, and not 0.10000000149011612.
+    return "" if value is None else writer(REAL)(value)
 
 
 def _timestamp(value: datetime.datetime) -> str:
@@ -68,29 +92,26 @@ def count_line(rows: int) -> str:
 
 
 def write_table(
-    names: Sequence[str], rows: Sequence[Row], file: TextIO, *, title: str = "", footer: str | None = None
+    columns: Sequence[Column], rows: Iterable[Row], file: TextIO, *, title: str = "", footer: str | None = None
 ) -> None:
     """Columns in their widths, numbers to the right, values of several lines continued with a `+`.
 
     `footer` stands below: lines with their newlines; None is the number of rows.
     """
-    cells = [[text_of(value).split("\n") for value in row] for row in rows]
+    names = [column.name for column in columns]
+    writers = [column.text_of for column in columns]
+    cells = [[write(v).split("\n") for write, v in zip(writers, row, strict=True)] for row in rows]
     widths = [
         max([cell_len(name), *(cell_len(line) for row in cells for line in row[i])]) for i, name in enumerate(names)
     ]
-    right = [_is_number(rows, i) for i in range(len(names))]
+    right = [column.to_right for column in columns]
     if title:
         file.write(title.center(sum(widths) + 3 * len(widths) - 1).rstrip() + "\n")
     file.write("|".join(f" {_centre(name, width)} " for name, width in zip(names, widths, strict=True)).rstrip() + "\n")
     file.write("+".join("-" * (width + 2) for width in widths) + "\n")
     for row in cells:
         _write_row(row, widths, right, file)
-    file.write(count_line(len(rows)) + "\n" if footer is None else footer)
-
-
-def _is_number(rows: Sequence[Row], column: int) -> bool:
-    values = [row[column] for row in rows if row[column] is not None]
-    return bool(values) and all(isinstance(value, _NUMBERS) and not isinstance(value, bool) for value in values)
+    file.write(count_line(len(cells)) + "\n" if footer is None else footer)
 
 
 def _centre(name: str, width: int) -> str:
@@ -110,17 +131,17 @@ def _write_row(row: list[list[str]], widths: list[int], right: list[bool], file:
         file.write("|".join(parts).rstrip() + "\n")
 
 
-def write_expanded(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+def write_expanded(columns: Sequence[Column], rows: Iterable[Row], file: TextIO) -> None:
     """One line per value under a line per record: for rows wider than the terminal."""
-    width = max((cell_len(name) for name in names), default=0)
+    width = max((cell_len(column.name) for column in columns), default=0)
     number = 0
     for number, row in enumerate(rows, 1):
-        cells = [text_of(value).split("\n") for value in row]
+        cells = [column.text_of(value).split("\n") for column, value in zip(columns, row, strict=True)]
         value_width = max((cell_len(line) for cell in cells for line in cell), default=0)
         file.write(f"-[ RECORD {number} ]".ljust(width + 3 + value_width, "-") + "\n")
-        for name, cell in zip(names, cells, strict=True):
+        for column, cell in zip(columns, cells, strict=True):
             for line, text in enumerate(cell):
-                label = name if line == 0 else ""
+                label = column.name if line == 0 else ""
                 goes_on = "+" if line + 1 < len(cell) else ""
                 file.write(f"{label}{' ' * (width - cell_len(label))} | {text}{goes_on}".rstrip() + "\n")
     if number == 0:
@@ -130,23 +151,27 @@ def write_expanded(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> N
 # --- for programs ----------------------------------------------------------------------------------------------------
 
 
-def write_csv(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+def write_csv(columns: Sequence[Column], rows: Iterable[Row], file: TextIO) -> None:
     """RFC 4180 with a header and plain newlines. NULL is nothing at all, the empty string is "", as COPY has it."""
-    file.write(",".join(map(_field, names)) + "\n")
+    writers = [column.text_of for column in columns]
+    file.write(",".join(_field(column.name) for column in columns) + "\n")
     for row in rows:
-        file.write(",".join("" if value is None else _field(text_of(value)) for value in row) + "\n")
+        fields = ("" if v is None else _field(write(v)) for write, v in zip(writers, row, strict=True))
+        file.write(",".join(fields) + "\n")
 
 
 def _field(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if not text or _QUOTED.search(text) else text
 
 
-def write_json(names: Sequence[str], rows: Iterable[Row], file: TextIO) -> None:
+def write_json(columns: Sequence[Column], rows: Iterable[Row], file: TextIO) -> None:
     """An array with an object per row and line. Numbers keep all their digits; a name that occurs twice stays twice."""
-    keys = [json.dumps(name, ensure_ascii=False) + ": " for name in names]
+    keys = [json.dumps(column.name, ensure_ascii=False) + ": " for column in columns]
+    reals = [column.type == Kind.REAL.value for column in columns]
     separator = "["
     for row in rows:
-        file.write(separator + "{" + ", ".join(key + _json(v) for key, v in zip(keys, row, strict=True)) + "}")
+        values = (float(_real(v)) if real and v is not None else v for real, v in zip(reals, row, strict=True))
+        file.write(separator + "{" + ", ".join(key + _json(v) for key, v in zip(keys, values, strict=True)) + "}")
         separator = ",\n "
     file.write("[]\n" if separator == "[" else "]\n")
 
@@ -168,6 +193,14 @@ def _json_number(value: object) -> object:
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     raise TypeError(f"{type(value).__name__} in a JSON document")
+
+
+WRITERS: dict[Format, Callable[[Sequence[Column], Iterable[Row], TextIO], None]] = {
+    "table": write_table,
+    "expanded": write_expanded,
+    "csv": write_csv,
+    "json": write_json,
+}
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

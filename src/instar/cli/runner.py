@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from instar import errors
 from instar.cli import output
-from instar.cli.client import Connection, Cursor, Row
 from instar.cli.statements import Piece
+
+if TYPE_CHECKING:
+    from instar.dbapi import Connection, Cursor, Row
 
 _LEADING = re.compile(r"(?:\s+|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
@@ -47,7 +49,7 @@ class Runner:
             with self._interruptible():
                 self._execute(statement)
         except errors.Error as error:
-            self._print_messages()
+            self._print_notices()
             self.settings.out.flush()
             print(output.error_report(error, statement, place), file=self.settings.err)
             return False
@@ -64,7 +66,7 @@ class Runner:
         cursor = self.connection.cursor()
         try:
             cursor.execute(statement)
-            self._print_messages()
+            self._print_notices()
             if cursor.description is not None:
                 self._print_rows(cursor)
             elif self.settings.format in ("table", "expanded"):
@@ -73,22 +75,15 @@ class Runner:
             cursor.close()
 
     def _print_rows(self, cursor: Cursor) -> None:
-        names = [column[0] for column in cursor.description or ()]
-        out = self.settings.out
-        if self.settings.format == "csv":
-            output.write_csv(names, batches(cursor), out)
-        elif self.settings.format == "json":
-            output.write_json(names, batches(cursor), out)
-        elif self.settings.format == "expanded":
-            output.write_expanded(names, batches(cursor), out)
-        else:
-            output.write_table(names, cursor.fetchall(), out)
+        columns = [output.Column(each[0], each[1]) for each in cursor.description or ()]
+        write = output.WRITERS[self.settings.format]
+        write(columns, batches(cursor), self.settings.out)
 
-    def _print_messages(self) -> None:
-        messages = self.connection.messages
-        for _, value in messages:
-            print(f"NOTICE:  {value}", file=self.settings.err)
-        messages.clear()
+    def _print_notices(self) -> None:
+        notices = self.connection.notices
+        for notice in notices:
+            print(f"NOTICE:  {notice}", file=self.settings.err)
+        notices.clear()
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -99,7 +94,7 @@ class Runner:
 
         def cancel(number: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.connection.interrupt()
+            self.connection.cancel()
 
         before = signal.signal(signal.SIGINT, cancel)
         try:
@@ -109,7 +104,7 @@ class Runner:
 
     def prompt_sign(self) -> str:
         """psql's sign of the transaction: nothing outside, * inside, ! where only ROLLBACK is heard."""
-        if self.connection.in_failed_transaction:
+        if self.connection.session.in_failed_transaction:
             return "!"
         return "*" if self.connection.in_transaction else ""
 

@@ -1,0 +1,206 @@
+"""The commands of `instar`. What is heavy (database, Arrow, prompt) is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from instar import __version__, errors
+from instar.cli import output
+from instar.cli.runner import Runner, Settings, run_script
+from instar.cli.statements import split
+
+if TYPE_CHECKING:
+    from instar.catalog.descriptors import Object
+    from instar.dbapi import Connection
+
+app = typer.Typer(
+    name="instar",
+    help="A SQL database whose schema changes while it runs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="The database's directory.", show_default=False)]
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+) -> None:
+    if show:
+        print(f"instar {__version__}")
+        raise typer.Exit
+
+
+@contextmanager
+def opened(path: Path, *, create: bool = False) -> Iterator[Connection]:
+    """A connection in autocommit."""
+    from instar.dbapi import connect
+
+    connection = connect(path, autocommit=True, create=create)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+# --- sql -------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def sql(
+    path: DatabasePath,
+    commands: Annotated[
+        list[str] | None, typer.Option("-c", "--command", metavar="SQL", help="Run this and leave; may be repeated.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None, typer.Option("-f", "--file", metavar="FILE", help="Run this file and leave; - is stdin.")
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Results as CSV.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Results as JSON: an array of objects each.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Results as tables (the default).")] = False,
+) -> None:
+    """Run SQL: at a prompt, from -c, from files or from a pipe. Makes the database if there is none.
+
+    What is not typed at the prompt ends at the first error, with a non-zero status.
+    """
+    if csv + json + table > 1:
+        raise typer.BadParameter("choose one of --csv, --json and --table")
+    settings = Settings(format="csv" if csv else "json" if json else "table")
+    with opened(path, create=True) as connection:
+        runner = Runner(connection, settings)
+        if not commands and not files and sys.stdin.isatty():
+            from instar.cli.shell import Shell
+
+            Shell(runner, path.resolve().name, lambda: objects(connection)).run()
+        elif not run_all(runner, connection, commands or [], files or ([] if commands else [Path("-")])):
+            raise typer.Exit(1)
+
+
+def objects(connection: Connection) -> Iterable[Object]:
+    """The tables, views and sequences that the session sees now."""
+    return connection.session.catalog().objects()
+
+
+def run_all(runner: Runner, connection: Connection, commands: list[str], files: list[Path]) -> bool:
+    """Run what -c and -f named, in this order, until the first error."""
+    from instar.cli.commands import Commands, Quit
+
+    backslash = Commands(runner, lambda: objects(connection))
+    try:
+        for text in commands:
+            if not run_script(runner, split(text.splitlines(keepends=True)), "", backslash.run):
+                return False
+        for path in files:
+            if str(path) == "-":
+                done = run_script(runner, split(sys.stdin), "<stdin>", backslash.run)
+            else:
+                with path.open(encoding="utf-8") as file:
+                    done = run_script(runner, split(file), str(path), backslash.run)
+            if not done:
+                return False
+    except Quit:
+        pass
+    return True
+
+
+# --- import and export -----------------------------------------------------------------------------------------------
+
+
+@app.command("import")
+def import_(
+    path: DatabasePath,
+    table: Annotated[str, typer.Argument(metavar="TABLE", show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, show_default=False)],
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the table, with types inferred from the file.")
+    ] = False,
+) -> None:
+    """Append CSV (with a header) and Parquet files to a table. Columns are matched by name."""
+    from instar.cli.transfer import import_files
+
+    with opened(path, create=create) as connection:
+        print(f"IMPORT {import_files(connection, table, files, create=create)}")
+
+
+@app.command()
+def export(
+    path: DatabasePath,
+    names: Annotated[
+        list[str], typer.Argument(metavar="[TABLE] FILE", help="A .csv or .parquet file.", show_default=False)
+    ],
+    query: Annotated[str | None, typer.Option(metavar="SQL", help="The rows of a query in place of a table.")] = None,
+) -> None:
+    """Write a table, or the rows of a query, to a CSV or Parquet file."""
+    from instar.cli.describe import quoted
+    from instar.cli.transfer import export_query
+
+    if len(names) != (2 if query is None else 1):
+        raise typer.BadParameter("TABLE and FILE are needed, or --query SQL and FILE")
+    if query is None:
+        query = f"SELECT * FROM {quoted(names[0])}"
+    with opened(path) as connection:
+        print(f"EXPORT {export_query(connection, query, Path(names[-1]))}")
+
+
+# --- looking inside --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(path: DatabasePath) -> None:
+    """Check the whole database; the status is non-zero if there are problems."""
+    from instar.cli import inspection
+
+    with opened(path) as connection:
+        if not inspection.check(connection, sys.stdout):
+            raise typer.Exit(1)
+
+
+@app.command()
+def jobs(
+    path: DatabasePath, json: Annotated[bool, typer.Option("--json", help="An array of objects.")] = False
+) -> None:
+    """List the schema changes that run, wait, or have ended."""
+    from instar.cli import inspection
+
+    with opened(path) as connection:
+        inspection.jobs(connection, sys.stdout, json=json)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _fail(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(1)
+
+
+def guarded(run: Callable[[], object]) -> None:
+    """Run the command line; errors of the database and of files are one report on stderr and status 1."""
+    try:
+        run()
+    except errors.Error as error:
+        _fail(output.error_report(error))
+    except BrokenPipeError:
+        # The reader has seen enough (head, a pager): the interpreter must not complain again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"ERROR:  {error.filename or ''}: {error.strerror or error}")
+
+
+def main() -> None:
+    """The console script."""
+    guarded(app)
+
+
+if __name__ == "__main__":
+    main()

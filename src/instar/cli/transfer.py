@@ -1,0 +1,290 @@
+"""Import and export of CSV and Parquet files: Arrow batches from end to end, never a row at a time.
+
+CSV has a header; an empty field is NULL and "" the empty string, as in PostgreSQL's COPY; bytea is hexadecimal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from rich.console import Console
+from rich.progress import Progress
+
+from instar import errors
+from instar.cli.describe import quoted
+from instar.cli.output import text_of
+
+if TYPE_CHECKING:
+    from instar.dbapi import Connection
+
+_CSV_BLOCK = 8 << 20  # bytes; where a table is created, types are inferred from the first block
+_BATCH_ROWS = 65_536
+_SUFFIXES = (".csv", ".parquet")
+_COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
+
+Advance = Callable[[int], None]  # told how many bytes are done
+
+
+class Source(NamedTuple):
+    """An opened file: its schema, and its batches, to be read once."""
+
+    schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+
+def file_format(path: Path) -> str:
+    """csv or parquet, from the name, behind a suffix of compression. 0A000 for other names."""
+    name = path.name.removesuffix(".gz").removesuffix(".zst").lower()
+    for suffix in _SUFFIXES:
+        if name.endswith(suffix):
+            return suffix[1:]
+    raise errors.unsupported(f'the format of "{path}" (.csv, .csv.gz, .csv.zst and .parquet are known)')
+
+
+# --- import ----------------------------------------------------------------------------------------------------------
+
+
+def import_files(connection: Connection, table: str, paths: Sequence[Path], *, create: bool) -> int:
+    """Append the rows of all files to `table`, in one transaction; returns how many. With `create` it is made first.
+
+    Columns are matched by name; those that the files do not have get their defaults.
+    """
+    for path in paths:
+        file_format(path)
+    rows = 0
+    with progress("import", sum(path.stat().st_size for path in paths)) as advance, ExitStack() as stack:
+        wanted = None if create else table_schema(connection, table)
+        for path in paths:
+            source = open_source(path, wanted, stack, advance)
+            if wanted is None:
+                wanted = source.schema
+                connection.execute(create_statement(table, wanted)).close()
+            check_names(path, source.schema, wanted, table)
+            reader = pa.RecordBatchReader.from_batches(source.schema, source.batches)
+            rows += connection.insert_arrow(table, reader)
+        connection.commit()
+    return rows
+
+
+def table_schema(connection: Connection, table: str) -> pa.Schema:
+    """The Arrow schema of a table's rows."""
+    with connection.execute(f"SELECT * FROM {quoted(table)} LIMIT 0") as cursor:
+        return cursor.fetch_arrow_table().schema
+
+
+def check_names(path: Path, found: pa.Schema, wanted: pa.Schema, table: str) -> None:
+    """42703 if the file has a column that the table has not."""
+    unknown = [name for name in found.names if name not in wanted.names]
+    if unknown:
+        raise errors.error(
+            errors.UNDEFINED_COLUMN,
+            f'column "{unknown[0]}" of relation "{table}" does not exist',
+            detail=f"It is in the header of {path}.",
+        )
+
+
+def open_source(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance) -> Source:
+    """Open a file; its columns get the types that `wanted` has for their names. The file is closed with `stack`."""
+    with _reported(path):
+        if file_format(path) == "parquet":
+            schema, batches = _open_parquet(path, stack, advance)
+        else:
+            schema, batches = _open_csv(path, wanted, stack, advance)
+
+    def reported() -> Iterator[pa.RecordBatch]:
+        with _reported(path):
+            yield from batches
+
+    return Source(schema, reported())
+
+
+def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
+    size = path.stat().st_size
+    file = stack.enter_context(pa.parquet.ParquetFile(path))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in file.iter_batches(_BATCH_ROWS):
+            yield batch
+            advance(size * batch.num_rows // max(1, file.metadata.num_rows))
+
+    return Source(file.schema_arrow, batches())
+
+
+def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance) -> Source:
+    raw = stack.enter_context(path.open("rb"))
+    compression = _COMPRESSION.get(path.suffix)
+    stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+    types = {} if wanted is None else {field.name: _csv_type(field.type) for field in wanted}
+    convert = pa.csv.ConvertOptions(
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=["t", "true", "TRUE", "True", "1"],
+        false_values=["f", "false", "FALSE", "False", "0"],
+    )
+    reader = stack.enter_context(
+        pa.csv.open_csv(
+            stream,  # type: ignore[arg-type]  # the stubs forget Arrow's own streams
+            read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
+            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
+            convert_options=convert,
+        )
+    )
+    names = reader.schema.names
+    schema = reader.schema if wanted is None else pa.schema(
+        [pa.field(name, wanted.field(name).type if name in wanted.names else pa.string()) for name in names]
+    )  # fmt: skip
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        done = 0
+        for batch in reader:
+            yield _read_columns(batch, schema)
+            advance(raw.tell() - done)
+            done = raw.tell()
+
+    return Source(schema, batches())
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    """What Arrow finds wrong inside of the file becomes 22P02; what the system says of it (no such file) does not."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        first, _, rest = str(error).partition("\n")
+        raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
+
+
+def _csv_type(type_: pa.DataType) -> pa.DataType:
+    """What Arrow's CSV reader is asked to make of a column; bytes and uuids come as text and are read here."""
+    return pa.string() if _is_bytes(type_) or isinstance(type_, pa.BaseExtensionType) else type_
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    return pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
+
+
+def _read_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_read_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _read_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
+    if column.type == type_:
+        return column
+    if isinstance(type_, pa.BaseExtensionType):  # a uuid
+        return pa.ExtensionArray.from_storage(type_, _read_column(column, type_.storage_type))
+    plain = (None if v is None else v.removeprefix("\\x").replace("-", "") for v in column.to_pylist())
+    try:
+        return pa.array([None if v is None else bytes.fromhex(v) for v in plain], type_)
+    except ValueError as error:
+        raise errors.error(errors.INVALID_TEXT, f"invalid hexadecimal data: {error}") from None
+
+
+# --- a table for a file ----------------------------------------------------------------------------------------------
+
+_SQL_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_int8, "smallint"),
+    (pa.types.is_uint8, "smallint"),
+    (pa.types.is_int16, "smallint"),
+    (pa.types.is_uint16, "integer"),
+    (pa.types.is_int32, "integer"),
+    (pa.types.is_uint32, "bigint"),
+    (pa.types.is_int64, "bigint"),
+    (pa.types.is_uint64, "numeric(20,0)"),
+    (pa.types.is_float16, "real"),
+    (pa.types.is_float32, "real"),
+    (pa.types.is_float64, "double precision"),
+    (pa.types.is_string, "text"),
+    (pa.types.is_large_string, "text"),
+    (pa.types.is_string_view, "text"),
+    (pa.types.is_null, "text"),
+    (_is_bytes, "bytea"),
+    (pa.types.is_date, "date"),
+]
+
+
+def sql_type(type_: Any) -> str:
+    """The SQL type that holds every value of an Arrow type; 0A000 if there is none."""
+    if pa.types.is_dictionary(type_):
+        return sql_type(type_.value_type)
+    if pa.types.is_decimal(type_):
+        return f"numeric({type_.precision},{type_.scale})"
+    if pa.types.is_timestamp(type_):
+        return "timestamp" if type_.tz is None else "timestamptz"
+    if isinstance(type_, pa.BaseExtensionType) and type_.extension_name == "arrow.uuid":
+        return "uuid"
+    for fits, name in _SQL_TYPES:
+        if fits(type_):
+            return name
+    raise errors.unsupported(f"a column of Arrow type {type_}")
+
+
+def create_statement(table: str, schema: pa.Schema) -> str:
+    """CREATE TABLE for the columns of a file."""
+    columns = ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in schema)
+    return f"CREATE TABLE {quoted(table)} ({columns})"
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+
+def export_query(connection: Connection, query: str, path: Path) -> int:
+    """Write the rows of a query to a file, which is there as a whole or not at all; returns how many."""
+    kind = file_format(path)
+    with connection.execute(query) as cursor:
+        table = cursor.fetch_arrow_table()
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with progress("export", table.num_rows) as advance:
+            (_write_parquet if kind == "parquet" else _write_csv)(table, unfinished, path.suffix, advance)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return table.num_rows
+
+
+def _write_parquet(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
+    with pa.parquet.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for batch in table.to_batches(_BATCH_ROWS):
+            writer.write_batch(batch)
+            advance(batch.num_rows)
+
+
+def _write_csv(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
+    schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in table.schema])
+    with ExitStack() as stack:
+        stream: pa.NativeFile = stack.enter_context(pa.OSFile(str(path), "wb"))
+        if suffix in _COMPRESSION:
+            stream = stack.enter_context(pa.CompressedOutputStream(stream, _COMPRESSION[suffix]))
+        writer = stack.enter_context(pa.csv.CSVWriter(stream, schema))  # type: ignore[arg-type]  # as above
+        for batch in table.to_batches(_BATCH_ROWS):
+            columns = [_written_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            advance(batch.num_rows)
+
+
+def _written_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
+    if column.type == type_:
+        return column
+    return pa.array([None if value is None else text_of(value) for value in column.to_pylist()], type_)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Advance]:
+    """A bar on the terminal's error side; nothing where that is no terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not os.isatty(2)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda amount: bar.advance(task, amount)

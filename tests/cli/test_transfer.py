@@ -1,0 +1,166 @@
+"""Files in and out: what is read is what was written, and what is wrong with a file is said."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from instar import errors
+from instar.cli import transfer
+
+TABLE = pa.table(
+    {
+        "id": pa.array([1, 2, None], pa.int64()),
+        "flag": pa.array([True, False, None]),
+        "price": pa.array([Decimal("1.50"), None, Decimal("-3.00")], pa.decimal128(10, 2)),
+        "ratio": pa.array([0.5, None, float("inf")], pa.float64()),
+        "name": pa.array(["", None, 'a "quoted",\nline'], pa.string()),
+        "raw": pa.array([b"", None, b"\x00\xff"], pa.binary()),
+        "day": pa.array([datetime.date(1999, 12, 31), None, datetime.date(1970, 1, 1)], pa.date32()),
+        "at": pa.array([datetime.datetime(2024, 2, 29, 1, 2, 3, 456), None, None], pa.timestamp("us")),
+        "seen": pa.array(
+            [datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC), None, None], pa.timestamp("us", tz="UTC")
+        ),
+        "key": pa.array([bytes(16), None, bytes(range(16))], pa.uuid()),
+    }
+)
+
+
+class Result:
+    """A finished query: what export reads from a cursor."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __enter__(self) -> Result:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def fetch_arrow_table(self) -> pa.Table:
+        return self._table
+
+
+class Connection:
+    """A connection on which every query gives one table."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def execute(self, query: str) -> Result:
+        return Result(self._table)
+
+
+def export(table: pa.Table, path: Path) -> None:
+    connection: Any = Connection(table)
+    assert transfer.export_query(connection, "SELECT", path) == table.num_rows
+
+
+def read(path: Path, wanted: pa.Schema | None = None) -> pa.Table:
+    done: list[int] = []
+    with ExitStack() as stack:
+        source = transfer.open_source(path, wanted, stack, done.append)
+        table = pa.Table.from_batches(list(source.batches), source.schema)
+    assert sum(done) == path.stat().st_size
+    return table
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.zst", "t.parquet"])
+def test_what_is_exported_is_imported_again(tmp_path: Path, name: str):
+    path = tmp_path / name
+    export(TABLE, path)
+    assert read(path, TABLE.schema).equals(TABLE)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_failed_export_leaves_the_file_as_it_was(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text("before")
+    with pytest.raises(pa.ArrowInvalid):
+        export(pa.table({"a": [[1]]}), path)
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_csv_of_others(tmp_path: Path):
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress(b'name,id,flag,raw,extra\n"x",1,t,\\x00FF,a\n,2,f,,b\n'))
+    table = read(path, TABLE.schema)
+    assert table.to_pydict() == {
+        "name": ["x", None],
+        "id": [1, 2],
+        "flag": [True, False],
+        "raw": [b"\x00\xff", None],
+        "extra": ["a", "b"],
+    }
+
+
+def test_types_are_inferred_where_no_table_gives_them(tmp_path: Path):
+    path = tmp_path / "t.csv"
+    path.write_text('id,price,day,at,"Name"\n1,1.5,2024-01-01,2024-01-01 00:00:00,x\n')
+    assert transfer.create_statement("My table", read(path).schema) == (
+        'CREATE TABLE "My table" (id bigint, price double precision, day date, at timestamp, "Name" text)'
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_", "name"),
+    [
+        (pa.int16(), "smallint"),
+        (pa.uint16(), "integer"),
+        (pa.uint32(), "bigint"),
+        (pa.uint64(), "numeric(20,0)"),
+        (pa.decimal128(12, 3), "numeric(12,3)"),
+        (pa.float32(), "real"),
+        (pa.dictionary(pa.int8(), pa.string()), "text"),
+        (pa.timestamp("ns", tz="UTC"), "timestamptz"),
+        (pa.uuid(), "uuid"),
+        (pa.binary(5), "bytea"),
+    ],
+)
+def test_sql_types(type_: pa.DataType, name: str):
+    assert transfer.sql_type(type_) == name
+
+
+def sqlstate(error: pytest.ExceptionInfo[errors.Error]) -> str:
+    return error.value.sqlstate
+
+
+def test_what_cannot_be_is_said(tmp_path: Path):
+    with pytest.raises(errors.Error, match=r"Arrow type list") as caught:
+        transfer.sql_type(pa.list_(pa.int8()))
+    assert sqlstate(caught) == errors.FEATURE_NOT_SUPPORTED
+    with pytest.raises(errors.Error, match=r"data.json") as caught:
+        transfer.file_format(Path("data.json"))
+    assert sqlstate(caught) == errors.FEATURE_NOT_SUPPORTED
+    with pytest.raises(errors.Error, match='"b" of relation "t"') as caught:
+        transfer.check_names(tmp_path, pa.schema({"b": pa.int8()}), pa.schema({"a": pa.int8()}), "t")
+    assert sqlstate(caught) == errors.UNDEFINED_COLUMN
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", b"id\n1\nx\n"),
+        ("t.csv", b""),
+        ("t.csv", b"id,name\n1\n"),
+        ("t.csv", b"raw\n\\x0g\n"),
+        ("t.parquet", b"PAR1 not"),
+        ("t.csv.gz", b"not gzip"),
+    ],
+)
+def test_a_broken_file_is_an_error_of_the_file(tmp_path: Path, name: str, content: bytes):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(errors.Error) as caught:
+        read(path, TABLE.schema)
+    assert sqlstate(caught) == errors.INVALID_TEXT
