@@ -10,7 +10,7 @@ from operator import itemgetter
 from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import ClaimLost, Commit, LogRecord, Reader, Section
+from instar.store.engine import ClaimLost, Commit, LogRecord, Reader
 from instar.store.gate import HOLD_NS, Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import HOT, HOT_KEY, SNAPSHOT_MAX_AGE_SECONDS, Identity, believed_wall, wall_timestamp
@@ -86,9 +86,7 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._queue.commit(request)
 
-    def background(
-        self, steps: Iterable[Callable[[Section], None]], *, claim: tuple[bytes, bytes] | None = None
-    ) -> int:
+    def background(self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None) -> int:
         """As in `Store`."""
 
         def run_batch(drawn: deque[Step]) -> int:

@@ -86,8 +86,8 @@ class View(Protocol):
         """Pairs with start <= key < stop in key order (or from the end)."""
         ...
 
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
-        """The first `limit` keys and values of the range, as two lists: the bulk path."""
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
+        """The first (or last, from the end) `limit` keys and values of the range, as two lists: the bulk path."""
         ...
 
 

@@ -86,8 +86,11 @@ def _scan(cursor: Any, start: bytes, stop: bytes, reverse: bool) -> Iterator[tup
         yield pair
 
 
-def _batch(cursor: Any, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) -> tuple[list[bytes], list[bytes]]:
     """Keys first, in growing chunks (a short range reads little past its end), then as many values."""
+    if reverse:
+        pairs = list(islice(_scan(cursor, start, stop, True), limit))
+        return [key for key, _value in pairs], [value for _key, value in pairs]
     if limit <= 0 or not cursor.set_range(start):
         return [], []
     keys: list[bytes] = []
@@ -125,9 +128,9 @@ class LmdbReader:
         """As in `View`."""
         return _scan(self._transaction.cursor(), start, stop, reverse)
 
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         """As in `View`."""
-        return _batch(self._transaction.cursor(), start, stop, limit)
+        return _batch(self._transaction.cursor(), start, stop, limit, reverse)
 
     def close(self) -> None:
         """As in `Reader`."""
@@ -175,8 +178,8 @@ class LmdbSection(WriteSection):
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         return _scan(self._transaction.cursor(), start, stop, reverse)
 
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
-        return _batch(self._transaction.cursor(), start, stop, limit)
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
+        return _batch(self._transaction.cursor(), start, stop, limit, reverse)
 
     def commit(self) -> None:
         self._transaction.commit()
@@ -471,7 +474,7 @@ def _after_fork() -> None:
         environment.forked()
 
 
-_env_keys = lmdb._envid.env_keys
+_env_keys: Callable[[Any, Any], tuple[Any, ...]] = lmdb._envid.env_keys
 
 
 def _env_keys_of_process(path: Any, subdir: Any) -> tuple[Any, ...]:

@@ -79,9 +79,9 @@ class MemoryReader:
         """As in `View`."""
         return self._state.scan(start, stop, reverse=reverse)
 
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         """As in `View`."""
-        return _batch(self._state.scan(start, stop), limit)
+        return _batch(self._state.scan(start, stop, reverse=reverse), limit)
 
     def close(self) -> None:
         """As in `Reader`."""
@@ -147,8 +147,8 @@ class MemorySection(WriteSection):
         own = sorted((key, value) for key, value in changes.items() if value is not None and start <= key < stop)
         return heapq.merge(below, own[::-1] if reverse else own, reverse=reverse)
 
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
-        return _batch(self.scan(start, stop), limit)
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
+        return _batch(self.scan(start, stop, reverse=reverse), limit)
 
     def commit(self) -> None:
         self._store.publish(self._changes)

@@ -93,7 +93,7 @@ class WriteSection(ABC):
         """As in `View`."""
 
     @abstractmethod
-    def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         """As in `View`."""
 
     @abstractmethod
