@@ -159,7 +159,7 @@ class CommitQueue:
                     member.fail(refusal)
             if applied:
                 section.store_header()
-        except Exception:
+        except Exception:  # noqa: BLE001 - each member is tried again and gets what befalls it
             # One member cannot be written (a key too long, the disk full): its writes cannot be told from the others'.
             section.abort()
             self._one_by_one(members)
@@ -173,7 +173,7 @@ class CommitQueue:
                 section.commit()
             else:
                 section.abort()
-        except Exception as caught:
+        except Exception as caught:  # noqa: BLE001 - each member gets what befell the group
             section.abort()
             for member in applied:
                 member.fail(self._translate(caught))

@@ -7,10 +7,9 @@ import struct
 
 import msgspec
 
-from instar.store.engine import PREFIX_LATEST, PREFIX_ROWSET, PREFIX_TABLE, TableHeader, ValueUnchanged, View
+from instar.store.engine import PREFIX_LATEST, PREFIX_ROWSET, PREFIX_TABLE, TableHeader
 
 _ID = struct.Struct(">cI")
-_COUNT = struct.Struct("<Q")
 
 _table_header = msgspec.msgpack.Decoder(TableHeader)
 _encode = msgspec.msgpack.Encoder().encode
@@ -19,7 +18,7 @@ _encode = msgspec.msgpack.Encoder().encode
 class Latest(enum.IntEnum):
     """Kinds of records that are read at their latest state, outside MVCC."""
 
-    COUNTER = 1  # the next id of a kind of thing: u64 LE
+    COUNTER = 1
     SEQUENCE = 2
     JOB = 3
     CLAIM = 4
@@ -80,19 +79,3 @@ def decode_rowset_record(value: bytes) -> RowsetRecord:
 def latest_key(kind: Latest, key: bytes = b"") -> bytes:
     """Where the latest state of `key` among the records of `kind` lies."""
     return PREFIX_LATEST + bytes((kind,)) + key
-
-
-class Allocation(msgspec.Struct, frozen=True):
-    """`count` fresh ids from `first`, once a commit with this raw write and precondition has stood."""
-
-    first: int
-    raw: tuple[bytes, bytes]
-    precondition: ValueUnchanged
-
-
-def allocate(view: View, counter: bytes, count: int = 1, *, first: int = 1) -> Allocation:
-    """Ids of the counter named `counter`, which begins at `first`; never handed out twice, perhaps with gaps."""
-    key = latest_key(Latest.COUNTER, counter)
-    value = view.get(key)
-    start = first if value is None else _COUNT.unpack(value)[0]
-    return Allocation(start, (key, _COUNT.pack(start + count)), ValueUnchanged(key, value, counter))

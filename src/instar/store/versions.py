@@ -70,31 +70,38 @@ def visible_rows(
 
 
 def scan_rows(
-    reader: View, start: bytes, stop: bytes, snapshot: int, limit: int = BATCH_ROWS
+    reader: View, start: bytes, stop: bytes, snapshot: int, limit: int = BATCH_ROWS, *, reverse: bool = False
 ) -> tuple[list[bytes], list[bytes], bytes | None]:
     """Keys and values that `snapshot` sees among the next `limit` stored rows, and where to go on (None: at the end).
 
-    All lists may be empty although there is more: the next rows may all be invisible.
+    What is left is [following, stop), in reverse [start, following). The lists may be empty although there is more:
+    the next rows may all be invisible.
     """
-    keys, values = reader.batch(start, stop, limit)
-    following = keys[-1] + b"\x00" if len(keys) == limit else None
+    keys, values = reader.batch(start, stop, limit, reverse=reverse)
     if not keys:
         return keys, values, None
+    following = None
+    if len(keys) == limit:
+        following = keys[-1] if reverse else keys[-1] + b"\x00"
     seen_keys, seen_values = visible_rows(reader, keys, values, snapshot)
     return seen_keys, seen_values, following
 
 
-def iterate(
-    store: Store, start: bytes, stop: bytes, snapshot: int, batch: int = BATCH_ROWS
+def iterate_rows(
+    store: Store, start: bytes, stop: bytes, snapshot: int, batch: int = BATCH_ROWS, *, reverse: bool = False
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Batches (keys, values), none empty, of the rows in [start, stop) that `snapshot` sees.
+    """Batches (keys, values), none empty, of the rows in [start, stop) that `snapshot` sees, in key order or reverse.
 
     Every batch is read in a short read of its own; 72000 if the watermark passes the snapshot meanwhile.
     """
-    position: bytes | None = start
-    while position is not None:
+    following: bytes | None = start
+    while following is not None:
         with store.read_at(snapshot) as reader:
-            keys, values, position = scan_rows(reader, position, stop, snapshot, batch)
+            keys, values, following = scan_rows(reader, start, stop, snapshot, batch, reverse=reverse)
+        if reverse:
+            stop = following or stop
+        else:
+            start = following or start
         if keys:
             yield keys, values
 
