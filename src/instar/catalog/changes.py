@@ -17,9 +17,10 @@ from instar.catalog.descriptors import Object, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import encode_layout, layout_key
 from instar.store import records
+from instar.store.apply import is_live
 from instar.store.engine import (
     Precondition,
-    RangeEmpty,
+    RangeUnchanged,
     Reader,
     TableHeader,
     TableWrites,
@@ -73,9 +74,11 @@ class CatalogChange:
         self._dead_rowsets: set[int] = set()
         self._created: set[int] = set()
         self._empty: dict[int, Table] = {}
+        self._fences: dict[int, Table] = {}
+        self._records: dict[bytes, bytes] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._put or self._dropped)
+        return bool(self._put or self._dropped or self._fences or self._records)
 
     def copy(self) -> CatalogChange:
         """An independent copy: what a savepoint keeps."""
@@ -83,7 +86,7 @@ class CatalogChange:
         other.view = self.view
         for name in (
             "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
-            "_empty",
+            "_empty", "_fences", "_records",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -103,6 +106,10 @@ class CatalogChange:
     def is_new(self, object_id: int) -> bool:
         """Whether the object was created by this very change."""
         return object_id in self._created
+
+    def changes(self, object_id: int) -> bool:
+        """Whether the object is put or dropped by this change."""
+        return object_id in self._put or object_id in self._dropped
 
     def create(self, new: Object) -> None:
         """Add an object; 42P07 if its name is taken."""
@@ -151,6 +158,14 @@ class CatalogChange:
         """Precondition: `table` has no row at the commit, as a collapsed path needs it."""
         self._empty[table.rowset] = table
 
+    def fence(self, table: Table) -> None:
+        """Raise the floor of `table` to its current version without a version of its own (rule 19)."""
+        self._fences[table.id] = table
+
+    def write(self, key: bytes, value: bytes) -> None:
+        """A record read at its latest state, written in the same commit: a job beside its first stage (rule 9)."""
+        self._records[key] = value
+
     def _free_name(self, new: Object) -> None:
         if self.view.lookup("public", new.name) is not None:
             raise errors.error(errors.DUPLICATE_TABLE, f'relation "{new.name}" already exists')
@@ -186,13 +201,20 @@ class CatalogChange:
                 raw.append((records.table_key(old.id), records.encode_table_header(self._dropped_header(reader, old))))
         preconditions.extend(self._unchanged(reader, needed) for needed in self._required.values())
         for rowset, table in self._empty.items():
-            prefix = rowset_prefix(rowset)
+            # Empty but for what this very transaction writes: so judged on what is stored, and unchanged since.
+            start, stop = rowset_prefix(rowset), prefix_end(rowset_prefix(rowset))
             conflict = CatalogConflict(table.id, table.name)
-            preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, conflict))
+            if any(is_live(value) for _, value in reader.scan(start, stop)):
+                raise conflict.error()
+            preconditions.append(RangeUnchanged(start, stop, reader.timestamp, conflict))
         for rowset, owner in self._live_rowsets.items():
             raw.append((records.rowset_key(rowset), records.rowset_record(owner, RowsetState.LIVE, 0)))
         for rowset in self._dead_rowsets:
             raw.append((records.rowset_key(rowset), records.rowset_record(0, RowsetState.DEAD, UNKNOWN_SINCE)))
+        for table in self._fences.values():
+            if table.id not in self._put:
+                self._floor_header(reader, table, raw, preconditions)
+        raw.extend(self._records.items())
         base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
         return CatalogParts(tables, raw, preconditions)
@@ -225,6 +247,21 @@ class CatalogChange:
         changed = msgspec.structs.replace(header, current=new.version, floor=floor, checks=new.checks_version)
         raw.append((key, records.encode_table_header(changed)))
         preconditions.append(ValueUnchanged(key, stored, CatalogConflict(new.id, base.name)))
+
+    def _floor_header(
+        self,
+        reader: Reader,
+        table: Table,
+        raw: list[tuple[bytes, bytes | None]],
+        preconditions: list[Precondition],
+    ) -> None:
+        key = records.table_key(table.id)
+        stored = reader.get(key)
+        if stored is None or records.decode_table_header(stored).current != table.version:
+            raise CatalogConflict(table.id, table.name).error()
+        header = records.decode_table_header(stored)
+        raw.append((key, records.encode_table_header(msgspec.structs.replace(header, floor=table.version))))
+        preconditions.append(ValueUnchanged(key, stored, CatalogConflict(table.id, table.name)))
 
     def _dropped_header(self, reader: Reader, old: Table) -> TableHeader:
         stored = reader.get(records.table_key(old.id))

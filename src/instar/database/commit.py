@@ -6,17 +6,18 @@ buffered images are brought to the newest version. e to c is the store's fence (
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Table
-from instar.schemachange.compatibility import Usage, first_veto
+from instar.catalog.descriptors import Object, Table
+from instar.schemachange.compatibility import Usage, require_compatible
 from instar.store.engine import Commit, Reader
 from instar.tables.upgrade import upgraded
 from instar.tables.writes import Derivation
-from instar.transactions.buffer import TableBuffer
+from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 from instar.transactions.transaction import Transaction
 
@@ -26,35 +27,34 @@ if TYPE_CHECKING:
 SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table]
 
 
-def veto(meant: Table, newest: Table | None) -> Conflict | None:
-    """The conflict of a transaction that wrote under `meant` with what became of the table, or None."""
-    if newest is None:
-        return _doomed(meant.name, "was dropped")
-    step = first_veto(meant, newest, Usage.WRITTEN)
-    if step is None:
-        return None
-    return _doomed(meant.name, f"was changed by: {step.statement or step.kind.value}")
-
-
-def _doomed(table: str, what: str) -> Conflict:
-    return Conflict(
-        errors.error(
-            errors.SERIALIZATION_FAILURE,
-            f'the transaction wrote to table "{table}", which {what}',
-            detail="The schema change is incompatible with what was written before it.",
-            hint="Retry the transaction.",
-        )
+def dropped(table: Table) -> errors.Error:
+    """40001: the table that was written to is gone."""
+    return errors.error(
+        errors.SERIALIZATION_FAILURE,
+        f'table "{table.name}", which the transaction wrote to, was dropped by a concurrent drop table',
+        hint="Retry the transaction.",
     )
 
 
-def current_buffer(buffer: TableBuffer, meant: Table, newest: Table | None) -> TableBuffer:
-    """`buffer` with its images at `newest`'s version; raises Conflict on a validator's veto (rule 14)."""
-    if newest is meant:
-        return buffer
-    refused = veto(meant, newest)
-    if refused is not None or newest is None:
-        raise refused or _doomed(meant.name, "was dropped")
-    return upgraded(buffer, meant, newest)
+def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Change]) -> Table:
+    """The newest version of the table, if writes that were meant under `meant` may cross to it; else Conflict."""
+    if not isinstance(newest, Table):
+        raise Conflict(dropped(meant))
+    try:
+        require_compatible(newest, meant.version, usage_of(changes))
+    except errors.Error as refused:
+        raise Conflict(refused) from None
+    return newest
+
+
+def usage_of(changes: Iterable[Change]) -> Usage:
+    """What the buffered changes did with their table."""
+    columns: set[int] = set()
+    for change in changes:
+        if change.changed is None:
+            return Usage(wrote=True)
+        columns |= change.changed
+    return Usage(wrote=True, columns=frozenset(columns))
 
 
 class Committer:
@@ -81,14 +81,25 @@ class Committer:
         if transaction.buffer:
             derivation = Derivation(reader)
             for buffer in transaction.buffer:
-                newest = catalog.by_id(buffer.table)
-                table = newest if isinstance(newest, Table) else None
-                now = current_buffer(buffer, transaction.enlisted[buffer.table], table)
-                if table is not None:
-                    derivation.table(self._database.writers.get(table, catalog), now)
+                table, now = self._crossed(buffer, catalog)
+                derivation.table(self._database.writers.get(table, catalog), now)
             request.tables.extend(derivation.tables)
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)
         if not request.tables and not request.raw:
             return None
         return request
+
+    def _crossed(self, buffer: TableBuffer, catalog: CatalogSnapshot) -> tuple[Table, TableBuffer]:
+        """The newest version of the buffer's table, and the buffer with its images at that version."""
+        meant = self._transaction.enlisted[buffer.table]
+        newest = catalog.by_id(buffer.table)
+        if newest is meant:
+            return meant, buffer
+        ddl = self._transaction.ddl
+        if ddl and ddl.changes(buffer.table):
+            # Own DDL on the table: nobody else can have changed it since (rebase), so there is nothing to vote on.
+            table = catalog.table(buffer.table)
+        else:
+            table = require_crossing(meant, newest, buffer.changes.values())
+        return table, upgraded(buffer, meant, table)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,7 +18,7 @@ from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
-from instar.store.versions import iterate_rows, read_row
+from instar.store.versions import BATCH_ROWS, read_row, visible_rows
 from instar.tables.layout import arrow_type, body_encoder
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_batch_reader, resolver
 from instar.tables.view import END, RowVersion, View
@@ -28,6 +30,8 @@ Decoder = Callable[[bytes], tuple[object, ...]]
 # Components of at most 17 bytes: a few of them cannot come near the limit of a key.
 _SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
 _MANY = 16
+
+FIRST_BATCH = 64
 
 _TIMESTAMP = struct.Struct("<Q")
 _LAYOUT = struct.Struct("<I")
@@ -160,7 +164,7 @@ class TableReader:
         read = mixed_batch_reader(self._layout, self._wanted)
         changes = overlay.changes if overlay is not None else {}
         skip = len(self.prefix)
-        for row_keys, values in self._batches(view, start, stop, False):
+        for row_keys, values in self._batches(view, start, stop, False, BATCH_ROWS):
             if changes:
                 values = [value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes]
             if values:
@@ -172,7 +176,7 @@ class TableReader:
                 encode = body_encoder(self.table.layout)
                 yield self._record_batch(read([header + encode(image) for image in images]), len(images))
 
-    def _record_batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
+    def _record_batch(self, arrays: list[Any], rows: int) -> pa.RecordBatch:
         if not arrays:
             # Arrow has no batch of so many rows and no column; whoever only counts gets a column of nothing.
             return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["rows"])
@@ -193,7 +197,29 @@ class TableReader:
         return RowVersion(key, _TIMESTAMP.unpack_from(value)[0], self.decode(value))
 
     def _batches(
-        self, view: View, start: bytes, stop: bytes, reverse: bool
+        self, view: View, start: bytes, stop: bytes, reverse: bool, size: int = FIRST_BATCH
     ) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        prefix = self.prefix
-        return iterate_rows(view.store, prefix + start, prefix + stop, view.snapshot, reverse=reverse)
+        """Visible keys and values in batches, each read in a short read of its own.
+
+        The first is small, since most ranges are and a LIMIT may want no more; they grow to what a bulk scan wants.
+        """
+        lower, upper = self.prefix + start, self.prefix + stop
+        while True:
+            with view.store.read_at(view.snapshot) as reader:
+                if reverse:
+                    pairs = list(islice(reader.scan(lower, upper, reverse=True), size))
+                    stored_keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+                else:
+                    stored_keys, values = reader.batch(lower, upper, size)
+                if not stored_keys:
+                    return
+                visible = visible_rows(reader, stored_keys, values, view.snapshot)
+            if visible[0]:
+                yield visible
+            if len(stored_keys) < size:
+                return
+            if reverse:
+                upper = stored_keys[-1]
+            else:
+                lower = stored_keys[-1] + b"\x00"
+            size = min(size * 4, BATCH_ROWS)

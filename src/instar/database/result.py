@@ -1,0 +1,65 @@
+"""What a session gives back for a statement: rows as Python objects, or as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from instar import errors
+from instar.sql.execution import Result as Executed
+from instar.types import Type
+from instar.values import to_python
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = tuple[Any, ...]
+
+
+class Result:
+    """`columns` None: the statement gives no rows. `rows` are converted as they are fetched. `command` is PostgreSQL's
+    command tag without counts, as INSERT or CREATE TABLE."""
+
+    __slots__ = ("_executed", "columns", "command", "rowcount", "rows")
+
+    def __init__(
+        self,
+        command: str,
+        columns: tuple[tuple[str, Type], ...] | None = None,
+        rows: Iterator[Row] | None = None,
+        rowcount: int = -1,
+        executed: Executed | None = None,
+    ) -> None:
+        self.command = command
+        self.columns = columns
+        self.rows: Iterator[Row] = iter(()) if rows is None else rows
+        self.rowcount = rowcount
+        self._executed = executed
+
+    @classmethod
+    def of(cls, command: str, executed: Executed, *, returns_rows: bool) -> Result:
+        """The result of an executed plan."""
+        if not returns_rows:
+            return cls(command, rowcount=executed.rowcount)
+        return cls(command, executed.columns, converted(executed), executed.rowcount, executed)
+
+    def arrow(self) -> pa.Table:
+        """All rows as an Arrow table, whatever has been fetched before."""
+        if self._executed is None:
+            raise errors.unsupported(f"fetching the result of {self.command} as Arrow")
+        return self._executed.arrow()
+
+
+def converted(executed: Executed) -> Iterator[Row]:
+    """The rows with Python objects for internal values, converted one by one as they are asked for."""
+    rows = executed.values()
+    converters = [to_python(type_) for _, type_ in executed.columns]
+    if all(converter is None for converter in converters):
+        return iter(rows)
+    return (
+        tuple([
+            value if converter is None or value is None else converter(value)
+            for converter, value in zip(converters, row, strict=True)
+        ])
+        for row in rows
+    )  # fmt: skip

@@ -1,0 +1,416 @@
+"""A session: one connection's settings, its transaction, and the execution of statements in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table
+from instar.database import utility
+from instar.database.commit import Committer, SessionTransaction, require_crossing
+from instar.database.queries import Queries
+from instar.database.result import Result
+from instar.database.schema import SchemaChanges
+from instar.database.settings import Settings
+from instar.sql import statements as ast
+from instar.sql.parser import parse_one
+from instar.tables.upgrade import image_upgrader, upgraded_change
+from instar.transactions.commit import Conflict, commit
+from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from instar.database.database import Database
+
+# How often an autocommit statement runs again on a new snapshot before its conflict is reported after all.
+MAX_RESTARTS = 50
+
+T = TypeVar("T")
+
+
+class Session:
+    """Statements of one client, one after the other. Not for several threads at once, but for `cancel`."""
+
+    def __init__(self, database: Database, *, autocommit: bool) -> None:
+        self.database = database
+        self.autocommit = autocommit
+        self.notices: list[str] = []
+        self.settings = Settings({"synchronous": database.store.synchronous})
+        self.transaction: SessionTransaction | None = None
+        self._saved_settings: dict[str, str] | None = None
+        self._cancelled = threading.Event()
+        self._queries = Queries(self)
+        self._schema = SchemaChanges(self)
+        self._lasting: object | None = None  # token of the snapshot that a transaction keeps
+
+    # --- the interface -----------------------------------------------------------------------------------------------
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open that was begun by BEGIN or has written something."""
+        open_ = self.transaction
+        return open_ is not None and (open_.explicit or open_.has_written)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the open transaction has failed and only waits for ROLLBACK."""
+        return self.transaction is not None and self.transaction.failed
+
+    def execute(self, text: str, parameters: Sequence[object] = ()) -> Result:
+        """Execute one statement. `parameters` are Python values for `?` or `$1`."""
+        if self.transaction is None and self.autocommit:
+            rows = self._queries.fast(text, parameters)
+            if rows is not None:
+                return rows
+        self._cancelled.clear()
+        prepared = self._queries.cached(text)
+        if prepared is not None:
+            return self._in_transaction(lambda: self._queries.execute(text, None, parameters))
+        statement = parse_one(text)
+        return self.run(statement, text, parameters)
+
+    def executemany(self, text: str, parameter_sets: Iterable[Sequence[object]]) -> Result:
+        """Execute one data-changing statement once per parameter set, in one transaction."""
+        self._cancelled.clear()
+        statement = parse_one(text)
+        if not isinstance(statement, ast.Dml):
+            raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only")
+        sets = list(parameter_sets)
+        return self._in_transaction(lambda: self._queries.execute_many(text, statement, sets))
+
+    def run(self, statement: ast.Statement, text: str, parameters: Sequence[object]) -> Result:
+        """Execute a parsed statement."""
+        if isinstance(statement, ast.Query | ast.Dml):
+            return self._in_transaction(lambda: self._queries.execute(text, statement, parameters))
+        if parameters:
+            raise errors.error("08P01", "only queries, INSERT, UPDATE and DELETE take parameters")
+        control = _CONTROL.get(type(statement))
+        if control is not None:
+            return control(self, statement)
+        if self._schema.handles(statement):
+            return self._in_transaction(lambda: self._schema.execute(statement, text), schema_change=True)
+        return self._in_transaction(lambda: utility.execute(self, statement, text))
+
+    def explain_query(self, statement: ast.Query | ast.Dml, text: str) -> list[str]:
+        """The lines of a query's plan."""
+        return self._queries.explain(statement, text)
+
+    def explain_schema(self, statement: ast.Statement, text: str) -> Result:
+        """The stages of a schema change."""
+        return self._schema.explain(statement, text)
+
+    def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
+        """Append Arrow rows; see the DB-API."""
+        from instar.database.bulk import insert_arrow
+
+        return insert_arrow(self, table, data)
+
+    def set(self, name: str, value: str) -> None:
+        """SET name = value."""
+        self.settings.set(name, value)
+
+    def notice(self, text: str) -> None:
+        """Tell the client something."""
+        self.notices.append(text)
+
+    def cancel(self) -> None:
+        """Make the running statement fail with 57014 at its next check; called from another thread."""
+        self._cancelled.set()
+
+    def check_cancel(self) -> None:
+        """57014 if the statement was cancelled."""
+        if self._cancelled.is_set():
+            self._cancelled.clear()
+            raise errors.error(errors.QUERY_CANCELED, "canceling statement due to user request")
+
+    def close(self) -> None:
+        """Roll back what is open."""
+        self.rollback()
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def begin(self, modes: ast.TransactionModes) -> Result:
+        """BEGIN: a warning where a transaction is open, as in PostgreSQL."""
+        if self.transaction is not None and self.transaction.explicit:
+            self.notice("WARNING: there is already a transaction in progress")
+            return Result("BEGIN")
+        self._open(explicit=True, modes=modes)
+        return Result("BEGIN")
+
+    def commit(self) -> Result:
+        """COMMIT; a failed transaction is rolled back. Errors leave no transaction open."""
+        open_ = self.transaction
+        if open_ is None:
+            return Result("COMMIT")
+        if open_.failed:
+            self.rollback()
+            return Result("ROLLBACK")
+        try:
+            self._commit(open_)
+        except Conflict as conflict:
+            raise conflict.reported from None
+        return Result("COMMIT")
+
+    def rollback(self) -> Result:
+        """ROLLBACK."""
+        if self.transaction is not None and self._saved_settings is not None:
+            self.settings.restore(self._saved_settings)
+        self._end()
+        return Result("ROLLBACK")
+
+    def _open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
+        modes = modes or ast.TransactionModes()
+        level = modes.isolation or self.settings.get("default_transaction_isolation")
+        read_only = modes.read_only
+        if read_only is None:
+            read_only = self.settings.get("default_transaction_read_only") == "on"
+        opened: SessionTransaction = Transaction(
+            _isolation(level),
+            read_only=read_only,
+            explicit=explicit,
+            max_rows=int(self.settings.get("max_transaction_rows")),
+        )
+        opened.started_us = self.database.clock.wall_ns() // 1000
+        self.transaction = opened
+        self._saved_settings = self.settings.save()
+        return opened
+
+    def _end(self) -> None:
+        self.transaction = None
+        self._saved_settings = None
+        if self._lasting is not None:
+            self.database.store.release_snapshot(self._lasting)
+            self._lasting = None
+
+    def _commit(self, open_: SessionTransaction) -> None:
+        """Commit and end the transaction, whatever comes of it; then wait for the jobs that it began."""
+        try:
+            jobs = self._schema.begin_jobs(open_)
+            if open_.has_written:
+                commit(self.database.store, Committer(self.database, open_, jobs).derive)
+        finally:
+            self._end()
+        self._schema.finish_jobs(jobs)
+
+    def _in_transaction(self, work: Callable[[], Result], *, schema_change: bool = False) -> Result:
+        """Run one statement in the open transaction, or in one of its own, which runs again on conflicts."""
+        if self.transaction is None and self.autocommit:
+            return self._autocommitted(work)
+        open_ = self.transaction or self._open(explicit=False)
+        if open_.failed:
+            raise errors.error(
+                errors.IN_FAILED_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
+        point = open_.mark(_copy(open_.ddl))
+        try:
+            self.begin_statement(open_, schema_change=schema_change)
+            return work()
+        except Conflict as conflict:
+            self._fail(open_, point)
+            raise conflict.reported from None
+        except BaseException:
+            self._fail(open_, point)
+            raise
+
+    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table]) -> None:
+        """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
+        open_.restore(point)
+        open_.ddl = point.ddl
+        if self.transaction is open_:
+            open_.failed = True
+
+    def _autocommitted(self, work: Callable[[], Result]) -> Result:
+        reported: errors.Error | None = None
+        for _ in range(MAX_RESTARTS):
+            open_ = self._open(explicit=False)
+            try:
+                self.begin_statement(open_)
+                result = work()
+                self._commit(open_)
+                return result
+            except Conflict as conflict:
+                reported = conflict.reported
+                self.check_cancel()
+            finally:
+                if self.transaction is open_:
+                    self._end()
+        raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def begin_statement(self, open_: SessionTransaction, *, schema_change: bool = False) -> None:
+        """Take the statement's snapshot, and bring what is buffered to its schema (rule 14).
+
+        A schema change is planned on the newest schema, whatever the transaction's snapshot: its preconditions are on
+        the current state.
+        """
+        store = self.database.store
+        fixed = open_.isolation is Isolation.REPEATABLE_READ and open_.snapshot is not None
+        if not fixed:
+            with store.read() as reader:
+                catalog = self.database.catalog.at(reader)
+                open_.snapshot = Snapshot(reader.timestamp, catalog)
+            if open_.isolation is Isolation.REPEATABLE_READ:
+                self._lasting = store.register_snapshot(open_.snapshot.timestamp)
+        if open_.ddl:
+            if not fixed and open_.snapshot is not None:
+                open_.ddl.rebase(open_.snapshot.catalog)
+        self._upgrade_buffers(open_)
+
+    def catalog(self) -> CatalogSnapshot:
+        """The schema that the running statement sees: its snapshot's, with the transaction's own DDL."""
+        open_ = self.open_transaction()
+        if open_.ddl:
+            return open_.ddl.view
+        if open_.snapshot is None:
+            raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
+        return open_.snapshot.catalog
+
+    def open_transaction(self) -> SessionTransaction:
+        """The transaction in which a statement runs."""
+        if self.transaction is None:
+            raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a transaction")
+        return self.transaction
+
+    def change(self) -> CatalogChange:
+        """The transaction's catalog change, begun if it has none yet."""
+        open_ = self.open_transaction()
+        if open_.ddl is None:
+            open_.ddl = CatalogChange(self.catalog(), self.database.ids)
+        return open_.ddl
+
+    def enlist(self) -> None:
+        """Remember under which descriptors the buffered changes were meant (I)."""
+        open_ = self.open_transaction()
+        catalog = self.catalog()
+        for buffer in open_.buffer:
+            if buffer.table not in open_.enlisted:
+                open_.enlisted[buffer.table] = catalog.table(buffer.table)
+
+    def _upgrade_buffers(self, open_: SessionTransaction) -> None:
+        if not open_.enlisted:
+            return
+        catalog = self.catalog()
+        for table_id, meant in list(open_.enlisted.items()):
+            buffer = open_.buffer.table(table_id)
+            newest = catalog.by_id(table_id)
+            if buffer is None or newest is meant:
+                continue
+            if not (open_.ddl and open_.ddl.changes(table_id)):
+                newest = require_crossing(meant, newest, buffer.changes.values())
+            if not isinstance(newest, Table):
+                open_.buffer.drop_table(table_id)
+                del open_.enlisted[table_id]
+                continue
+            upgrade, version = image_upgrader(meant, newest), newest.version
+            open_.buffer.replace(table_id, lambda change: upgraded_change(change, upgrade, version))  # noqa: B023 - called at once
+            open_.enlisted[table_id] = newest
+
+
+def _isolation(name: str) -> Isolation:
+    if name == "serializable":
+        raise errors.unsupported("isolation level SERIALIZABLE")
+    if name == "read uncommitted":
+        # PostgreSQL gives READ COMMITTED for it.
+        return Isolation.READ_COMMITTED
+    return Isolation(name)
+
+
+def _copy(ddl: CatalogChange | None) -> CatalogChange | None:
+    return ddl.copy() if ddl else None
+
+
+def _savepoint(session: Session, statement: ast.Savepoint) -> Result:
+    open_ = _require_block(session, "SAVEPOINT")
+    if open_.failed:
+        raise errors.error(errors.IN_FAILED_TRANSACTION, "current transaction is aborted")
+    open_.savepoint(statement.name, _copy(open_.ddl))
+    return Result("SAVEPOINT")
+
+
+def _rollback_to(session: Session, statement: ast.RollbackTo) -> Result:
+    open_ = _require_block(session, "ROLLBACK TO SAVEPOINT")
+    point = open_.rollback_to(statement.name)
+    open_.ddl = _copy(point.ddl)
+    return Result("ROLLBACK")
+
+
+def _release(session: Session, statement: ast.ReleaseSavepoint) -> Result:
+    open_ = _require_block(session, "RELEASE SAVEPOINT")
+    if open_.failed:
+        raise errors.error(errors.IN_FAILED_TRANSACTION, "current transaction is aborted")
+    open_.release(statement.name)
+    return Result("RELEASE")
+
+
+def _require_block(session: Session, what: str) -> SessionTransaction:
+    """25P01 outside a transaction; with autocommit off, one is open as soon as it is asked for."""
+    if session.transaction is None:
+        if session.autocommit:
+            raise errors.error(errors.NO_ACTIVE_TRANSACTION, f"{what} can only be used in transaction blocks")
+        return session._open(explicit=False)
+    return session.transaction
+
+
+def _commit(session: Session, statement: ast.Commit) -> Result:
+    if session.transaction is None and session.autocommit:
+        session.notice("WARNING: there is no transaction in progress")
+    chained = session.transaction if statement.chain else None
+    result = session.commit()
+    return _chain(session, chained, result)
+
+
+def _rollback(session: Session, statement: ast.Rollback) -> Result:
+    if session.transaction is None and session.autocommit:
+        session.notice("WARNING: there is no transaction in progress")
+    chained = session.transaction if statement.chain else None
+    return _chain(session, chained, session.rollback())
+
+
+def _chain(session: Session, ended: SessionTransaction | None, result: Result) -> Result:
+    if ended is not None:
+        session._open(explicit=True, modes=ast.TransactionModes(ended.isolation.value, ended.read_only))
+    return result
+
+
+def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
+    modes = statement.modes
+    if statement.session:
+        if modes.isolation is not None:
+            _isolation(modes.isolation)
+            session.set("default_transaction_isolation", modes.isolation)
+        if modes.read_only is not None:
+            session.set("default_transaction_read_only", "on" if modes.read_only else "off")
+        return Result("SET")
+    open_ = session.transaction
+    if open_ is None:
+        if session.autocommit:
+            session.notice("WARNING: SET TRANSACTION can only be used in transaction blocks")
+            return Result("SET")
+        open_ = session._open(explicit=False)
+    if modes.isolation is not None:
+        if open_.snapshot is not None and _isolation(modes.isolation) is not open_.isolation:
+            raise errors.error(
+                errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
+            )
+        open_.isolation = _isolation(modes.isolation)
+    if modes.read_only is not None:
+        open_.read_only = modes.read_only
+    return Result("SET")
+
+
+_CONTROL: dict[type, Callable[..., Result]] = {
+    ast.Begin: lambda session, statement: session.begin(statement.modes),
+    ast.Commit: _commit,
+    ast.Rollback: _rollback,
+    ast.Savepoint: _savepoint,
+    ast.RollbackTo: _rollback_to,
+    ast.ReleaseSavepoint: _release,
+    ast.SetTransaction: _set_transaction,
+}
