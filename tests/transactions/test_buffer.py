@@ -1,0 +1,106 @@
+"""The buffer: net changes, order of keys, savepoints."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instar import errors
+from instar.transactions.buffer import Buffer, Change
+
+T = 7
+
+
+def test_insert_then_update_is_an_insert_of_the_new_image() -> None:
+    buffer = Buffer()
+    buffer.insert(T, 1, b"k", (1, "a"))
+    buffer.update(T, 1, b"k", None, (1, "a"), (1, "b"), frozenset({2}))
+    assert buffer.tables[T].changes == {b"k": Change(None, (1, "b"), None, None, 1)}
+
+
+def test_insert_then_delete_is_nothing() -> None:
+    buffer = Buffer()
+    buffer.insert(T, 1, b"k", (1,))
+    buffer.delete(T, 1, b"k", None, (1,))
+    assert buffer.table(T) is None
+    assert not buffer
+
+
+def test_delete_then_insert_replaces_the_stored_row_whole() -> None:
+    buffer = Buffer()
+    buffer.delete(T, 1, b"k", 42, (1, "a"))
+    buffer.insert(T, 1, b"k", (1, "b"))
+    assert buffer.tables[T].changes[b"k"] == Change(42, (1, "b"), (1, "a"), None, 1)
+
+
+def test_updates_merge_their_columns_and_keep_the_first_old_image() -> None:
+    buffer = Buffer()
+    buffer.update(T, 1, b"k", 42, (1, "a", "x"), (1, "b", "x"), frozenset({2}))
+    buffer.update(T, 1, b"k", 42, (1, "b", "x"), (1, "b", "y"), frozenset({3}))
+    assert buffer.tables[T].changes[b"k"] == Change(42, (1, "b", "y"), (1, "a", "x"), frozenset({2, 3}), 1)
+
+
+def test_limit_of_rows_is_54000_and_counts_rows_not_changes() -> None:
+    buffer = Buffer(max_rows=2)
+    buffer.insert(T, 1, b"a", (1,))
+    buffer.update(T, 1, b"a", None, (1,), (2,), frozenset({1}))
+    buffer.insert(T, 1, b"b", (1,))
+    with pytest.raises(errors.OperationalError) as caught:
+        buffer.insert(T, 1, b"c", (1,))
+    assert caught.value.sqlstate == "54000"
+
+
+def test_replacing_images_is_undone_by_a_rollback() -> None:
+    buffer = Buffer()
+    buffer.insert(T, 1, b"k", (1,))
+    mark = buffer.mark()
+    buffer.replace(T, lambda change: change._replace(image=(1, None), version=2))
+    assert buffer.tables[T].changes[b"k"].image == (1, None)
+    buffer.rollback(mark)
+    assert buffer.tables[T].changes[b"k"] == Change(None, (1,), None, None, 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["insert", "update", "delete", "mark", "rollback"]), st.integers(0, 4))))
+def test_any_rollback_restores_what_was_there(operations: list[tuple[str, int]]) -> None:
+    """Against whole copies of the state; keys 0 to 2 are stored rows, 3 and 4 are not."""
+    buffer = Buffer()
+    stored = {number: (100 + number, (number, "stored")) for number in range(3)}
+    marks: list[tuple[int, dict[bytes, Change]]] = []
+    rows: dict[int, tuple] = {number: image for number, (_, image) in stored.items()}
+    copies: list[dict[int, tuple]] = []
+
+    def state() -> dict[bytes, Change]:
+        return dict(buffer.tables[T].changes) if T in buffer.tables else {}
+
+    for step, (kind, number) in enumerate(operations):
+        key = bytes([number])
+        base = stored[number][0] if number in stored else None
+        if kind == "insert" and number not in rows:
+            rows[number] = (number, step)
+            buffer.insert(T, 1, key, rows[number])
+        elif kind == "update" and number in rows:
+            image = (number, step)
+            buffer.update(T, 1, key, base, rows[number], image, frozenset({2}))
+            rows[number] = image
+        elif kind == "delete" and number in rows:
+            buffer.delete(T, 1, key, base, rows.pop(number))
+        elif kind == "mark":
+            marks.append((buffer.mark(), state()))
+            copies.append(dict(rows))
+        elif kind == "rollback" and marks:
+            mark, before = marks.pop()
+            buffer.rollback(mark)
+            rows = copies.pop()
+            assert state() == before
+    changes = state()
+    assert buffer.rows == len(changes)
+    seen = {number: image for number, (_, image) in stored.items()}
+    for key, change in changes.items():
+        seen.pop(key[0], None)
+        if change.image is not None:
+            seen[key[0]] = change.image
+    assert seen == rows
+    if T in buffer.tables:
+        assert buffer.tables[T].ordered() == sorted(changes)
+        assert buffer.tables[T].keys_between(b"\x01", b"\x03") == [k for k in sorted(changes) if k in (b"\x01", b"\x02")]
