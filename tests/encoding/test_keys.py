@@ -286,7 +286,11 @@ def test_the_parts_of_an_index_key_fit_the_store() -> None:
     assert caught.value.sqlstate == errors.LIMIT_EXCEEDED
 
 
+def _compare_down_up(a: list[Any], b: list[Any]) -> int:
+    return compare_rows(a, b, [True, False])
+
+
 def test_a_sort_of_keys_is_a_sort_of_rows() -> None:
-    rows_ = [[a, b] for a in (None, -1, 0, 5) for b in ("", "a", "a\x00", "a\x00\x01", "b", None)]
+    rows_: list[list[Any]] = [[a, b] for a in (None, -1, 0, 5) for b in ("", "a", "a\x00", "a\x00\x01", "b", None)]
     by_key = sorted(rows_, key=lambda r: keys.encode_key(r, [INTEGER, TEXT], [True, False]))
-    assert by_key == sorted(rows_, key=cmp_to_key(lambda a, b: compare_rows(a, b, [True, False])))
+    assert by_key == sorted(rows_, key=cmp_to_key(_compare_down_up))

@@ -240,9 +240,12 @@ def test_order_of_a_mixed_batch() -> None:
     ids = [4, 1, 1000000, 4, 1, 1, 4]
     rows = [stored(layouts[id_], (i, f"text {i}")[: len(layouts[id_].columns)]) for i, id_ in enumerate(ids)]
     asked: list[int] = []
-    read = mixed_batch_reader(
-        lambda id_: asked.append(id_) or layouts[id_], [Wanted(2, TEXT, "none"), Wanted(1, BIGINT)]
-    )  # type: ignore[func-returns-value]  # append gives None
+
+    def find(id_: int) -> Layout:
+        asked.append(id_)
+        return layouts[id_]
+
+    read = mixed_batch_reader(find, [Wanted(2, TEXT, "none"), Wanted(1, BIGINT)])
     texts, numbers = read(rows)
     assert numbers.to_pylist() == list(range(7))
     assert texts.to_pylist() == ["text 0", "none", "none", "text 3", "none", "none", "text 6"]

@@ -130,11 +130,11 @@ def _numeric(value: Decimal) -> bytes:
         if value.is_infinite():
             raise unsupported("an infinite numeric")
         return b"\x20\x04"
-    stripped = bytes(digits).rstrip(b"\x00").lstrip(b"\x00")
-    if not stripped:
+    significant = bytes(digits).lstrip(b"\x00")
+    if not significant:
         return b"\x20\x02"
-    leading = len(digits) - len(bytes(digits).lstrip(b"\x00"))
-    exponent += len(digits) - leading
+    exponent += len(significant)
+    stripped = significant.rstrip(b"\x00")
     if len(stripped) > 2 * _MAX_DIGIT_PAIRS or not -_EXPONENT_BIAS < exponent < _EXPONENT_BIAS:
         raise error(NUMERIC_OUT_OF_RANGE, "numeric value out of range for a key")
     if len(stripped) & 1:
