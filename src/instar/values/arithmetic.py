@@ -143,6 +143,31 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
     return settle(WIDE.divide(WIDE.ln(a), WIDE.ln(base)), wanted)
 
 
+def power(base: Decimal, exponent: Decimal) -> Decimal:
+    """base ^ exponent. Errors: 2201F, 22003."""
+    if not exponent and not exponent.is_nan() or (base == 1 and not base.is_nan()):
+        return _settle_power(Decimal(1), max(scale(base), scale(exponent)))
+    if base.is_nan() or exponent.is_nan():
+        return NAN
+    whole = exponent == exponent.to_integral_value()
+    if not base and exponent < 0:
+        raise errors.error("2201F", "zero raised to a negative power is undefined")
+    if base < 0 and not whole:
+        raise errors.error("2201F", "a negative number raised to a non-integer power yields a complex result")
+    if not base:
+        return _settle_power(Decimal(0), max(scale(base), scale(exponent)))
+    digits = float(exponent) * float(abs(base).log10(WIDE))
+    if digits >= MAX_NUMERIC_DIGITS:
+        raise out_of_range(Kind.NUMERIC)
+    result = WIDE.power(base, exponent) if digits > -1000 else Decimal(0)
+    wanted = max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - (0 if whole else int(digits)))
+    return settle(result, max(wanted, 0))
+
+
+def _settle_power(value: Decimal, larger_scale: int) -> Decimal:
+    return settle(value, max(MIN_SIGNIFICANT_DIGITS, larger_scale))
+
+
 def _positive(a: Decimal) -> None:
     if a <= 0:
         kind = "zero" if not a else "a negative number"

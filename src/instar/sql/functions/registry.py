@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from instar.sql.functions import aggregates, arithmetic, comparison, windows
+from instar.sql.functions import (
+    aggregates,
+    arithmetic,
+    comparison,
+    datetimes,
+    documents,
+    mathematics,
+    strings,
+    system,
+    windows,
+)
 from instar.sql.functions.model import Entry, Function
 
 _FAMILIES: tuple[tuple[Entry, ...], ...] = (
     arithmetic.ENTRIES,
     comparison.ENTRIES,
+    mathematics.ENTRIES,
+    strings.ENTRIES,
+    datetimes.ENTRIES,
+    documents.ENTRIES,
+    system.ENTRIES,
     aggregates.ENTRIES,
     windows.ENTRIES,
 )

@@ -11,7 +11,7 @@ from instar import errors
 from instar.sql.functions.model import COMMON, Aggregate, Argument, Entry, Function, Polymorphic, Resolution
 from instar.sql.functions.model import WindowFunction
 from instar.sql.functions.registry import FUNCTIONS, OPERATORS
-from instar.types import STRINGS, TEXT, UNKNOWN, Kind, Type
+from instar.types import STRINGS, TEXT, TIMESTAMPS, UNKNOWN, Kind, Type
 from instar.values import cast_context, category, is_preferred
 
 AMBIGUOUS_FUNCTION = "42725"
@@ -78,6 +78,8 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
     candidates = tuple(entry for entry in OPERATORS.get(symbol, ()) if len(entry.arguments) == len(types))
     if not candidates and symbol in UNSUPPORTED:
         raise errors.unsupported(f"operator {symbol}", position=position)
+    if symbol == "-" and len(types) == 2 and all(type_.kind in TIMESTAMPS for type_ in types):
+        raise errors.unsupported("the difference of timestamps (type interval)", position=position)
     found = _select(candidates, tuple(types), operator=True)
     if isinstance(found, Resolution):
         assert isinstance(found.entry, Function)
