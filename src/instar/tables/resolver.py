@@ -91,7 +91,7 @@ def _narrow_float(value: float) -> float:
         rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
     except OverflowError:
         raise _does_not_fit(Type(Kind.REAL)) from None
-    if rounded != value and value == value:  # noqa: PLR0124 - NaN fits
+    if rounded != value and value == value:
         raise _does_not_fit(Type(Kind.REAL))
     return rounded
 
