@@ -1,0 +1,184 @@
+"""Access paths: how keys and indexes restrict what is read of one table, and in which order they give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from instar.catalog.descriptors import Index, State, Table
+from instar.encoding.keys import MAX_INDEX_PART_BYTES, TAGS
+from instar.sql import tree
+from instar.sql.expressions import is_representation_kept
+from instar.sql.plan import Bound, KeyPath
+from instar.sql.tree import Expr, SortKey
+from instar.types import Kind, Type
+
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Restriction(NamedTuple):
+    """`column <comparison> one of values`, found in conjunct number `conjunct`."""
+
+    ordinal: int
+    comparison: str
+    values: tuple[Expr, ...]
+    conjunct: int
+
+
+class Candidate(NamedTuple):
+    """A path, how good it is (smaller is better), and the conjuncts that it makes superfluous."""
+
+    path: KeyPath
+    rank: tuple[int, int, int]
+    used: frozenset[int]
+
+
+def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Expr], bool]) -> list[Restriction]:
+    """What the conditions say about single columns of `relation`; `known` tells which operands can be evaluated."""
+    found = []
+    for number, condition in enumerate(conditions):
+        if isinstance(condition, tree.InList) and not condition.negated:
+            ordinal = _column(relation, condition.operand)
+            if ordinal is not None and all(known(item) for item in condition.items):
+                found.append(Restriction(ordinal, "=", condition.items, number))
+        elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name in _FLIPPED:
+            found.extend(_comparison(relation, condition, number, known))
+    return found
+
+
+def _comparison(relation: int, call: tree.Call, number: int, known: Callable[[Expr], bool]) -> Iterator[Restriction]:
+    left, right = call.args
+    symbol = call.function.name
+    for column, value, comparison in ((left, right, symbol), (right, left, _FLIPPED[symbol])):
+        ordinal = _column(relation, column)
+        if ordinal is not None and known(value):
+            yield Restriction(ordinal, comparison, (value,), number)
+
+
+def _column(relation: int, expr: Expr) -> int | None:
+    """The ordinal, if `expr` is a column of `relation`, at most cast in a way that leaves its values as they are."""
+    while isinstance(expr, tree.Cast) and is_representation_kept(expr.operand.type, expr.type):
+        expr = expr.operand
+    if isinstance(expr, tree.ColumnRef) and expr.relation == relation:
+        return expr.ordinal
+    return None
+
+
+@dataclass(frozen=True)
+class _Key:
+    """The primary key or an index as a sequence of columns."""
+
+    index: Index | None
+    ordinals: tuple[int, ...]
+    descending: tuple[bool, ...]
+    unique: bool
+    exact: bool  # no entry is ever cut and hashed
+
+
+def _keys(table: Table) -> Iterator[_Key]:
+    ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
+    primary = tuple(ordinals[column] for column in table.primary_key)
+    yield _Key(None, primary, (False,) * len(primary), True, True)
+    for index in table.indexes:
+        if index.state is State.PUBLIC:
+            columns = tuple(ordinals[part.column] for part in index.columns)
+            descending = tuple(part.descending for part in index.columns)
+            size = sum(_longest(table.columns[ordinal].type) for ordinal in columns)
+            yield _Key(index, columns, descending, index.unique, size <= MAX_INDEX_PART_BYTES)
+
+
+def _longest(type_: Type) -> int:
+    """The most bytes that a key component of this type takes."""
+    if type_.kind in (Kind.TEXT, Kind.BYTEA):
+        return MAX_INDEX_PART_BYTES + 1
+    return 3 + 4 * type_.length if type_.length is not None else 25
+
+
+def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate]:
+    """A path for every key that the restrictions restrict, and the walk over the primary key."""
+    for key in _keys(table):
+        equal: list[tuple[Expr, ...]] = []
+        used: set[int] = set()
+        for ordinal in key.ordinals:
+            matches = [item for item in found if item.ordinal == ordinal and item.comparison == "="]
+            if not matches:
+                break
+            best = min(matches, key=lambda item: len(item.values))
+            equal.append(best.values)
+            used.add(best.conjunct)
+        low = high = None
+        if len(equal) < len(key.ordinals):
+            low, high = _bounds(key.ordinals[len(equal)], found, used)
+        unique = key.unique and len(equal) == len(key.ordinals)
+        path = KeyPath(key.index, key.ordinals, tuple(equal), low, high, unique)
+        if key.index is None or path.restricts:
+            # Cut keys make an index give candidates only: then everything is asked again of the row.
+            yield Candidate(path, _rank(path), frozenset(used) if key.exact else frozenset())
+
+
+def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple[Bound | None, Bound | None]:
+    low = high = None
+    for item in found:
+        if item.ordinal != ordinal or item.comparison == "=":
+            continue
+        bound = Bound(item.values[0], item.comparison in ("<=", ">="))
+        if item.comparison in (">", ">=") and low is None:
+            low = bound
+            used.add(item.conjunct)
+        elif item.comparison in ("<", "<=") and high is None:
+            high = bound
+            used.add(item.conjunct)
+    return low, high
+
+
+def _rank(path: KeyPath) -> tuple[int, int, int]:
+    several = any(len(values) > 1 for values in path.equal)
+    if path.unique:
+        level = 1 if several else 0
+    elif path.equal:
+        level = 2
+    elif path.low is not None and path.high is not None:
+        level = 3
+    else:
+        level = 4 if path.restricts else 5
+    bounds = (path.low is not None) + (path.high is not None)
+    return level, -2 * len(path.equal) - bounds, 0 if path.index is None else 1
+
+
+def ordered(table: Table, path: KeyPath, keys: Sequence[SortKey], relation: int) -> KeyPath | None:
+    """`path`, turned round if need be, if its rows then come in the order of `keys`; else None."""
+    key = next(found for found in _keys(table) if found.index == path.index)
+    if not key.exact:
+        return None
+    primary = next(_keys(table))
+    columns = list(zip(key.ordinals, key.descending, strict=True))
+    columns += [(ordinal, False) for ordinal in primary.ordinals if ordinal not in key.ordinals]
+    fixed = {
+        ordinal for ordinal, values in zip(key.ordinals, path.equal, strict=False) if len(values) == 1
+    }  # fmt: skip
+    walked = [column for column in columns if column[0] not in fixed]
+    reverse: bool | None = None
+    position = 0
+    for sort in keys:
+        ordinal = _column(relation, sort.expr)
+        if ordinal is None:
+            return None
+        if ordinal in fixed or ordinal in {column for column, _ in walked[:position]}:
+            continue
+        if position >= len(walked) or walked[position][0] != ordinal:
+            return None
+        turned = walked[position][1] != sort.descending
+        nullable = table.columns[ordinal].nullable
+        if (nullable and sort.nulls_first != sort.descending) or (reverse is not None and reverse != turned):
+            return None
+        reverse = turned
+        position += 1
+    return replace(path, reverse=bool(reverse))
+
+
+def walks(table: Table) -> Iterator[KeyPath]:
+    """The walks over the whole table, in the order of each of its keys."""
+    for key in _keys(table):
+        if all(table.columns[ordinal].type.kind in TAGS for ordinal in key.ordinals):
+            yield KeyPath(key.index, key.ordinals, ())

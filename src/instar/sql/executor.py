@@ -1,0 +1,64 @@
+"""Plans compiled to programs, and programs run: queries here, DML in executor_dml.py.
+
+A program is compiled once per plan and may be run by several threads at once: all that an execution changes is in its
+frame and its context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from instar import errors
+from instar.catalog.layouts import Layouts
+from instar.sql.execution import BudgetSpent, ExecutionContext, Result, Row
+from instar.sql.expressions import FrameLayout
+from instar.sql.operators import NodeCompiler
+from instar.sql.plan import Node, QueryPlan, Subplan
+
+RunAnalytic = Callable[[QueryPlan, ExecutionContext], Result]
+
+
+class QueryProgram:
+    """A query, compiled. `analytic` runs a plan in the analytic engine."""
+
+    def __init__(self, plan: QueryPlan, parameters: int, layouts: Layouts, analytic: RunAnalytic) -> None:
+        self.plan = plan
+        self.columns = tuple(zip(plan.names, plan.types, strict=True))
+        self._analytic = analytic
+        self._budget = plan.effort.budget if plan.analytic else None
+        self._rows = None if plan.root is None else compile_rows(plan.root, plan.subplans, parameters, layouts)
+        # A query that spent its budget once is expected to do so again; the next plan of its text tries anew.
+        self._too_large = False
+
+    def run(self, context: ExecutionContext) -> Result:
+        """The whole result. The executor goes first, up to its budget, unless it never can."""
+        if self._rows is None or self._too_large:
+            return self._analytic(self.plan, context)
+        if self._budget is not None:
+            context.remaining = self._budget
+        try:
+            rows = list(self._rows(context))
+        except BudgetSpent:
+            self._too_large = True
+            return self._analytic(self.plan, context)
+        return Result(self.columns, rows, len(rows))
+
+    def rows(self, context: ExecutionContext) -> list[Row]:
+        """The rows, for INSERT ... SELECT."""
+        rows = self.run(context).rows
+        if rows is None:
+            raise errors.error(errors.INTERNAL_ERROR, "a query gave no rows")
+        return rows
+
+
+def compile_rows(
+    root: Node, subplans: Mapping[int, Subplan], parameters: int, layouts: Layouts
+) -> Callable[[ExecutionContext], Iterator[Row]]:
+    """A plan's tree as a function from a context to rows."""
+    layout = FrameLayout(parameters)
+    source = NodeCompiler(layout, subplans, layouts).source(root)
+
+    def run(context: ExecutionContext) -> Iterator[Row]:
+        return source(layout.frame(context.parameters, context.functions, context))
+
+    return run

@@ -1,0 +1,275 @@
+"""INSERT, UPDATE and DELETE: read everything, stage the changes, then let the end of the statement judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from instar import errors
+from instar.catalog.descriptors import Table
+from instar.catalog.layouts import Layouts
+from instar.sql import tree
+from instar.sql.execution import ExecutionContext, Result, Row
+from instar.sql.executor import QueryProgram, RunAnalytic
+from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
+from instar.sql.integrity import KeyLookup, Rules, Staged, StatementEnd, TableRules
+from instar.sql.operators import NodeCompiler
+from instar.sql.plan import BASE_ORDINAL, KEY_ORDINAL, InsertPlan, ModifyPlan
+from instar.sql.tree import Expr, Output
+from instar.tables.view import RowVersion
+from instar.types import Type
+
+_SOURCE = -1  # the relation of an INSERT's source rows in the scope of its image
+
+Columns = tuple[tuple[str, Type], ...]
+
+
+def returned_columns(returning: Sequence[Output]) -> Columns:
+    """Names and types of RETURNING."""
+    return tuple((output.name, output.expr.type) for output in returning)
+
+
+def finish(context: ExecutionContext, rules: Rules, changes: list[Staged]) -> None:
+    """The end of the statement. An error leaves the buffer as it was before."""
+    mark = context.buffer.mark()
+    try:
+        StatementEnd(context, rules).run(changes)
+    except BaseException:
+        context.buffer.rollback(mark)
+        raise
+
+
+class InsertProgram:
+    """INSERT, compiled."""
+
+    def __init__(
+        self, plan: InsertPlan, parameters: int, layouts: Layouts, rules: Rules, analytic: RunAnalytic
+    ) -> None:
+        statement = plan.statement
+        self.plan = plan
+        self.columns = returned_columns(statement.returning)
+        self._source = QueryProgram(plan.source, parameters, layouts, analytic)
+        self._rules = rules
+        self._target = rules.of(statement.target.table)
+        self._layout = FrameLayout(parameters)
+        nodes = NodeCompiler(self._layout, plan.subplans, layouts)
+        self._image = nodes.compiler(_source_scope(statement)).row(_image(statement))
+        relation = statement.target.relation
+        scope = Scope({(relation, ordinal): ordinal for ordinal in range(len(statement.target.table.columns))})
+        self._returning = nodes.compiler(scope).row([output.expr for output in statement.returning])
+        self._conflict = None
+        if statement.on_conflict is not None:
+            self._conflict = _Conflict(statement, statement.on_conflict, self._target, nodes, layouts)
+
+    def run(self, context: ExecutionContext) -> Result:
+        """Insert the rows of the source."""
+        frame = self._frame(context)
+        image = self._image
+        return self._insert(context, frame, (image(row, frame) for row in self._source.rows(context)))
+
+    def run_many(self, context: ExecutionContext, parameters: Iterable[Sequence[object]]) -> Result:
+        """As one statement: the source evaluated for each of the parameter tuples (executemany)."""
+        frame = self._frame(context)
+
+        def images() -> Iterator[Row]:
+            count = self._layout.parameters
+            for given in parameters:
+                context.parameters = given
+                frame[:count] = given
+                for row in self._source.rows(context):
+                    yield self._image(row, frame)
+
+        return self._insert(context, frame, images())
+
+    def _frame(self, context: ExecutionContext) -> Frame:
+        return self._layout.frame(context.parameters, context.functions, context)
+
+    def _insert(self, context: ExecutionContext, frame: Frame, images: Iterable[Row]) -> Result:
+        target = self._target
+        changes: list[Staged] = []
+        if self._conflict is not None:
+            changes = self._conflict.stage(context, frame, images)
+        else:
+            for image in images:
+                target.check(image, context)
+                key = target.key(image)
+                changes.append(Staged(target, key, None, None, image, key))
+        count = len(changes)
+        finish(context, self._rules, changes)
+        if not self.columns:
+            return Result((), None, count)
+        rows = [self._returning(staged.new, frame) for staged in changes[:count] if staged.new is not None]
+        return Result(self.columns, rows, count)
+
+
+def _source_scope(statement: tree.Insert) -> Scope:
+    return Scope({(_SOURCE, position): position for position in range(len(statement.columns))})
+
+
+def _image(statement: tree.Insert) -> list[Expr]:
+    """One expression per column of the table, over a source row."""
+    table = statement.target.table
+    given: dict[int, Expr] = dict(statement.defaults)
+    for position, ordinal in enumerate(statement.columns):
+        column = table.columns[ordinal]
+        given[ordinal] = tree.ColumnRef(_SOURCE, position, column.type, column.name)
+    for ordinal, column in enumerate(table.columns):
+        if ordinal not in given:
+            hidden = column.hidden and column.sequence is not None
+            given[ordinal] = tree.NextValue(column.sequence or 0, column.type) if hidden else _null(column.type)
+    return [given[ordinal] for ordinal in range(len(table.columns))]
+
+
+def _null(type_: Type) -> Expr:
+    return tree.Literal(None, type_)
+
+
+class _Conflict:
+    """ON CONFLICT: rows that stand in the way are left alone or updated, once per statement."""
+
+    def __init__(
+        self,
+        statement: tree.Insert,
+        action: tree.ConflictAction,
+        target: TableRules,
+        nodes: NodeCompiler,
+        layouts: Layouts,
+    ) -> None:
+        table = target.table
+        width = len(table.columns)
+        self._target = target
+        self._action = action
+        primary = KeyLookup(table, table.primary_key, None, layouts)
+        if action.any_target:
+            self._arbiters = [primary, *(lookup for _, lookup in target.unique)]
+        elif action.index is None:
+            self._arbiters = [primary]
+        else:
+            self._arbiters = [
+                KeyLookup(table, [part.column for part in action.index.columns], action.index, layouts)
+            ]  # fmt: skip
+        columns = {(statement.target.relation, ordinal): ordinal for ordinal in range(width)}
+        columns |= {(action.excluded, ordinal): width + ordinal for ordinal in range(width)}
+        compiler = nodes.compiler(Scope(columns))
+        self._where = None if action.where is None else nodes.compiler(Scope(columns)).predicate([action.where])
+        self._ordinals = [ordinal for ordinal, _ in action.assignments]
+        self._values = compiler.row([expr for _, expr in action.assignments])
+
+    def stage(self, context: ExecutionContext, frame: Frame, images: Iterable[Row]) -> list[Staged]:
+        """The changes that the proposed rows make."""
+        changes: list[Staged] = []
+        touched: set[bytes] = set()  # primary keys of rows that this statement has inserted or updated
+        proposed: dict[tuple[int, Any], bytes] = {}
+        for image in images:
+            self._target.check(image, context)
+            found = self._standing(context, image, proposed, touched)
+            if found is None:
+                key = self._target.key(image)
+                changes.append(Staged(self._target, key, None, None, image, key))
+                touched.add(key)
+                for number, arbiter in enumerate(self._arbiters):
+                    proposed[number, arbiter.values(image)] = key
+            elif self._action.update:
+                staged = self._update(context, frame, found, image)
+                if staged is not None:
+                    touched.add(found.key)
+                    changes.append(staged)
+        return changes
+
+    def _standing(
+        self, context: ExecutionContext, image: Row, proposed: dict[tuple[int, Any], bytes], touched: set[bytes]
+    ) -> RowVersion | None:
+        """The row in the way of `image`; 21000 if DO UPDATE would change a row for the second time."""
+        for number, arbiter in enumerate(self._arbiters):
+            values = arbiter.values(image)
+            own = proposed.get((number, values)) if None not in values else None
+            found = None
+            if own is not None:
+                found = RowVersion(own, None, image)
+            else:
+                found = next(arbiter.find(context.view, values), None)
+            if found is None:
+                continue
+            if self._action.update and found.key in touched:
+                raise errors.error(
+                    errors.CARDINALITY_VIOLATION,
+                    "ON CONFLICT DO UPDATE command cannot affect row a second time",
+                    hint="Ensure that no rows proposed for insertion within the same command have duplicate "
+                    "constrained values.",
+                )
+            return found
+        return None
+
+    def _update(self, context: ExecutionContext, frame: Frame, found: RowVersion, image: Row) -> Staged | None:
+        row = found.values + image
+        if self._where is not None and not self._where(row, frame):
+            return None
+        updated = list(found.values)
+        for ordinal, value in zip(self._ordinals, self._values(row, frame), strict=True):
+            updated[ordinal] = value
+        new = tuple(updated)
+        self._target.check(new, context)
+        return Staged(self._target, found.key, found.base, found.values, new, self._target.key(new))
+
+
+class ModifyProgram:
+    """UPDATE or DELETE, compiled."""
+
+    def __init__(self, plan: ModifyPlan, parameters: int, layouts: Layouts, rules: Rules) -> None:
+        statement = plan.statement
+        self.plan = plan
+        self.columns = returned_columns(statement.returning)
+        self._rules = rules
+        self._target = rules.of(statement.target.table)
+        self._layout = FrameLayout(parameters)
+        nodes = NodeCompiler(self._layout, plan.subplans, layouts)
+        self._source = nodes.source(plan.root)
+        scope, relation = plan.root.scope, statement.target.relation
+        self._position = scope.columns[relation, 0]
+        self._width = len(statement.target.table.columns)
+        self._key = scope.columns[relation, KEY_ORDINAL]
+        self._base = scope.columns[relation, BASE_ORDINAL]
+        assignments = statement.assignments if isinstance(statement, tree.Update) else None
+        self._image = None if assignments is None else _updated(nodes.compiler(scope), statement, assignments)
+        self._returning = nodes.compiler(scope).row([output.expr for output in statement.returning])
+
+    def run(self, context: ExecutionContext) -> Result:
+        """Change every row that FROM and WHERE give, once, however often they give it."""
+        frame = self._layout.frame(context.parameters, context.functions, context)
+        position, end = self._position, self._position + self._width
+        target, image = self._target, self._image
+        seen: set[bytes] = set()
+        changes: list[Staged] = []
+        returned: list[Row] = []
+        for row in self._source(frame):
+            key: bytes = row[self._key]  # type: ignore[assignment]  # what an access with versions adds
+            if key in seen:
+                continue
+            seen.add(key)
+            base: int | None = row[self._base]  # type: ignore[assignment]  # likewise
+            old = row[position:end]
+            new = None if image is None else image(row, frame)
+            new_key = key
+            if new is not None:
+                target.check(new, context)
+                new_key = target.key(new)
+                row = row[:position] + new + row[end:]
+            changes.append(Staged(target, key, base, old, new, new_key))
+            if self.columns:
+                returned.append(self._returning(row, frame))
+        count = len(changes)
+        finish(context, self._rules, changes)
+        return Result(self.columns, returned if self.columns else None, count)
+
+
+def _updated(
+    compiler: Compiler, statement: tree.Update | tree.Delete, assignments: Sequence[tuple[int, Expr]]
+) -> Callable[[Row, Frame], Row]:
+    """The new image of a row."""
+    table: Table = statement.target.table
+    given = dict(assignments)
+    exprs = [
+        given.get(ordinal, tree.ColumnRef(statement.target.relation, ordinal, column.type, column.name))
+        for ordinal, column in enumerate(table.columns)
+    ]
+    return compiler.row(exprs)

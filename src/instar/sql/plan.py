@@ -1,0 +1,323 @@
+"""Plan nodes: what the planner decides, as frozen data that the executor compiles and EXPLAIN prints.
+
+Every node says in `scope` where the columns and expressions of its rows stand. A node's expressions are typed
+expressions of the tree; a column that is in no row of the node's children is a column of a row further out, which
+the executor finds in the frame (correlated subqueries, LATERAL, and the inner side of an index nested loop alike).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from instar.catalog.descriptors import Index, Table
+from instar.sql import tree
+from instar.sql.expressions import ColumnKey, Scope
+from instar.sql.traversal import references
+from instar.sql.tree import AggregateCall, Expr, SortKey
+from instar.types import Type
+
+# Positions that a scan for DML adds to a row, as ordinals of the target's relation.
+KEY_ORDINAL = -1  # the encoded primary key
+BASE_ORDINAL = -2  # the commit timestamp of the stored version
+
+JoinKind = Literal["inner", "left", "right", "full"]
+
+
+class Bound(NamedTuple):
+    expr: Expr
+    inclusive: bool
+
+
+@dataclass(frozen=True)
+class KeyPath:
+    """A range of the primary key, or of `index`: equality on leading columns, then bounds on the next one.
+
+    `equal` has alternatives per column: one for `=`, several for IN. `unique`: at most one row per combination.
+    `reverse` walks the range from its end.
+    """
+
+    index: Index | None
+    columns: tuple[int, ...]  # ordinals of the key's columns, all of them
+    equal: tuple[tuple[Expr, ...], ...]
+    low: Bound | None = None
+    high: Bound | None = None
+    unique: bool = False
+    reverse: bool = False
+
+    @property
+    def restricts(self) -> bool:
+        """Whether it is less than a walk over everything."""
+        return bool(self.equal) or self.low is not None or self.high is not None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL."""
+
+    scope: Scope
+    relation: int
+    table: Table
+    alias: str
+    ordinals: tuple[int, ...]
+    path: KeyPath
+    filter: tuple[Expr, ...] = ()
+    versions: bool = False
+
+
+@dataclass(frozen=True)
+class SystemRows:
+    """A system view, made as rows when it is read."""
+
+    scope: Scope
+    view: str
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """VALUES; or one empty row, for SELECT without FROM."""
+
+    scope: Scope
+    rows: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True)
+class FunctionRows:
+    scope: Scope
+    call: tree.FunctionScan
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A derived table: the same rows under other names."""
+
+    scope: Scope
+    child: Node
+    alias: str
+
+
+@dataclass(frozen=True)
+class CommonRows:
+    """A common table expression: computed at its first reference, kept for the execution."""
+
+    scope: Scope
+    child: Node
+    cte: int
+    alias: str
+
+
+@dataclass(frozen=True)
+class Filter:
+    scope: Scope
+    child: Node
+    conjuncts: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class NestedLoop:
+    """For every left row, the right rows. `lateral` are the left columns that the right side reads; empty: the right
+    side is computed once."""
+
+    scope: Scope
+    kind: JoinKind
+    left: Node
+    right: Node
+    condition: tuple[Expr, ...]
+    lateral: tuple[ColumnKey, ...]
+
+
+@dataclass(frozen=True)
+class HashJoin:
+    """Right rows hashed by `right_keys`, probed with `left_keys`; `residual` is what else the condition says."""
+
+    scope: Scope
+    kind: JoinKind
+    left: Node
+    right: Node
+    left_keys: tuple[Expr, ...]
+    right_keys: tuple[Expr, ...]
+    residual: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """Groups, then aggregates. `sets` are positions in `groups`; one set of all of them is plain GROUP BY, one empty
+    set no grouping (one row even for no input)."""
+
+    scope: Scope
+    child: Node
+    groups: tuple[Expr, ...]
+    sets: tuple[tuple[int, ...], ...]
+    calls: tuple[AggregateCall, ...]
+
+
+@dataclass(frozen=True)
+class Project:
+    scope: Scope
+    child: Node
+    outputs: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Sort:
+    scope: Scope
+    child: Node
+    keys: tuple[SortKey, ...]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """One row per value of `on` (empty: of the whole row, whose types are `types`), the first one met."""
+
+    scope: Scope
+    child: Node
+    on: tuple[Expr, ...]
+    types: tuple[Type, ...]
+
+
+@dataclass(frozen=True)
+class Limit:
+    scope: Scope
+    child: Node
+    limit: Expr | None
+    offset: Expr | None
+
+
+@dataclass(frozen=True)
+class SetOperation:
+    scope: Scope
+    kind: Literal["union", "intersect", "except"]
+    all: bool
+    left: Node
+    right: Node
+    types: tuple[Type, ...]
+
+
+Node = (
+    Access | SystemRows | Rows | FunctionRows | Rename | CommonRows | Filter | NestedLoop | HashJoin | Aggregate
+    | Project | Sort | Distinct | Limit | SetOperation
+)  # fmt: skip
+
+
+def children(node: Node) -> Iterator[Node]:
+    """The nodes that `node` reads."""
+    for name in ("child", "left", "right"):
+        child = getattr(node, name, None)
+        if child is not None:
+            yield child
+
+
+def walk_plan(node: Node) -> Iterator[Node]:
+    """`node` and all below it."""
+    yield node
+    for child in children(node):
+        yield from walk_plan(child)
+
+
+def expressions(node: Node) -> tuple[Expr, ...]:
+    """The expressions that a node itself evaluates."""
+    match node:
+        case Access():
+            bounds = tuple(bound.expr for bound in (node.path.low, node.path.high) if bound is not None)
+            return (*(value for values in node.path.equal for value in values), *bounds, *node.filter)
+        case Rows():
+            return tuple(value for row in node.rows for value in row)
+        case FunctionRows():
+            return node.call.args
+        case Filter():
+            return node.conjuncts
+        case NestedLoop():
+            return node.condition
+        case HashJoin():
+            return (*node.left_keys, *node.right_keys, *node.residual)
+        case Aggregate():
+            return (*node.groups, *node.calls)
+        case Project():
+            return node.outputs
+        case Sort():
+            return tuple(key.expr for key in node.keys)
+        case Distinct():
+            return node.on
+        case Limit():
+            return tuple(expr for expr in (node.limit, node.offset) if expr is not None)
+        case SystemRows() | Rename() | CommonRows() | SetOperation():
+            return ()
+
+
+def node_references(root: Node) -> frozenset[ColumnKey]:
+    """The columns that a plan reads and does not make: those of rows further out."""
+    mentioned: set[ColumnKey] = set()
+    made: set[ColumnKey] = set()
+    for node in walk_plan(root):
+        made.update(node.scope.columns)
+        mentioned |= references(expressions(node)).free
+    return frozenset(mentioned - made)
+
+
+class Effort(NamedTuple):
+    """What a plan touches. `bounded`: so many rows as its keys name; else `scans` says whether whole tables are read.
+
+    The executor gives up a plan that is not bounded, and has an analytic twin, after `budget` rows.
+    """
+
+    bounded: bool
+    scans: bool
+
+    @property
+    def budget(self) -> int | None:
+        """Rows that may be touched before the analytic engine takes over; None: all."""
+        if self.bounded:
+            return None
+        return SCAN_BUDGET if self.scans else DRIVEN_BUDGET
+
+
+# A row costs the executor about 1.5 us and the analytic engine 0.2 us, but that one begins with about 1.5 ms. The
+# budget for reading a table without a key is what costs as much as that beginning; keys and indexes are trusted longer.
+SCAN_BUDGET = 1_000
+DRIVEN_BUDGET = 10_000
+
+
+@dataclass(frozen=True)
+class Subplan:
+    """The plan of a subquery expression. `free`: the columns of outer rows that it reads; volatile ones run anew."""
+
+    query: tree.Query
+    node: Node
+    free: tuple[ColumnKey, ...]
+    volatile: bool
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """A query. `root` None: the analytic engine only; `analytic` False: the executor only."""
+
+    query: tree.Query
+    names: tuple[str, ...]
+    types: tuple[Type, ...]
+    root: Node | None
+    effort: Effort
+    analytic: bool
+    subplans: dict[int, Subplan] = field(default_factory=dict)  # by id() of the query in the tree
+
+
+@dataclass(frozen=True)
+class InsertPlan:
+    """INSERT. `source` yields `statement.columns`; `returning` is evaluated over the inserted image."""
+
+    statement: tree.Insert
+    source: QueryPlan
+    subplans: dict[int, Subplan] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModifyPlan:
+    """UPDATE or DELETE. `root` yields target rows with KEY_ORDINAL and BASE_ORDINAL beside what else FROM gives."""
+
+    statement: tree.Update | tree.Delete
+    root: Node
+    subplans: dict[int, Subplan] = field(default_factory=dict)
+
+
+Plan = QueryPlan | InsertPlan | ModifyPlan
