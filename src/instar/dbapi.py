@@ -96,7 +96,7 @@ def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802 - the name is
 def connect(
     path: str | os.PathLike[str] = ":memory:",
     *,
-    synchronous: str = "full",
+    synchronous: str | None = "full",
     autocommit: bool = False,
     create: bool = True,
     settings: Mapping[str, str] | None = None,
@@ -104,7 +104,8 @@ def connect(
     """Open the database in directory `path` (made if it is not there, unless `create` is false), or a database in
     memory that this connection alone sees.
 
-    `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused.
+    `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused;
+    None takes it as it is.
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}.
     """
     database = Database.open(os.fspath(path), synchronous=synchronous, create=create)

@@ -171,17 +171,18 @@ def test_carets_never_fail(statement: str, position: int):
 
 
 @pytest.mark.parametrize(
-    ("statement", "count", "tag"),
+    ("command", "count", "tag"),
     [
-        ("insert into t", 3, "INSERT 0 3"),
-        ("UPDATE t", 0, "UPDATE 0"),
-        ("create unique index i", -1, "CREATE INDEX"),
-        ("CREATE OR REPLACE VIEW v", -1, "CREATE VIEW"),
-        ("create table if not exists", -1, "CREATE TABLE"),
-        ("start transaction", -1, "BEGIN"),
-        ("end", -1, "COMMIT"),
-        ("SET x", -1, "SET"),
+        ("INSERT", 3, "INSERT 0 3"),
+        ("UPDATE", 0, "UPDATE 0"),
+        ("SELECT", 5, "SELECT 5"),
+        ("CREATE INDEX", -1, "CREATE INDEX"),
     ],
 )
-def test_command_tags(statement: str, count: int, tag: str):
-    assert output.command_tag(statement.split(), count) == tag
+def test_command_tags(command: str, count: int, tag: str):
+    assert output.command_tag(command, count) == tag
+
+
+def test_notices():
+    assert output.notice_line("it waits: job 3") == "NOTICE:  it waits: job 3"
+    assert output.notice_line("WARNING: no transaction") == "WARNING:  no transaction"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from instar import errors
-from instar.catalog.descriptors import Object, Sequence, Table, View
+from instar.catalog.descriptors import Sequence, Table, View
 from instar.cli import describe, output
 from instar.cli.runner import Runner, run_script
 from instar.cli.statements import split
@@ -21,12 +21,11 @@ class Quit(Exception):
 
 
 class Commands:
-    """The commands of one runner. `objects` gives the objects that the session sees now."""
+    """The commands of one runner."""
 
-    def __init__(self, runner: Runner, objects: Callable[[], Iterable[Object]]) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._settings = runner.settings
-        self._objects = objects
 
     def run(self, text: str) -> bool:
         """Run one line that begins with a backslash; False if it failed. Raises Quit."""
@@ -58,7 +57,7 @@ class Commands:
         return True
 
     def describe(self, pattern: str) -> bool:
-        objects = list(self._objects())
+        objects = list(self._runner.objects())
         if not pattern:
             kinds = (Table, View, Sequence)
             return self._found(describe.list_objects(objects, kinds, "", self._settings.out), "relation", "")
@@ -80,10 +79,12 @@ class Commands:
         return self._list((Sequence,), "sequence", pattern)
 
     def _list(self, kinds: tuple[type, ...], what: str, pattern: str) -> bool:
-        return self._found(describe.list_objects(self._objects(), kinds, pattern, self._settings.out), what, pattern)
+        return self._found(
+            describe.list_objects(self._runner.objects(), kinds, pattern, self._settings.out), what, pattern
+        )
 
     def list_indexes(self, pattern: str) -> bool:
-        return self._found(describe.list_indexes(self._objects(), pattern, self._settings.out), "index", pattern)
+        return self._found(describe.list_indexes(self._runner.objects(), pattern, self._settings.out), "index", pattern)
 
     def timing(self, argument: str) -> bool:
         self._settings.timing = self._switch(argument, self._settings.timing)

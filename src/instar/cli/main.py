@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -17,7 +17,6 @@ from instar.cli.runner import Runner, Settings, run_script
 from instar.cli.statements import split
 
 if TYPE_CHECKING:
-    from instar.catalog.descriptors import Object
     from instar.dbapi import Connection
 
 app = typer.Typer(
@@ -28,6 +27,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+Synchronous = Annotated[
+    str | None,
+    typer.Option(
+        metavar="full|normal|off",
+        help="How durable a commit is, chosen when a database is made (full if not said).",
+        show_default=False,
+    ),
+]
 DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="The database's directory.", show_default=False)]
 
 
@@ -41,11 +48,11 @@ def version(
 
 
 @contextmanager
-def opened(path: Path, *, create: bool = False) -> Iterator[Connection]:
-    """A connection in autocommit."""
+def opened(path: Path, *, create: bool = False, synchronous: str | None = None) -> Iterator[Connection]:
+    """A connection in autocommit, to a database as durable as it was made."""
     from instar.dbapi import connect
 
-    connection = connect(path, autocommit=True, create=create)
+    connection = connect(path, synchronous=synchronous, autocommit=True, create=create)
     try:
         yield connection
     finally:
@@ -67,6 +74,7 @@ def sql(
     csv: Annotated[bool, typer.Option("--csv", help="Results as CSV.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Results as JSON: an array of objects each.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Results as tables (the default).")] = False,
+    synchronous: Synchronous = None,
 ) -> None:
     """Run SQL: at a prompt, from -c, from files or from a pipe. Makes the database if there is none.
 
@@ -75,26 +83,21 @@ def sql(
     if csv + json + table > 1:
         raise typer.BadParameter("choose one of --csv, --json and --table")
     settings = Settings(format="csv" if csv else "json" if json else "table")
-    with opened(path, create=True) as connection:
-        runner = Runner(connection, settings)
+    with opened(path, create=True, synchronous=synchronous) as connection:
+        runner = Runner(connection.session, settings)
         if not commands and not files and sys.stdin.isatty():
             from instar.cli.shell import Shell
 
-            Shell(runner, path.resolve().name, lambda: objects(connection)).run()
-        elif not run_all(runner, connection, commands or [], files or ([] if commands else [Path("-")])):
+            Shell(runner, path.resolve().name).run()
+        elif not run_all(runner, commands or [], files or ([] if commands else [Path("-")])):
             raise typer.Exit(1)
 
 
-def objects(connection: Connection) -> Iterable[Object]:
-    """The tables, views and sequences that the session sees now."""
-    return connection.session.catalog().objects()
-
-
-def run_all(runner: Runner, connection: Connection, commands: list[str], files: list[Path]) -> bool:
+def run_all(runner: Runner, commands: list[str], files: list[Path]) -> bool:
     """Run what -c and -f named, in this order, until the first error."""
     from instar.cli.commands import Commands, Quit
 
-    backslash = Commands(runner, lambda: objects(connection))
+    backslash = Commands(runner)
     try:
         for text in commands:
             if not run_script(runner, split(text.splitlines(keepends=True)), "", backslash.run):
@@ -127,7 +130,7 @@ def import_(
     """Append CSV (with a header) and Parquet files to a table. Columns are matched by name."""
     from instar.cli.transfer import import_files
 
-    with opened(path, create=create) as connection:
+    with opened(path, create=create, synchronous=synchronous) as connection:
         print(f"IMPORT {import_files(connection, table, files, create=create)}")
 
 

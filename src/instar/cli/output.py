@@ -239,19 +239,15 @@ def caret_lines(statement: str, position: int) -> list[str]:
 
 # --- command tags ----------------------------------------------------------------------------------------------------
 
-_TWO_WORDS = {"CREATE", "DROP", "ALTER", "TRUNCATE", "RELEASE", "COMPACT", "CHECK", "PAUSE", "RESUME", "CANCEL"}
-_BETWEEN = {"UNIQUE", "OR", "REPLACE", "TEMP", "TEMPORARY", "RECURSIVE", "CONCURRENTLY"}
-_COUNTED = {"INSERT": "INSERT 0", "UPDATE": "UPDATE", "DELETE": "DELETE", "SELECT": "SELECT"}
+_COUNTED = {"INSERT": "INSERT 0 ", "UPDATE": "UPDATE ", "DELETE": "DELETE ", "SELECT": "SELECT "}
 
 
-def command_tag(words: Sequence[str], rowcount: int) -> str:
-    """What PostgreSQL answers to a statement without rows, from its first `words`: INSERT 0 3, CREATE INDEX, BEGIN."""
-    upper = [word.upper() for word in words]
-    if not upper:
-        return ""
-    if upper[0] in _COUNTED and rowcount >= 0:
-        return f"{_COUNTED[upper[0]]} {rowcount}"
-    if upper[0] in _TWO_WORDS:
-        rest = [word for word in upper[1:] if word not in _BETWEEN]
-        return " ".join([upper[0], *rest[:1]])
-    return {"START": "BEGIN", "END": "COMMIT", "ABORT": "ROLLBACK"}.get(upper[0], upper[0])
+def command_tag(command: str, rowcount: int) -> str:
+    """What PostgreSQL answers to a statement without rows: INSERT 0 3, CREATE INDEX, BEGIN."""
+    return f"{_COUNTED[command]}{rowcount}" if command in _COUNTED and rowcount >= 0 else command
+
+
+def notice_line(notice: str) -> str:
+    """What the session has to say beside the result, with its severity in front."""
+    severity, colon, rest = notice.partition(": ")
+    return f"{severity}:  {rest}" if colon and severity == "WARNING" else f"NOTICE:  {notice}"

@@ -1,8 +1,7 @@
-"""Runs statements on a connection and prints what comes back: the same at the prompt, from a file and from a pipe."""
+"""Runs statements in a session and prints what comes back: the same at the prompt, from a file and from a pipe."""
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import threading
@@ -18,11 +17,8 @@ from instar.cli import output
 from instar.cli.statements import Piece
 
 if TYPE_CHECKING:
-    from instar.dbapi import Connection, Cursor, Row
-
-_LEADING = re.compile(r"(?:\s+|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z]+")
-_BATCH = 10_000  # rows fetched at a time where the output needs no widths
+    from instar.catalog.descriptors import Object
+    from instar.database import Session
 
 
 @dataclass
@@ -36,14 +32,14 @@ class Settings:
 
 
 class Runner:
-    """Runs pieces of text one after the other on one connection."""
+    """Runs statements one after the other in one session."""
 
-    def __init__(self, connection: Connection, settings: Settings) -> None:
-        self.connection = connection
+    def __init__(self, session: Session, settings: Settings) -> None:
+        self._session = session
         self.settings = settings
 
     def run(self, statement: str, place: str = "") -> bool:
-        """Run one statement and print its result or its error; False after an error."""
+        """Run one statement and print its result or its error; False after an error. `place` names where it stands."""
         started = time.perf_counter()
         try:
             with self._interruptible():
@@ -55,7 +51,7 @@ class Runner:
             return False
         except KeyboardInterrupt:
             # A second Ctrl-C, where the statement did not hear the first.
-            print("ERROR:  57014: canceling statement due to user request", file=self.settings.err)
+            print(f"ERROR:  {errors.QUERY_CANCELED}: canceling statement due to user request", file=self.settings.err)
             return False
         if self.settings.timing:
             print(f"Time: {(time.perf_counter() - started) * 1000:.3f} ms", file=self.settings.out)
@@ -63,27 +59,18 @@ class Runner:
         return True
 
     def _execute(self, statement: str) -> None:
-        cursor = self.connection.cursor()
-        try:
-            cursor.execute(statement)
-            self._print_notices()
-            if cursor.description is not None:
-                self._print_rows(cursor)
-            elif self.settings.format in ("table", "expanded"):
-                print(output.command_tag(first_words(statement), cursor.rowcount), file=self.settings.out)
-        finally:
-            cursor.close()
-
-    def _print_rows(self, cursor: Cursor) -> None:
-        columns = [output.Column(each[0], each[1]) for each in cursor.description or ()]
-        write = output.WRITERS[self.settings.format]
-        write(columns, batches(cursor), self.settings.out)
+        result = self._session.execute(statement)
+        self._print_notices()
+        if result.columns is not None:
+            columns = [output.Column(name, type_.kind.value) for name, type_ in result.columns]
+            output.WRITERS[self.settings.format](columns, result.rows, self.settings.out)
+        elif self.settings.format in ("table", "expanded"):
+            print(output.command_tag(result.command, result.rowcount), file=self.settings.out)
 
     def _print_notices(self) -> None:
-        notices = self.connection.notices
-        for notice in notices:
-            print(f"NOTICE:  {notice}", file=self.settings.err)
-        notices.clear()
+        for notice in self._session.notices:
+            print(output.notice_line(notice), file=self.settings.err)
+        self._session.notices.clear()
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -94,7 +81,7 @@ class Runner:
 
         def cancel(number: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.connection.cancel()
+            self._session.cancel()
 
         before = signal.signal(signal.SIGINT, cancel)
         try:
@@ -104,21 +91,18 @@ class Runner:
 
     def prompt_sign(self) -> str:
         """psql's sign of the transaction: nothing outside, * inside, ! where only ROLLBACK is heard."""
-        if self.connection.session.in_failed_transaction:
+        if self._session.failed:
             return "!"
-        return "*" if self.connection.in_transaction else ""
+        return "*" if self._session.in_transaction else ""
 
-
-def batches(cursor: Cursor) -> Iterator[Row]:
-    """All rows, never more than a batch of them in memory."""
-    while rows := cursor.fetchmany(_BATCH):
-        yield from rows
-
-
-def first_words(statement: str) -> list[str]:
-    """The first words of a statement, behind comments: enough of them for its command tag."""
-    rest = statement[_LEADING.match(statement).end() :]  # type: ignore[union-attr]  # matches the empty string too
-    return _WORD.findall(rest[:200])[:6]
+    def objects(self) -> Iterable[Object]:
+        """The tables, views and sequences that the next statement would see."""
+        session = self._session
+        open_ = session.transaction
+        if open_ is not None and (open_.ddl or open_.snapshot is not None):
+            return session.catalog().objects()
+        with session.database.store.read() as reader:
+            return session.database.catalog.at(reader).objects()
 
 
 def run_script(runner: Runner, pieces: Iterable[Piece], name: str, command: Callable[[str], bool]) -> bool:

@@ -93,16 +93,16 @@ class SqlCompleter(Completer):
 
 
 class Shell:
-    """A conversation on one connection until \\q or Ctrl-D."""
+    """A conversation in one session until \\q or Ctrl-D."""
 
-    def __init__(self, runner: Runner, database: str, objects: Callable[[], Iterable[Object]]) -> None:
+    def __init__(self, runner: Runner, database: str) -> None:
         self._runner = runner
         self._database = database
-        self._commands = Commands(runner, objects)
+        self._commands = Commands(runner)
         self._session: PromptSession[str] = PromptSession(
             history=_history(),
             lexer=PygmentsLexer(PostgresLexer),
-            completer=SqlCompleter(objects),
+            completer=SqlCompleter(runner.objects),
             complete_while_typing=False,
             multiline=Condition(self._wants_more),
             prompt_continuation=self._continuation,

@@ -67,8 +67,7 @@ def import_files(connection: Connection, table: str, paths: Sequence[Path], *, c
                 wanted = source.schema
                 connection.execute(create_statement(table, wanted)).close()
             check_names(path, source.schema, wanted, table)
-            reader = pa.RecordBatchReader.from_batches(source.schema, source.batches)
-            rows += connection.insert_arrow(table, reader)
+            rows += connection.insert_arrow(table, plain_reader(source))
         connection.commit()
     return rows
 
@@ -77,6 +76,16 @@ def table_schema(connection: Connection, table: str) -> pa.Schema:
     """The Arrow schema of a table's rows."""
     with connection.execute(f"SELECT * FROM {quoted(table)} LIMIT 0") as cursor:
         return cursor.fetch_arrow_table().schema
+
+
+def plain_reader(source: Source) -> pa.RecordBatchReader:
+    """The batches, uuids as their 16 bytes."""
+    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in source.schema])
+    batches = (
+        pa.RecordBatch.from_arrays([getattr(column, "storage", column) for column in batch.columns], schema=schema)
+        for batch in source.batches
+    )
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def check_names(path: Path, found: pa.Schema, wanted: pa.Schema, table: str) -> None:
@@ -165,9 +174,13 @@ def _reported(path: Path) -> Iterator[None]:
         raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
 
 
+def _plain(type_: Any) -> pa.DataType:
+    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
+
+
 def _csv_type(type_: pa.DataType) -> pa.DataType:
     """What Arrow's CSV reader is asked to make of a column; bytes and uuids come as text and are read here."""
-    return pa.string() if _is_bytes(type_) or isinstance(type_, pa.BaseExtensionType) else type_
+    return pa.string() if _is_bytes(type_) else type_
 
 
 def _is_bytes(type_: pa.DataType) -> bool:
@@ -182,8 +195,6 @@ def _read_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _read_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
     if column.type == type_:
         return column
-    if isinstance(type_, pa.BaseExtensionType):  # a uuid
-        return pa.ExtensionArray.from_storage(type_, _read_column(column, type_.storage_type))
     plain = (None if v is None else v.removeprefix("\\x").replace("-", "") for v in column.to_pylist())
     try:
         return pa.array([None if v is None else bytes.fromhex(v) for v in plain], type_)
@@ -244,7 +255,7 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
     """Write the rows of a query to a file, which is there as a whole or not at all; returns how many."""
     kind = file_format(path)
     with connection.execute(query) as cursor:
-        table = cursor.fetch_arrow_table()
+        table = named_uuids(cursor.fetch_arrow_table())
     unfinished = path.with_name(path.name + ".part")
     try:
         with progress("export", table.num_rows) as advance:
@@ -255,6 +266,14 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
     return table.num_rows
 
 
+def named_uuids(table: pa.Table) -> pa.Table:
+    """The table with its uuids, which travel as 16 bytes and are the only type that does, marked as such."""
+    for i, field in enumerate(table.schema):
+        if field.type == pa.binary(16):
+            table = table.set_column(i, field.name, table.column(i).cast(pa.uuid()))
+    return table
+
+
 def _write_parquet(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
     with pa.parquet.ParquetWriter(path, table.schema, compression="zstd") as writer:
         for batch in table.to_batches(_BATCH_ROWS):
@@ -263,7 +282,7 @@ def _write_parquet(table: pa.Table, path: Path, suffix: str, advance: Advance) -
 
 
 def _write_csv(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
-    schema = pa.schema([pa.field(field.name, _csv_type(field.type)) for field in table.schema])
+    schema = pa.schema([pa.field(field.name, _csv_type(_plain(field.type))) for field in table.schema])
     with ExitStack() as stack:
         stream: pa.NativeFile = stack.enter_context(pa.OSFile(str(path), "wb"))
         if suffix in _COMPRESSION:

@@ -44,7 +44,7 @@ class Database:
 
     @classmethod
     def open(
-        cls, path: str, *, synchronous: str = "full", create: bool = True, clock: Clock | None = None
+        cls, path: str, *, synchronous: str | None = "full", create: bool = True, clock: Clock | None = None
     ) -> Database:
         """The database in directory `path`, opened once per process; ":memory:" is a new one each time."""
         clock = clock or SystemClock()
