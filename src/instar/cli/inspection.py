@@ -1,13 +1,33 @@
-"""What an operator asks: is the database sound, what jobs run."""
+"""What an operator asks: is the database sound, what jobs run, what lies in the store."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
+from instar import errors
+from instar.catalog import system
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Table
 from instar.cli import output
+from instar.encoding.format import format_row
+from instar.store import debug as store_debug
+from instar.store import engine
 
 if TYPE_CHECKING:
+    from instar.database import Database
     from instar.dbapi import Connection, Row
+
+_BATCH = 1_000  # pairs per read, so that no read of the store stays open while somebody looks at the output
+
+PARTS = {
+    "store": engine.PREFIX_STORE,
+    "tables": engine.PREFIX_TABLE,
+    "rowsets": engine.PREFIX_ROWSET,
+    "records": engine.PREFIX_LATEST,
+    "rows": engine.PREFIX_ROW,
+    "log": engine.PREFIX_LOG,
+}
 
 
 def _query(connection: Connection, statement: str) -> tuple[list[output.Column], list[Row]]:
@@ -33,3 +53,62 @@ def jobs(connection: Connection, out: TextIO, *, json: bool) -> None:
         output.write_json(columns, rows, out)
     else:
         output.write_table(columns, rows, out)
+
+
+# --- what lies in the store ------------------------------------------------------------------------------------------
+
+
+def debug(database: Database, parts: list[str], out: TextIO) -> None:
+    """Print the pairs of each part: one of PARTS, or a table's rows and index entries. 42P01 for another name."""
+    with database.store.read() as reader:
+        catalog = database.catalog.at(reader)
+    format_body = body_formatter(database, catalog)
+    for part in parts:
+        for prefix in _prefixes(catalog, part):
+            for key, value in pairs(database, prefix):
+                key_text, value_text = store_debug.describe(key, value, format_body)
+                out.write(f"{key_text}: {value_text}\n")
+
+
+def _prefixes(catalog: CatalogSnapshot, part: str) -> list[bytes]:
+    if part in PARTS:
+        return [PARTS[part]]
+    found = catalog.lookup("public", part)
+    if not isinstance(found, Table):
+        raise errors.error(
+            errors.UNDEFINED_TABLE, f'relation "{part}" does not exist', hint=f"The parts are {', '.join(PARTS)}."
+        )
+    return [engine.rowset_prefix(rowset) for rowset in (found.rowset, *(index.rowset for index in found.indexes))]
+
+
+def pairs(database: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All pairs under a prefix, as they lie there now, a batch at a time."""
+    start, stop = prefix, engine.prefix_end(prefix)
+    while True:
+        with database.store.read() as reader:
+            keys, values = reader.batch(start, stop, _BATCH)
+        yield from zip(keys, values, strict=True)
+        if len(keys) < _BATCH:
+            return
+        start = keys[-1] + b"\0"
+
+
+def body_formatter(database: Database, catalog: CatalogSnapshot) -> Callable[[int, int, bytes], str | None]:
+    """A reader of row bodies for `store.debug.describe`: columns with the names that they have now."""
+    owners = {table.rowset: table for table in catalog.tables()}
+
+    def format_body(rowset: int, layout: int, body: bytes) -> str | None:
+        if rowset == system.DESCRIPTORS:
+            return repr(system.decode_descriptor(body))
+        table = owners.get(rowset)
+        if table is None:
+            return None
+        columns = database.layouts.get(table.id, layout).columns
+        names = {column.id: column.name for column in table.columns}
+        return format_row(
+            body,
+            [type_ for _, type_ in columns],
+            [names.get(column, f"dropped column {column}") for column, _ in columns],
+        )
+
+    return format_body

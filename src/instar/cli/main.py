@@ -126,6 +126,7 @@ def import_(
     create: Annotated[
         bool, typer.Option("--create", help="Make the table, with types inferred from the file.")
     ] = False,
+    synchronous: Synchronous = None,
 ) -> None:
     """Append CSV (with a header) and Parquet files to a table. Columns are matched by name."""
     from instar.cli.transfer import import_files
@@ -176,6 +177,25 @@ def jobs(
 
     with opened(path) as connection:
         inspection.jobs(connection, sys.stdout, json=json)
+
+
+@app.command()
+def debug(
+    path: DatabasePath,
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PART...]",
+            help="store, tables, rowsets, records, rows, log, or the name of a table; all parts if none is named.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Print keys and values as they lie in the store, in words; what cannot be read, in hexadecimal."""
+    from instar.cli import inspection
+
+    with opened(path) as connection:
+        inspection.debug(connection.database, parts or list(inspection.PARTS), sys.stdout)
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
