@@ -1,0 +1,133 @@
+"""Key ranges of about equal numbers of keys, found by looking at a few hundred keys of the tree, never at all of them.
+
+An ordered store does not know the rank of a key, so it is estimated: the density of keys (keys per distance in byte
+space) is sampled at the start of an interval, and the interval that seems to hold most is halved, again and again.
+Halving goes by the keys that are really there, so that common prefixes and gaps cost one step each.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import NamedTuple
+
+from instar.store.engine import Reader
+
+SAMPLE = 32
+# Intervals per range asked for, and at least: the ranges are as even as the intervals are small, and an estimate of the
+# density is no good where the gaps between keys lie nested (digits in text). Each costs a few microseconds.
+INTERVALS = 16
+LEAST_INTERVALS = 512
+# How many bytes after the common prefix count as a position.
+_POSITION_BYTES = 16
+
+
+class Interval(NamedTuple):
+    """A stretch of keys in [start, stop): the first one there, and about how many there are."""
+
+    start: bytes
+    stop: bytes
+    first: bytes
+    last: bytes
+    rows: float
+    exact: bool
+
+
+class Split(NamedTuple):
+    """`ranges` are adjacent and half-open; `rows`: about how many keys they hold together.
+
+    Within a tenth for keys of numbers and uuids; for text only an order of magnitude, or two, above or below.
+    """
+
+    ranges: list[tuple[bytes, bytes]]
+    rows: int
+
+
+def split(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: int) -> Split:
+    """[start, stop) in at most `parts` adjacent ranges of about as many keys each; fewer where keys are few.
+
+    `open_reader` gives a short read of the store; the keys are whole store keys. Work: 3 ms for up to 32
+    parts.
+    """
+    intervals = _intervals(open_reader, start, stop, max(INTERVALS * parts, LEAST_INTERVALS))
+    total = sum(interval.rows for interval in intervals)
+    bounds = [start]
+    passed = 0.0
+    for interval in intervals:
+        # A range begins with the interval whose middle passes the next multiple of a part's share.
+        if passed and passed + interval.rows / 2 >= total * len(bounds) / parts and len(bounds) < parts:
+            bounds.append(interval.first)
+        passed += interval.rows
+    return Split(list(zip(bounds, [*bounds[1:], stop], strict=True)), round(total))
+
+
+def merged(ranges: list[tuple[bytes, bytes]], parts: int) -> list[tuple[bytes, bytes]]:
+    """Adjacent ranges put together until at most `parts` are left."""
+    each = -(-len(ranges) // parts)
+    groups = [ranges[begin : begin + each] for begin in range(0, len(ranges), each)]
+    return [(group[0][0], group[-1][1]) for group in groups]
+
+
+def _intervals(open_reader: Callable[[], Reader], start: bytes, stop: bytes, wanted: int) -> list[Interval]:
+    """About `wanted` intervals in key order that cover every key of [start, stop)."""
+    whole = _measure(open_reader, start, stop)
+    if whole is None:
+        return []
+    breadth = max(4, wanted // 4)  # so many are made whatever the estimates say: they may be wrong at first
+    heap = [(0.0, 0, whole)]
+    done: list[Interval] = []
+    made = 1
+    while heap and len(heap) + len(done) < wanted:
+        _, _, interval = heapq.heappop(heap)
+        halves = [] if interval.exact else _halve(open_reader, interval)
+        if not halves:
+            done.append(interval)
+            continue
+        for half in halves:
+            size = -half.rows if made > breadth else -_span(half)
+            heapq.heappush(heap, (size, made, half))
+            made += 1
+    return sorted([*done, *(interval for _, _, interval in heap)], key=lambda interval: interval.first)
+
+
+def _span(interval: Interval) -> float:
+    """How much of the byte space an interval covers, compared with others of the same tree."""
+    return float(_position(interval.last, 0) - _position(interval.first, 0))
+
+
+def _halve(open_reader: Callable[[], Reader], interval: Interval) -> list[Interval]:
+    shared = _shared_prefix(interval.first, interval.last)
+    middle = (_position(interval.first, shared) + _position(interval.last, shared) + 1) // 2
+    key = interval.first[:shared] + middle.to_bytes(_POSITION_BYTES, "big").rstrip(b"\x00")
+    if not interval.first < key <= interval.last:
+        return []
+    halves = (_measure(open_reader, interval.start, key), _measure(open_reader, key, interval.stop))
+    return [half for half in halves if half is not None]
+
+
+def _measure(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Interval | None:
+    with open_reader() as reader:
+        keys, _ = reader.batch(start, stop, SAMPLE)
+        if not keys:
+            return None
+        if len(keys) < SAMPLE:
+            return Interval(start, stop, keys[0], keys[-1], len(keys), True)
+        last, _ = next(iter(reader.scan(start, stop, reverse=True)))
+    shared = _shared_prefix(keys[0], last)
+    origin = _position(keys[0], shared)
+    sampled = _position(keys[-1], shared) - origin
+    rows = (SAMPLE - 1) * (_position(last, shared) - origin) / max(sampled, 1) + 1
+    return Interval(start, stop, keys[0], last, max(rows, SAMPLE), False)
+
+
+def _position(key: bytes, skip: int) -> int:
+    """Where a key lies in the space of keys that share its first `skip` bytes."""
+    return int.from_bytes(key[skip : skip + _POSITION_BYTES].ljust(_POSITION_BYTES, b"\x00"), "big")
+
+
+def _shared_prefix(one: bytes, other: bytes) -> int:
+    length = min(len(one), len(other))
+    for position in range(length):
+        if one[position] != other[position]:
+            return position
+    return length

@@ -1,0 +1,194 @@
+"""The one Spark session of a process: found, started, kept warm, stopped.
+
+Starting Spark takes about five to seven seconds (a JVM, then the first Python worker), so the session belongs in the
+background worker, is started when the first large piece of work comes, and stays. Nothing in a foreground path imports
+this module's Spark.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from instar import errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MINIMUM_JAVA = 17
+DEFAULT_MASTER = "local[*]"
+DEFAULT_MEMORY = "1g"
+
+# A task is tried again if its Python worker dies; local mode would give up at once.
+TASK_ATTEMPTS = 4
+_LOCAL_MASTER = re.compile(r"local(\[([0-9]+|\*)\])?")
+
+_LOGGING = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+_lock = threading.Lock()
+_session: SparkSession | None = None
+
+
+def spark_session(master: str = DEFAULT_MASTER, memory: str = DEFAULT_MEMORY) -> SparkSession:
+    """The process's Spark session, started by the first call; later calls get the same one, whatever they ask for.
+
+    `master` is Spark's master URL, `memory` the driver's heap in Spark's notation. 55000 if there is no Java that
+    Spark runs on, 58030 if Spark does not start.
+    """
+    global _session
+    with _lock:
+        if _session is None:
+            _session = _start(master, memory)
+        return _session
+
+
+def stop_session() -> None:
+    """Stop the process's session if it has one, its JVM included."""
+    global _session
+    with _lock:
+        session, _session = _session, None
+    if session is None:
+        return
+    gateway: Any = session.sparkContext._gateway  # the JVM has no public handle
+    session.stop()
+    gateway.shutdown()
+    if gateway.proc is not None:
+        gateway.proc.stdin.close()  # what the JVM waits for to end itself
+        gateway.proc.wait()
+    from pyspark import SparkContext
+
+    SparkContext._gateway = None  # else a later session would talk to the JVM that is gone
+    SparkContext._jvm = None
+
+
+def java_home() -> Path:
+    """The home of a Java that Spark runs on: $JAVA_HOME, the `java` on the path, else the newest under /usr/lib/jvm.
+
+    55000 if there is none of version 17 or newer.
+    """
+    seen: list[str] = []
+    for home in _candidates():
+        version = java_version(home)
+        if version is not None and version >= MINIMUM_JAVA:
+            return home
+        seen.append(f"{home} ({'no Java' if version is None else f'Java {version}'})")
+    raise errors.error(
+        errors.OBJECT_NOT_READY,
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and there is none",
+        detail=f"Looked at: {', '.join(seen)}." if seen else "JAVA_HOME is not set and java is not on the path.",
+        hint="Install one (Debian and Ubuntu: apt install openjdk-17-jre-headless) or point JAVA_HOME to it.",
+    )
+
+
+def java_version(home: Path) -> int | None:
+    """The feature version (17 of 17.0.15) of the Java under `home`, read from its release file; None if unknown."""
+    if not (home / "bin" / "java").exists():
+        return None
+    try:
+        release = (home / "release").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(?:1\.)?([0-9]+)', release, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _candidates() -> Iterator[Path]:
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        yield Path(named)
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    installed = [home for home in Path("/usr/lib/jvm").glob("*") if java_version(home) is not None]
+    # Of several, the oldest that will do: it is the one that Spark has been tested on the longest.
+    yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
+
+
+def _start(master: str, memory: str) -> SparkSession:
+    home = java_home()
+    scratch = Path(tempfile.mkdtemp(prefix="instar-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    configuration = SparkConf(loadDefaults=False).setMaster(_with_retries(master)).setAppName("instar")
+    configuration.setAll(list(settings(scratch, memory).items()))
+    log = scratch / "spark.log"
+    try:
+        # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
+        with log.open("wb") as output:
+            launch: Any = launch_gateway  # has no types
+            gateway = launch(configuration, {"stdout": output, "stderr": output})
+        context = SparkContext(conf=configuration, gateway=gateway)
+    except PySparkException as problem:
+        tail = log.read_text(errors="replace")[-2000:].strip()
+        raise errors.error(
+            errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
+        ) from problem
+    session = SparkSession(context)
+    from instar.pipeline.datasource import InstarDataSource  # needs pyspark
+
+    session.dataSource.register(InstarDataSource)
+    return session
+
+
+def _with_retries(master: str) -> str:
+    """Local mode tries a task once unless the master says otherwise; elsewhere spark.task.maxFailures does."""
+    found = _LOCAL_MASTER.fullmatch(master)
+    return f"local[{found.group(2) or 1},{TASK_ATTEMPTS}]" if found else master
+
+
+def settings(scratch: Path, memory: str) -> dict[str, str]:
+    """Spark's configuration: everything that it writes lies under `scratch`, and it talks to this host only."""
+    logging = scratch / "log4j2.properties"
+    logging.write_text(_LOGGING, encoding="utf-8")
+    source = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return {
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": (
+            f"-Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
+        ),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
+        # Executors import instar from where this process has it.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join([source, inherited]) if inherited else source,
+        "spark.python.worker.reuse": "true",
+        "spark.python.worker.faulthandler.enabled": "false",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        # Partitions are key ranges that were chosen for a reason; nobody may merge them.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+    }

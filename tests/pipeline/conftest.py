@@ -1,0 +1,27 @@
+"""One Spark session for the whole directory: starting it takes longer than all that the tests do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from instar.pipeline.session import spark_session, stop_session
+from pipeline.small_database import SmallDatabase
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Instar's own Spark session, with two tasks at a time."""
+    yield spark_session("local[2]", "512m")
+    stop_session()
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[SmallDatabase]:
+    """An empty database."""
+    made = SmallDatabase(tmp_path / "store")
+    yield made
+    made.close()
