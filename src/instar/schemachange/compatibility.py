@@ -1,0 +1,127 @@
+"""Compatibility of a transaction with the steps that came between what it meant (I) and what it commits under (e).
+
+Small validators vote on each direct step, by kind of step and by what the transaction did with the table (IEP-110);
+one veto means 40001 naming the step. Steps of paths need no vote, since writes are derived anew under e.
+
+IEP-110 vetoes two kinds of step that are compatible here. RENAME TABLE: transactions name tables by id (rule 25).
+SET and DROP DEFAULT: a default is evaluated by the statement, under the statement's own snapshot, so what it wrote has
+the same meaning under the new default; no reader can tell it from a row that was written before the change.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Step, StepKind, Table
+from instar.schemachange.stages import KEPT_STEPS
+
+
+class Vote(enum.Enum):
+    """What a validator says of one step."""
+
+    COMPATIBLE = "compatible"
+    INCOMPATIBLE = "incompatible"
+    DONT_CARE = "don't care"
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What the transaction did with one table. `columns`: those it set (None: whole rows were inserted or deleted)."""
+
+    wrote: bool
+    columns: frozenset[int] | None = None
+
+
+Validator = Callable[[Step, Usage], Vote]
+
+# Forward compatible whatever the transaction did: a row of the older version reads the same under the newer one.
+FORWARD_COMPATIBLE = frozenset(
+    {
+        StepKind.CREATE_TABLE,
+        StepKind.ADD_COLUMN,
+        StepKind.RENAME_COLUMN,
+        StepKind.RENAME_TABLE,
+        StepKind.SET_DEFAULT,
+        StepKind.DROP_DEFAULT,
+        StepKind.DROP_NOT_NULL,
+        StepKind.WIDEN_TYPE,
+    }
+)
+
+
+def forward_compatible(step: Step, usage: Usage) -> Vote:
+    """Steps after which what was written still says the same."""
+    return Vote.COMPATIBLE if step.kind in FORWARD_COMPATIBLE else Vote.DONT_CARE
+
+
+def derived_anew(step: Step, usage: Usage) -> Vote:
+    """Steps of paths: entries, checks and probes are made under e, whatever the statement saw."""
+    return Vote.COMPATIBLE if step.kind is StepKind.ELEMENT_STATE else Vote.DONT_CARE
+
+
+def readers_only(step: Step, usage: Usage) -> Vote:
+    """A snapshot reads what it always read; only writes can lose their meaning."""
+    return Vote.DONT_CARE if usage.wrote else Vote.COMPATIBLE
+
+
+def dropped_column(step: Step, usage: Usage) -> Vote:
+    """A row written with the column would be read with less in it than the writer put there (IEP-110, point 2)."""
+    return Vote.INCOMPATIBLE if step.kind is StepKind.DROP_COLUMN and usage.wrote else Vote.DONT_CARE
+
+
+def required_column(step: Step, usage: Usage) -> Vote:
+    """A new row from before has no value for a column that must have one."""
+    return Vote.INCOMPATIBLE if step.kind is StepKind.ADD_REQUIRED_COLUMN and usage.wrote else Vote.DONT_CARE
+
+
+def vanished_rows(step: Step, usage: Usage) -> Vote:
+    """The rows or the table that the writes were made on are gone."""
+    gone = step.kind in {StepKind.TRUNCATE, StepKind.DROP_TABLE}
+    return Vote.INCOMPATIBLE if gone and usage.wrote else Vote.DONT_CARE
+
+
+VALIDATORS: tuple[Validator, ...] = (
+    forward_compatible, derived_anew, readers_only, dropped_column, required_column, vanished_rows
+)  # fmt: skip
+
+
+def verdict(step: Step, usage: Usage) -> Vote:
+    """One veto decides; a step that nobody calls compatible is not."""
+    votes = {validator(step, usage) for validator in VALIDATORS}
+    if Vote.INCOMPATIBLE in votes or Vote.COMPATIBLE not in votes:
+        return Vote.INCOMPATIBLE
+    return Vote.COMPATIBLE
+
+
+def first_veto(steps: Iterable[Step], usage: Usage) -> Step | None:
+    """The first step that the transaction cannot cross, or None."""
+    return next((step for step in steps if verdict(step, usage) is Vote.INCOMPATIBLE), None)
+
+
+def require_compatible(table: Table, version: int, usage: Usage) -> None:
+    """40001 naming the change if what was done under `version` of the table (I) has no meaning under `table` (e).
+
+    `version` may be so old that its steps are no longer listed: then nobody can vouch for what was written.
+    """
+    if usage.wrote and _forgotten(table, version):
+        raise errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'table "{table.name}" was changed too often since this transaction wrote to it',
+            hint="Retry the transaction.",
+        )
+    veto = first_veto((step for step in table.steps if step.version > version), usage)
+    if veto is not None:
+        raise errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'table "{table.name}" was changed by a concurrent {veto.kind.value}',
+            detail=f"The change was: {veto.statement}" if veto.statement else None,
+            hint="Retry the transaction.",
+        )
+
+
+def _forgotten(table: Table, version: int) -> bool:
+    """Whether steps after `version` may have been left out of the table's list."""
+    return len(table.steps) >= KEPT_STEPS and table.steps[0].version > version + 1

@@ -1,0 +1,237 @@
+"""What adds: tables, columns, constraints and indexes, with PostgreSQL's checks and generated names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listing
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import (
+    Check,
+    Column,
+    Index,
+    IndexColumn,
+    Layout,
+    State,
+    Step,
+    StepKind,
+    Table,
+)
+from instar.encoding.keys import key_tag
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import Draft, constraint_names
+from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.foreign_keys import add_foreign_key
+from instar.schemachange.sequences import create_owned
+from instar.types import BIGINT, INTEGERS
+
+FIRST_LAYOUT = 1
+ROW_ID = "rowid"  # name of the hidden column of a table without a primary key; never found by name
+
+
+def create_table(draft: Draft, wanted: want.CreateTable) -> None:
+    """CREATE TABLE: one direct step; its constraints are public from the start, since nobody can have rows in it."""
+    draft.require_free(wanted.name)
+    table_id = draft.ids.new_id()
+    columns = tuple(_column(draft, table_id, wanted.name, number, new) for number, new in enumerate(wanted.columns, 1))
+    _require_distinct(wanted.name, columns)
+    if wanted.primary_key is None:
+        columns = (*columns, _row_id(draft, len(columns) + 1))
+        key: tuple[int, ...] = (columns[-1].id,)
+    else:
+        columns, key = _primary_key(wanted, columns)
+    key_name = wanted.primary_key_name or draft.relation_name(wanted.name, (), "pkey")
+    if wanted.primary_key_name is not None:
+        draft.require_free(wanted.primary_key_name)
+    draft.create(
+        Table(
+            id=table_id,
+            name=wanted.name,
+            version=1,
+            columns=columns,
+            primary_key=key,
+            primary_key_name=key_name,
+            rowset=draft.ids.new_rowset(table_id),
+            layout=Layout(FIRST_LAYOUT, tuple((column.id, column.type) for column in columns)),
+            oldest_layout=FIRST_LAYOUT,
+            steps=(Step(version=1, kind=StepKind.CREATE_TABLE, statement=draft.statement),),
+            next_id=len(columns) + 1,
+        )
+    )
+    _freeze_defaults(draft, table_id, wanted.columns)
+    # Unique keys first: a foreign key of the table to itself may refer to one.
+    for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
+        add_constraint(draft, table_id, constraint)
+
+
+def _column(draft: Draft, table_id: int, table_name: str, number: int, new: want.NewColumn) -> Column:
+    if new.identity is not None and new.type.kind not in INTEGERS:
+        raise errors.error(errors.INVALID_PARAMETER, "identity column type must be smallint, integer, or bigint")
+    sequence = None
+    if new.sequence is not None:
+        sequence = create_owned(draft, table_id, table_name, number, new)
+    return Column(
+        id=number,
+        name=new.name,
+        type=new.type,
+        nullable=new.nullable and new.identity is None,
+        identity=new.identity,
+        sequence=sequence,
+    )
+
+
+def _row_id(draft: Draft, number: int) -> Column:
+    """The hidden key; its values come from a sequence that has an id but no name and no descriptor."""
+    return Column(id=number, name=ROW_ID, type=BIGINT, nullable=False, sequence=draft.ids.new_id(), hidden=True)
+
+
+def _require_distinct(table: str, columns: Listing[Column]) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column.name in seen:
+            raise errors.error(errors.DUPLICATE_COLUMN, f'column "{column.name}" specified more than once')
+        seen.add(column.name)
+
+
+def _primary_key(wanted: want.CreateTable, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], tuple[int, ...]]:
+    """The columns with the key's made NOT NULL, and the key."""
+    by_name = {column.name: column for column in columns}
+    ids = key_columns(by_name, wanted.primary_key or (), "primary key constraint")
+    made = tuple(msgspec.structs.replace(column, nullable=False) if column.id in ids else column for column in columns)
+    return made, ids
+
+
+def key_columns(by_name: dict[str, Column], names: Listing[str], what: str) -> tuple[int, ...]:
+    """The ids of a key's columns: they exist (42703), none twice (42701), all of types that can be keys (0A000)."""
+    ids: list[int] = []
+    for name in names:
+        column = by_name.get(name)
+        if column is None or column.hidden:
+            raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" named in key does not exist')
+        if column.id in ids:
+            raise errors.error(errors.DUPLICATE_COLUMN, f'column "{name}" appears twice in {what}')
+        key_tag(column.type.kind)
+        ids.append(column.id)
+    return tuple(ids)
+
+
+def _freeze_defaults(draft: Draft, table_id: int, columns: Listing[want.NewColumn]) -> None:
+    table = draft.table(table_id)
+    defaults = {new.name: new.default.freeze(table).text for new in columns if new.default is not None}
+    if defaults:
+        made = tuple(
+            msgspec.structs.replace(column, default=defaults.get(column.name)) if column.name in defaults else column
+            for column in table.columns
+        )
+        draft.edit(table_id, columns=made)
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def add_column(draft: Draft, wanted: want.AddColumn) -> None:
+    """ADD COLUMN: one direct step. Rows that are there have the default's value of now, frozen (thesis §3.1)."""
+    table = draft.find(Table, wanted.table)
+    new = wanted.column
+    if any(column.name == new.name and not column.hidden for column in table.columns):
+        raise errors.error(errors.DUPLICATE_COLUMN, f'column "{new.name}" of relation "{table.name}" already exists')
+    per_row = new.sequence is not None or (new.default is not None and new.default.volatile)
+    if per_row and not draft.has_no_rows(table):
+        what = "an identity or serial column" if new.sequence is not None else "a column with a volatile default"
+        raise errors.unsupported(f'adding {what} to table "{table.name}", which has rows,')
+    missing = new.default.value if new.default is not None and not per_row else None
+    required = not new.nullable or new.identity is not None
+    if required and missing is None and not draft.has_no_rows(table):
+        raise errors.error(
+            errors.NOT_NULL_VIOLATION, f'column "{new.name}" of relation "{table.name}" contains null values'
+        )
+    number = table.next_id
+    column = msgspec.structs.replace(_column(draft, table.id, table.name, number, new), missing=missing)
+    kind = StepKind.ADD_REQUIRED_COLUMN if per_row or (required and missing is None) else StepKind.ADD_COLUMN
+    layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)))
+    table = draft.edit(table.id, (kind, (number,)), columns=(*table.columns, column), layout=layout, next_id=number + 1)
+    _freeze_defaults(draft, table.id, [new])
+    for constraint in wanted.constraints:
+        add_constraint(draft, table.id, constraint)
+
+
+# --- constraints and indexes -----------------------------------------------------------------------------------------
+
+
+def alter_add_constraint(draft: Draft, wanted: want.AddConstraint) -> None:
+    """ALTER TABLE ... ADD CONSTRAINT."""
+    add_constraint(draft, draft.find(Table, wanted.table).id, wanted.constraint)
+
+
+def add_constraint(draft: Draft, table_id: int, constraint: want.Constraint) -> None:
+    """A constraint of a table. UNIQUE is built like any index; the others collapse, or are not supported yet."""
+    if isinstance(constraint, want.Unique):
+        columns = [(name, False) for name in constraint.columns]
+        add_index(draft, table_id, columns, constraint.name, unique=True, constraint=True)
+    elif isinstance(constraint, want.Check):
+        _add_check(draft, table_id, constraint)
+    else:
+        add_foreign_key(draft, table_id, constraint)
+
+
+def create_index(draft: Draft, wanted: want.CreateIndex) -> None:
+    """CREATE INDEX: by its path, or collapsed where nobody can have rows."""
+    table = draft.find(Table, wanted.table)
+    add_index(draft, table.id, wanted.columns, wanted.name, unique=wanted.unique, constraint=False)
+
+
+def add_index(
+    draft: Draft,
+    table_id: int,
+    columns: Listing[tuple[str, bool]],
+    name: str | None,
+    *,
+    unique: bool,
+    constraint: bool,
+) -> Index:
+    """A new index in the state that its path begins with; `columns` are (name, descending)."""
+    table = draft.table(table_id)
+    by_name = {column.name: column for column in table.columns}
+    what = "unique constraint" if constraint else "index"
+    ids = key_columns(by_name, [column for column, _ in columns], what)
+    if name is None:
+        label = "key" if constraint else "idx"
+        name = draft.relation_name(table.name, [column for column, _ in columns], label)
+    else:
+        draft.require_free(name)
+    index = Index(
+        id=table.next_id,
+        name=name,
+        columns=tuple(IndexColumn(column, way[1]) for column, way in zip(ids, columns, strict=True)),
+        unique=unique,
+        constraint=constraint,
+        rowset=draft.ids.new_rowset(table.id),
+        state=draft.new_state(table),
+    )
+    put_index(draft, table, index)
+    return index
+
+
+def put_index(draft: Draft, table: Table, index: Index) -> None:
+    """Add an index whose id is the table's next one; if it is not public at once, a job takes it there."""
+    draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
+    if index.state is not State.PUBLIC:
+        element = Element(ElementKind.INDEX, table.id, index.id)
+        draft.schedule(element, Phase.DELETE_ONLY, draft.facts.estimated_rows(table))
+
+
+def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
+    table = draft.table(table_id)
+    if not draft.has_no_rows(table):
+        raise errors.unsupported(f'adding a check constraint to table "{table.name}", which has rows,')
+    frozen = wanted.freeze(table)
+    names = [column.name for column in table.columns if column.id in frozen.columns]
+    name = wanted.name
+    if name is None:
+        # As in PostgreSQL, the name says the column only where there is just one.
+        name = draft.constraint_name(table, names if len(names) == 1 else (), "check")
+    elif name in constraint_names(table):
+        raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
+    check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
+    draft.edit(table_id, (StepKind.ELEMENT_STATE, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)

@@ -1,0 +1,258 @@
+"""The draft of one statement: the descriptors as its actions leave them, on top of what the session sees.
+
+Each action sees what the ones before it did (`ALTER TABLE t ADD a int, ADD CHECK (a > 0)`); however many there are, a
+table gets one new version per statement. Nothing is written: `publication` says what the transaction has to publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
+from instar.schemachange import rules
+from instar.schemachange.elements import Element, Phase, moving, name_of
+from instar.schemachange.naming import generated_name
+from instar.schemachange.stages import Publication, new_version, publish
+
+Kind = TypeVar("Kind", Table, View, Sequence)
+
+_NOUNS: dict[type[Object], str] = {Table: "table", View: "view", Sequence: "sequence"}
+_MISSING = {**_NOUNS, Sequence: "relation"}
+
+
+class Ids(Protocol):
+    """Where ids come from; they are never reused. A catalog change is one."""
+
+    def new_id(self) -> int: ...
+
+    def new_rowset(self, owner: int) -> int: ...
+
+    def is_new(self, object_id: int) -> bool:
+        """Whether the object was created by this very transaction, so that nobody else can have written to it."""
+        ...
+
+
+class Facts(Protocol):
+    """What planning must know of the data."""
+
+    def stored_empty(self, table: Table) -> bool:
+        """Whether no committed row of the table exists now."""
+        ...
+
+    def has_buffered(self, table: Table) -> bool:
+        """Whether the transaction itself has buffered rows of the table."""
+        ...
+
+    def estimated_rows(self, table: Table) -> int:
+        """About how many rows the table has."""
+        ...
+
+
+class Scheduled(msgspec.Struct, frozen=True):
+    """An element on its path: where it stands and where it goes; `rows` is an estimate of the work."""
+
+    element: Element
+    start: Phase
+    goal: Phase
+    rows: int
+
+
+class Draft:
+    """The working copy of one statement."""
+
+    def __init__(self, view: CatalogSnapshot, ids: Ids, facts: Facts, statement: str) -> None:
+        self.view = view
+        self.ids = ids
+        self.facts = facts
+        self.statement = statement
+        self.notices: list[str] = []
+        self.scheduled: list[Scheduled] = []
+        self._before: dict[int, Object | None] = {}  # None: created by this statement
+        self._created: set[int] = set()
+        self._dropped: dict[int, Object] = {}
+        self._freed: list[int] = []
+        self._still_empty: dict[int, None] = {}
+        self._restarts: dict[int, int] = {}
+
+    # --- looking up --------------------------------------------------------------------------------------------------
+
+    def find(self, kind: type[Kind], name: str) -> Kind:
+        """The object of that name; 42P01 if there is none, 42809 if it is of another kind."""
+        found = self.view.lookup("public", name)
+        if found is None:
+            raise errors.error(errors.UNDEFINED_TABLE, f'{_MISSING[kind]} "{name}" does not exist')
+        if not isinstance(found, kind):
+            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a {_NOUNS[kind]}')
+        return found
+
+    def table(self, table_id: int) -> Table:
+        """The table as the draft has it now."""
+        return self.view.table(table_id)
+
+    def column(self, table: Table, name: str) -> Column:
+        """42703 if the table has no such column."""
+        for found in table.columns:
+            if found.name == name and not found.hidden:
+                return found
+        raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
+
+    def find_index(self, name: str) -> tuple[Table, Index] | None:
+        """The index of that name and its table."""
+        for table in self.view.tables():
+            for index in table.indexes:
+                if index.name == name:
+                    return table, index
+        return None
+
+    def name_taken(self, name: str) -> bool:
+        """Whether a relation has this name: table, view, sequence, index or primary key."""
+        if self.view.lookup("public", name) is not None:
+            return True
+        return any(
+            name == table.primary_key_name or any(name == index.name for index in table.indexes)
+            for table in self.view.tables()
+        )
+
+    def require_free(self, name: str) -> None:
+        """42P07 if a relation has this name."""
+        if self.name_taken(name):
+            raise errors.error(errors.DUPLICATE_TABLE, f'relation "{name}" already exists')
+
+    def relation_name(self, table: str, columns: Iterable[str], label: str) -> str:
+        """A generated name that no relation has."""
+        return generated_name(table, tuple(columns), label, self.name_taken)
+
+    def constraint_name(self, table: Table, columns: Iterable[str], label: str) -> str:
+        """A generated name that no constraint of the table has."""
+        taken = constraint_names(table)
+        return generated_name(table.name, tuple(columns), label, taken.__contains__)
+
+    # --- facts -------------------------------------------------------------------------------------------------------
+
+    def collapses(self, table: Table) -> bool:
+        """Whether the paths of new elements of `table` collapse into one step: nobody else can have rows in it.
+
+        A table of this very transaction is known to nobody; one that was found empty must be so still at the commit.
+        """
+        if self.ids.is_new(table.id) or table.id in self._created:
+            return True
+        if table.id not in self._still_empty:
+            if not self.facts.stored_empty(table):
+                return False
+            self._still_empty[table.id] = None
+        return True
+
+    def has_no_rows(self, table: Table) -> bool:
+        """Whether no row of the table needs a value for a new column, this transaction's own included."""
+        return not self.facts.has_buffered(table) and self.collapses(table)
+
+    def require_settled(self, table: Table) -> None:
+        """55006 while a job moves an element of the table: one change at a time."""
+        for element in moving(table):
+            raise errors.error(
+                errors.OBJECT_IN_USE,
+                f'table "{table.name}" is being changed: {name_of(table, element)} is not complete',
+                hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB).",
+            )
+
+    # --- changing ----------------------------------------------------------------------------------------------------
+
+    def create(self, new: Object) -> None:
+        """Add an object whose name has been found free."""
+        self._before[new.id] = None
+        self._created.add(new.id)
+        self.view = self.view.changed([new], [])
+
+    def replace(self, new: View | Sequence) -> None:
+        """Put a view or sequence, one version on, in the place of the old one."""
+        old = self._remember(new.id)
+        version = 1 if old is None else old.version + 1
+        self.view = self.view.changed([msgspec.structs.replace(new, version=version)], [])
+
+    def edit(self, table_id: int, *steps: tuple[StepKind, tuple[int, ...]], **fields: object) -> Table:
+        """Change fields of a table; `steps` are what the validators will vote on: (kind, column or element ids)."""
+        table = self.table(table_id)
+        old = self._remember(table_id)
+        first = old is not None and table.version == old.version
+        version = table.version + 1 if first else table.version
+        new_steps = [
+            Step(version=version, kind=kind, columns=columns, statement=self.statement) for kind, columns in steps
+        ]
+        edited = new_version(table, new_steps, **fields)
+        if not first:
+            edited = msgspec.structs.replace(edited, version=version)
+        self.view = self.view.changed([edited], [])
+        return edited
+
+    def drop(self, old: Object) -> None:
+        """Take an object out, with the rowsets of a table."""
+        before = self._remember(old.id)
+        if before is not None:
+            self._dropped[old.id] = before
+        else:
+            self._before.pop(old.id, None)
+        if isinstance(old, Table):
+            self.free(rules.rowsets(old))
+        self.view = self.view.changed([], [old.id])
+
+    def free(self, rowsets: Iterable[int]) -> None:
+        """These rowsets are dead once the statement has committed (rule 22)."""
+        self._freed.extend(sorted(rowsets))
+
+    def touch(self, needed: Object) -> None:
+        """Give an object that something new depends on a version of its own.
+
+        A precondition that it is unchanged would not do: whoever drops it next would not notice the newcomer.
+        """
+        if isinstance(needed, Table):
+            self.edit(needed.id)
+        else:
+            self.replace(needed)
+
+    def restart(self, sequence: int, value: int) -> None:
+        """The sequence's next value, outside MVCC."""
+        self._restarts[sequence] = value
+
+    def schedule(self, element: Element, start: Phase, rows: int) -> None:
+        """The element, put at `start` by this statement, goes on to public by its path."""
+        self.scheduled.append(Scheduled(element, start, Phase.PUBLIC, rows))
+
+    def new_state(self, table: Table) -> State:
+        """The state in which a new index of `table` begins."""
+        return State.PUBLIC if self.collapses(table) else State.DELETE_ONLY
+
+    def publication(self) -> Publication:
+        """What the transaction publishes."""
+        published = []
+        for object_id, before in self._before.items():
+            after = self.view.by_id(object_id)
+            if after is not None:
+                published.append(publish(before, after))
+        return Publication(
+            tuple(published),
+            tuple(self._dropped.values()),
+            tuple(self._freed),
+            tuple(table for table in self._still_empty if table not in self._dropped),
+            tuple(self._restarts.items()),
+        )
+
+    def _remember(self, object_id: int) -> Object | None:
+        """The object as the statement found it; None if the statement created it."""
+        if object_id not in self._before:
+            self._before[object_id] = self.view.by_id(object_id)
+        return self._before[object_id]
+
+
+def constraint_names(table: Table) -> set[str]:
+    """The names of all constraints of a table."""
+    return {
+        table.primary_key_name,
+        *(index.name for index in table.indexes if index.constraint),
+        *(check.name for check in table.checks),
+        *(foreign_key.name for foreign_key in table.foreign_keys),
+    }

@@ -1,0 +1,106 @@
+"""Schema elements: what can change, and which state each is in (F1 §3.1).
+
+An element is named by kind, table and id, never by name. Its state is read off the table's descriptor; an element that
+the descriptor does not list is absent. A lock (DESIGN: optimistic locks) and a materialized view would be further
+kinds: an element needs a state in the descriptor, a path in states.py, and what its step does in stages.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+import msgspec
+
+from instar.catalog.descriptors import State, StepKind, Table
+
+
+class ElementKind(enum.Enum):
+    """The kinds of elements that live inside a table and move through states."""
+
+    COLUMN = "column"
+    INDEX = "index"
+    CHECK = "check constraint"
+    FOREIGN_KEY = "foreign key"
+
+
+class Phase(enum.Enum):
+    """A state of an element, absence included; the value is how it is printed."""
+
+    ABSENT = "absent"
+    DELETE_ONLY = "delete-only"
+    WRITE_ONLY = "write-only"
+    PUBLIC = "public"
+
+
+_PHASES = {
+    State.DELETE_ONLY: Phase.DELETE_ONLY,
+    State.WRITE_ONLY: Phase.WRITE_ONLY,
+    State.PUBLIC: Phase.PUBLIC,
+}
+_STATES = {phase: state for state, phase in _PHASES.items()}
+
+
+def state_in(phase: Phase) -> State:
+    """The descriptor's state of a phase other than ABSENT."""
+    return _STATES[phase]
+
+
+class Element(msgspec.Struct, frozen=True, array_like=True):
+    """One element. Ids of columns, indexes and constraints of one table share a number space and are never reused."""
+
+    kind: ElementKind
+    table: int
+    id: int
+
+
+def phases(table: Table | None) -> dict[Element, Phase]:
+    """The phase of every element of a table; what is not in the result is absent."""
+    if table is None:
+        return {}
+    return {element: _PHASES[state] for element, state in _states(table)}
+
+
+def phase_of(table: Table | None, element: Element) -> Phase:
+    """The phase of one element at one version of its table."""
+    return phases(table).get(element, Phase.ABSENT)
+
+
+def _states(table: Table) -> Iterator[tuple[Element, State]]:
+    for column in table.columns:
+        yield Element(ElementKind.COLUMN, table.id, column.id), column.state
+    for index in table.indexes:
+        yield Element(ElementKind.INDEX, table.id, index.id), index.state
+    for check in table.checks:
+        yield Element(ElementKind.CHECK, table.id, check.id), check.state
+    for foreign_key in table.foreign_keys:
+        yield Element(ElementKind.FOREIGN_KEY, table.id, foreign_key.id), foreign_key.state
+
+
+def entered(table: Table, element: int) -> int:
+    """The version at which the element of this id entered the state that it has at `table.version`.
+
+    Steps of paths bear the ids of the elements that they moved. If no step that is still listed moved it, the answer
+    is the oldest version that is listed: later than the truth, and a floor that is too high is always safe.
+    """
+    for step in reversed(table.steps):
+        if step.kind is StepKind.ELEMENT_STATE and element in step.columns:
+            return step.version
+    return table.steps[0].version if table.steps else table.version
+
+
+def name_of(table: Table, element: Element) -> str:
+    """The element's name for people: `index "t_a_idx"`; its id if the descriptor does not list it."""
+    names = {
+        listed.id: listed.name
+        for group in (table.columns, table.indexes, table.checks, table.foreign_keys)
+        for listed in group
+    }
+    if element.id in names:
+        return f'{element.kind.value} "{names[element.id]}"'
+    return f"{element.kind.value} {element.id}"
+
+
+def moving(table: Table) -> list[Element]:
+    """The elements of a table that a job is moving: those in a state between absent and public."""
+    return [element for element, phase in phases(table).items() if phase is not Phase.PUBLIC]

@@ -1,0 +1,274 @@
+"""The executor: takes a job through its stages, from wherever a crash left it, forward or back.
+
+Each stage is one store commit: descriptors, floors, rowsets and the job's record together, under the job's claim (rule
+9). The work of a stage begins when that commit stands. So the record alone says where a job is: the work of the last
+published stage is done again from its checkpoints, which is idempotent, and then the next stage follows.
+
+With leases of zero nobody has to be waited for: a committer who has not seen a stage is turned back by the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from instar import errors
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table
+from instar.catalog.ids import IdAllocator
+from instar.clock import Clock
+from instar.schemachange import planner
+from instar.schemachange.elements import Phase, phase_of
+from instar.schemachange.jobs import (
+    LEASE_SECONDS,
+    Held,
+    Job,
+    Jobs,
+    JobState,
+    Problem,
+    encode_job,
+    job_key,
+    problem_of,
+)
+from instar.schemachange.reorganize import Backfill, Reorganizer
+from instar.schemachange.stages import Publication, Stage, Superseded, advance
+from instar.store.engine import (
+    ClaimLost,
+    Commit,
+    PreconditionFailed,
+    Reader,
+    StaleRow,
+    StaleSchema,
+    Store,
+    ValueUnchanged,
+)
+
+# How often a worker looks whether its job is to be paused or cancelled.
+_PULSE_SECONDS = 0.1
+
+
+class _Interrupted(Exception):
+    """The job's record asks for something else than going on."""
+
+
+class Executor:
+    """Runs jobs of one store in one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        ids: IdAllocator,
+        clock: Clock,
+        owner: bytes,
+        reorganizer: Callable[[Backfill], Reorganizer],
+    ) -> None:
+        self.jobs = Jobs(store, clock)
+        self._store = store
+        self._catalog = catalog
+        self._ids = ids
+        self._clock = clock
+        self._owner = owner
+        self._reorganizer = reorganizer
+
+    def run(self, job: int) -> Job | None:
+        """Take the job as far as it goes: finished or paused. None if another holds it, or took it over."""
+        held = self.jobs.claim(job, self._owner)
+        if held is None:
+            return None
+        try:
+            found = self._run(job, held)
+            if not found.is_finished:
+                self.jobs.release(held)
+        except ClaimLost:
+            return None
+        return found
+
+    def _run(self, job: int, held: Held) -> Job:
+        now = self._now()
+
+        def begin(found: Job) -> Job:
+            state = JobState.RUNNING if found.state is JobState.PENDING else found.state
+            return msgspec.structs.replace(found, state=state, started=found.started or now)
+
+        found = self.jobs.update(job, begin, held)
+        while not found.is_finished:
+            if found.requested == "cancel" and found.state is not JobState.REVERTING:
+                cancelled = errors.error(errors.QUERY_CANCELED, f"job {job} was cancelled")
+                found = self._revert(found, held, problem_of(cancelled))
+                continue
+            if found.requested == "pause" and found.state is not JobState.REVERTING:
+                return self.jobs.update(job, _paused, held)
+            if found.state is JobState.PAUSED:
+                return found
+            found = self._next(found, held)
+        return found
+
+    def _next(self, job: Job, held: Held) -> Job:
+        """The work of the stage that was published last, then the next stage."""
+        try:
+            if job.stage:
+                self._work(job, job.stages[job.stage - 1], held)
+            return self._publish(job, held)
+        except _Interrupted:
+            return self.jobs.get(job.id)
+        except Superseded as why:
+            return self._give_up(job, held, Problem(errors.OBJECT_NOT_READY, str(why)))
+        except errors.Error as failed:
+            if job.state is JobState.REVERTING:
+                raise
+            return self._revert(job, held, problem_of(failed))
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def _work(self, job: Job, stage: Stage, held: Held) -> None:
+        for work in stage.work:
+            with self._store.read() as reader:
+                table = self._table(self._catalog.at(reader), work.element.table)
+            index = next((found for found in table.indexes if found.id == work.element.id), None)
+            if index is None or phase_of(table, work.element) is not Phase.WRITE_ONLY:
+                raise Superseded(f'an index of table "{table.name}" is gone')
+            backfill = Backfill(
+                self._store, table, index, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows
+            )
+            self._reorganizer(backfill).run(backfill, self._pulse(job, held))
+
+    def _pulse(self, job: Job, held: Held) -> Callable[[], None]:
+        """Renews the lease in time, and stops the work when the job's record asks for it."""
+        looked = renewed = self._clock.monotonic_ns()
+
+        def pulse() -> None:
+            nonlocal looked, renewed
+            now = self._clock.monotonic_ns()
+            if now - renewed > LEASE_SECONDS * 1e9 / 3:
+                self.jobs.renew(held)
+                renewed = now
+            if now - looked > _PULSE_SECONDS * 1e9:
+                looked = now
+                if self.jobs.get(job.id).requested is not None and job.state is not JobState.REVERTING:
+                    raise _Interrupted
+
+        return pulse
+
+    # --- stages ------------------------------------------------------------------------------------------------------
+
+    def _publish(self, job: Job, held: Held) -> Job:
+        """Publish the next stage and count it, in one commit; the last one finishes the job if no work follows it."""
+        if job.stage == len(job.stages):
+            return self._commit(job, held, None, _finish(job, self._now()))
+        stage = job.stages[job.stage]
+        after = msgspec.structs.replace(job, stage=job.stage + 1)
+        if after.stage == len(after.stages) and not stage.work:
+            after = _finish(after, self._now())
+        return self._commit(job, held, stage, after)
+
+    def _revert(self, job: Job, held: Held, problem: Problem) -> Job:
+        """Turn the job round: from now on its stages are those that lead back from where its elements stand."""
+        with self._store.read() as reader:
+            catalog = self._catalog.at(reader)
+        standing = []
+        for element in job.elements:
+            found = catalog.by_id(element.table)
+            phase = phase_of(found if isinstance(found, Table) else None, element)
+            if phase is not Phase.ABSENT:
+                standing.append((element, phase))
+        stages = planner.reverse(standing) if standing else ()
+        after = msgspec.structs.replace(
+            job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None
+        )
+        return self._commit(job, held, None, after)
+
+    def _give_up(self, job: Job, held: Held, problem: Problem) -> Job:
+        """What the job moved is gone, so there is nothing to go on with and nothing to take back."""
+        after = msgspec.structs.replace(job, state=JobState.REVERTING, problem=job.problem or problem)
+        return self._commit(job, held, None, _finish(after, self._now()))
+
+    def _commit(self, before: Job, held: Held, stage: Stage | None, after: Job) -> Job:
+        """One commit of a stage (or of the record alone) under the claim; tried again when another change came first.
+
+        A request to pause or cancel that arrived meanwhile is kept, and comes up at the next turn.
+        """
+        while True:
+            with self._store.read() as reader:
+                key = job_key(before.id)
+                stored = reader.get(key)
+                current = self.jobs.decode(stored, before.id)
+                if current != before and current.requested is not None and not after.is_finished:
+                    after = msgspec.structs.replace(after, requested=current.requested)
+                request = self._request(reader, before, stage, after)
+            request.preconditions.append(ValueUnchanged(key, stored, None))
+            request.claim = held.claim
+            if after.is_finished:
+                request.raw.extend(self.jobs.finished_records(after))
+            try:
+                self._store.commit(request)
+            except (StaleRow, StaleSchema, PreconditionFailed):
+                continue
+            return after
+
+    def _request(self, reader: Reader, job: Job, stage: Stage | None, after: Job) -> Commit:
+        if stage is None:
+            return Commit(catalog_version=reader.catalog_version, raw=[(job_key(job.id), encode_job(after))])
+        catalog = self._catalog.at(reader)
+        change = CatalogChange(catalog, self._ids)
+        apply(advance(lambda table: _find_table(catalog, table), stage, job.statement), change)
+        for table in stage.fences:
+            change.fence(self._table(change.view, table))
+        change.write(job_key(job.id), encode_job(after))
+        parts = change.parts(reader)
+        return Commit(
+            catalog_version=reader.catalog_version,
+            tables=parts.tables,
+            raw=parts.raw,
+            preconditions=parts.preconditions,
+            bump_catalog=True,
+        )
+
+    @staticmethod
+    def _table(catalog: CatalogSnapshot, table: int) -> Table:
+        found = _find_table(catalog, table)
+        if found is None:
+            raise Superseded(f"table {table} was dropped")
+        return found
+
+    def _now(self) -> int:
+        return self._clock.wall_ns() // 1000
+
+
+def apply(publication: Publication, change: CatalogChange) -> None:
+    """Put everything that a publication consists of into a catalog change."""
+    for dropped in publication.dropped:
+        change.drop(dropped)
+    for published in publication.published:
+        if published.before is None and change.view.by_id(published.after.id) is None:
+            change.create(published.after)
+        else:
+            change.update(published.after, floor=published.floor, checks_moved=published.checks_moved)
+    for rowset in publication.freed:
+        change.free_rowset(rowset)
+    for table in publication.still_empty:
+        found = change.view.by_id(table)
+        if isinstance(found, Table):
+            change.require_empty(found)
+
+
+def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:
+    found = catalog.by_id(table)
+    return found if isinstance(found, Table) else None
+
+
+def _paused(job: Job) -> Job:
+    return msgspec.structs.replace(job, state=JobState.PAUSED, requested=None)
+
+
+def _finish(job: Job, now: int) -> Job:
+    """The job's last record: what it was asked for, or what it was reverted for, has come to its end."""
+    if job.problem is None:
+        state = JobState.SUCCEEDED
+    elif job.problem.sqlstate == errors.QUERY_CANCELED:
+        state = JobState.CANCELLED
+    else:
+        state = JobState.FAILED
+    return msgspec.structs.replace(job, state=state, finished=now, requested=None)

@@ -1,0 +1,149 @@
+"""Foreign keys: what they demand of the referenced key, and the index that each owns or borrows (rule 27)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Column, ForeignKey, Index, IndexColumn, State, StepKind, Table
+from instar.encoding.keys import same_key_family
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import Draft, constraint_names
+from instar.types import TIMESTAMPS
+
+
+def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> None:
+    """A foreign key of a table that nobody can have rows in: collapsed, on both tables."""
+    table = draft.table(table_id)
+    if not draft.has_no_rows(table):
+        raise errors.unsupported(f'adding a foreign key to table "{table.name}", which has rows,')
+    columns = [draft.column(table, name) for name in wanted.columns]
+    parent = draft.find(Table, wanted.parent)
+    parent_columns, parent_index = _referenced_key(draft, parent, wanted)
+    name = _name(draft, table, wanted)
+    if len(parent_columns) != len(columns):
+        raise errors.error(
+            errors.INVALID_FOREIGN_KEY, "number of referencing and referenced columns for foreign key disagree"
+        )
+    for child, referenced in zip(columns, parent_columns, strict=True):
+        _require_comparable(name, child, referenced)
+    ids = tuple(column.id for column in columns)
+    child_index, owns = _child_index(draft, table, ids, name)
+    table = draft.table(table_id)
+    made = ForeignKey(
+        id=table.next_id,
+        name=name,
+        columns=ids,
+        parent=parent.id,
+        parent_columns=tuple(column.id for column in parent_columns),
+        parent_index=parent_index,
+        child_index=child_index,
+        owns_index=owns,
+        on_delete=wanted.on_delete,
+        on_update=wanted.on_update,
+    )
+    draft.edit(
+        table_id,
+        (StepKind.ELEMENT_STATE, (made.id,)),
+        foreign_keys=(*table.foreign_keys, made),
+        next_id=made.id + 1,
+    )
+    link_parent(draft, parent.id, table_id)
+
+
+def link_parent(draft: Draft, parent_id: int, child_id: int) -> None:
+    """Tell the referenced table's writers who refers to it."""
+    parent = draft.table(parent_id)
+    referenced_by = tuple(dict.fromkeys((*parent.referenced_by, child_id)))
+    draft.edit(parent_id, (StepKind.ELEMENT_STATE, ()), referenced_by=referenced_by)
+
+
+def unlink_parent(draft: Draft, parent_id: int, child: Table) -> None:
+    """Tell the referenced table's writers that `child` (as it is left) has fewer foreign keys to it, or none."""
+    found = draft.view.by_id(parent_id)
+    if isinstance(found, Table):
+        refers = any(key.parent == parent_id for key in child.foreign_keys)
+        left = tuple(other for other in found.referenced_by if refers or other != child.id)
+        draft.edit(parent_id, (StepKind.ELEMENT_STATE, ()), referenced_by=left)
+
+
+def _name(draft: Draft, table: Table, wanted: want.ForeignKey) -> str:
+    if wanted.name is None:
+        return draft.constraint_name(table, wanted.columns, "fkey")
+    if wanted.name in constraint_names(table):
+        raise errors.error(
+            errors.DUPLICATE_OBJECT, f'constraint "{wanted.name}" for relation "{table.name}" already exists'
+        )
+    return wanted.name
+
+
+def _referenced_key(draft: Draft, parent: Table, wanted: want.ForeignKey) -> tuple[list[Column], int | None]:
+    """The referenced columns and the unique index that proves them a key (None: the primary key); 42830 if none."""
+    if not wanted.parent_columns:
+        by_id = {column.id: column for column in parent.columns}
+        key = [by_id[column] for column in parent.primary_key]
+        if key[0].hidden:
+            raise errors.error(errors.UNDEFINED_OBJECT, f'there is no primary key for referenced table "{parent.name}"')
+        return key, None
+    columns = [draft.column(parent, name) for name in wanted.parent_columns]
+    ids = [column.id for column in columns]
+    if sorted(ids) == sorted(parent.primary_key):
+        return columns, None
+    for index in parent.indexes:
+        covered = sorted(part.column for part in index.columns) == sorted(ids)
+        if index.unique and index.state is State.PUBLIC and covered:
+            return columns, index.id
+    raise errors.error(
+        errors.INVALID_FOREIGN_KEY,
+        f'there is no unique constraint matching given keys for referenced table "{parent.name}"',
+    )
+
+
+def _require_comparable(name: str, child: Column, parent: Column) -> None:
+    """Both sides must encode equal values equally, since constraints are judged on encoded keys."""
+    kinds = {child.type.kind, parent.type.kind}
+    if same_key_family(child.type, parent.type) and not (len(kinds) == 2 and kinds <= TIMESTAMPS):
+        return
+    raise errors.error(
+        errors.DATATYPE_MISMATCH,
+        f'foreign key constraint "{name}" cannot be implemented',
+        detail=f'Key columns "{child.name}" and "{parent.name}" are of incompatible types: '
+        f"{child.type} and {parent.type}.",
+    )
+
+
+def _child_index(draft: Draft, table: Table, columns: tuple[int, ...], name: str) -> tuple[int | None, bool]:
+    """The index that finds a parent's children: the primary key (None), a public index, or one of the key's own."""
+    if sorted(table.primary_key[: len(columns)]) == sorted(columns):
+        return None, False
+    for index in table.indexes:
+        leading = sorted(part.column for part in index.columns[: len(columns)])
+        if index.state is State.PUBLIC and leading == sorted(columns):
+            return index.id, False
+    index = Index(
+        id=table.next_id,
+        name=draft.relation_name(name, (), "idx"),
+        columns=tuple(IndexColumn(column) for column in columns),
+        rowset=draft.ids.new_rowset(table.id),
+    )
+    draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
+    return index.id, True
+
+
+def bump_relatives(draft: Draft, table: Table) -> None:
+    """A new version of every table whose writers probe a rowset of `table`: both sides of its foreign keys."""
+    for related in dict.fromkeys((*table.referenced_by, *(key.parent for key in table.foreign_keys))):
+        if related != table.id:
+            draft.edit(related, (StepKind.ELEMENT_STATE, ()))
+
+
+def without_keys(table: Table, gone: set[int]) -> dict[str, object]:
+    """The fields of a table that loses these foreign keys, with the indexes that they own."""
+    lost = [key for key in table.foreign_keys if key.id in gone]
+    kept = tuple(key for key in table.foreign_keys if key.id not in gone)
+    borrowed = {key.child_index for key in kept}
+    owned = {key.child_index for key in lost if key.owns_index}
+    handed_on = owned & borrowed
+    kept = tuple(msgspec.structs.replace(key, owns_index=True) if key.child_index in handed_on else key for key in kept)
+    indexes = tuple(index for index in table.indexes if index.id not in owned - handed_on)
+    return {"foreign_keys": kept, "indexes": indexes}

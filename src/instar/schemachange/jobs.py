@@ -1,0 +1,367 @@
+"""Jobs: durable records of changes that outlive the transaction of their statement.
+
+A job's record, its claim and its checkpoints are read at their latest state, outside MVCC. Whoever works on a job holds
+its claim: an epoch that every batch and every stage carries as a precondition (rule 9), so that a worker that slept
+through its lease writes nothing. The lease itself is a record apart, since it is renewed and the claim must not move;
+it ends by the monotonic clock of the boot, and with the boot.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import msgspec
+
+from instar import errors
+from instar.clock import Clock
+from instar.schemachange.elements import Element
+from instar.schemachange.stages import Plan, Stage
+from instar.store.engine import Commit, PreconditionFailed, Reader, Store, ValueUnchanged, prefix_end
+from instar.store.records import Latest, latest_key
+
+LEASE_SECONDS = 10.0
+
+
+class JobState(enum.Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    REVERTING = "reverting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINISHED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why a job was reverted: what the error that the user gets is made of."""
+
+    sqlstate: str
+    message: str
+    detail: str | None = None
+    hint: str | None = None
+
+    def error(self) -> errors.Error:
+        return errors.error(self.sqlstate, self.message, detail=self.detail, hint=self.hint)
+
+
+def problem_of(error: errors.Error) -> Problem:
+    """An error as a job keeps it."""
+    return Problem(error.sqlstate, error.message, error.detail, error.hint)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A job. `stage` counts the stages that are published; the work of the last of them may still be going on.
+
+    `stages` are those of the plan, or of the way back once the job is reverting. Times: microseconds since the epoch.
+    """
+
+    id: int
+    kind: str
+    statement: str
+    stages: tuple[Stage, ...]
+    stage: int
+    state: JobState
+    rows_total: int
+    created: int
+    started: int | None = None
+    finished: int | None = None
+    requested: Literal["pause", "cancel"] | None = None
+    problem: Problem | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINISHED
+
+    @property
+    def elements(self) -> tuple[Element, ...]:
+        """The elements that the job moves."""
+        return tuple(dict.fromkeys(move.element for stage in self.stages for move in stage.moves))
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """The ids of the tables that the job changes."""
+        return tuple(dict.fromkeys(element.table for element in self.elements))
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """Who works on a job. The epoch grows with every claim and never moves otherwise."""
+
+    epoch: int
+    owner: bytes
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True):
+    """How long the claim of `epoch` is believed: until `until` of the monotonic clock of `boot`, in nanoseconds."""
+
+    epoch: int
+    boot: bytes
+    until: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """How far the work on one key range of a stage is. Rows before `position` are done; it never goes back."""
+
+    start: bytes
+    stop: bytes
+    position: bytes
+    rows: int
+    done: bool = False
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A claim as its holder has it: the record's key and bytes, for `Commit.claim` and `Store.background`."""
+
+    job: int
+    claim: tuple[bytes, bytes]
+    epoch: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Rows done of the work that the job is at, of about how many."""
+
+    rows_done: int
+    rows_total: int
+
+
+_ID = struct.Struct(">I")
+_RANGE = struct.Struct(">IHI")
+_STAGE = struct.Struct(">IH")
+_encode = msgspec.msgpack.Encoder().encode
+_jobs = msgspec.msgpack.Decoder(Job)
+_claims = msgspec.msgpack.Decoder(Claim)
+_leases = msgspec.msgpack.Decoder(Lease)
+_checkpoints = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def job_key(job: int) -> bytes:
+    """The store key of a job's record."""
+    return latest_key(Latest.JOB, _ID.pack(job))
+
+
+def encode_job(job: Job) -> bytes:
+    """The record's bytes (MessagePack)."""
+    return _encode(job)
+
+
+def claim_key(job: int) -> bytes:
+    """The store key of a job's claim."""
+    return latest_key(Latest.CLAIM, _ID.pack(job))
+
+
+def lease_key(job: int) -> bytes:
+    """The store key of a claim's lease."""
+    return latest_key(Latest.LEASE, _ID.pack(job))
+
+
+def checkpoint_key(job: int, stage: int, number: int) -> bytes:
+    """The store key of the checkpoint of key range `number` of a stage's work."""
+    return latest_key(Latest.CHECKPOINT, _RANGE.pack(job, stage, number))
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The record's bytes (MessagePack)."""
+    return _encode(checkpoint)
+
+
+def decode_checkpoint(value: bytes) -> Checkpoint:
+    """A checkpoint from its record."""
+    return _checkpoints.decode(value)
+
+
+def new_job(job: int, plan: Plan, now_us: int) -> Job:
+    """The job of a plan, as it is committed together with the plan's first stage."""
+    return Job(
+        id=job,
+        kind=" ".join(plan.statement.split()[:2]).lower(),
+        statement=plan.statement,
+        stages=plan.stages,
+        stage=1,
+        state=JobState.PENDING,
+        rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
+        created=now_us,
+    )
+
+
+class Jobs:
+    """The jobs of a store: reading, claiming, and changing their records."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def get(self, job: int) -> Job:
+        """42704 if there is no such job."""
+        with self._store.read() as reader:
+            return self.decode(reader.get(job_key(job)), job)
+
+    @staticmethod
+    def decode(stored: bytes | None, job: int) -> Job:
+        """A job from its record; 42704 if there is none."""
+        if stored is None:
+            raise errors.error(errors.UNDEFINED_OBJECT, f"job {job} does not exist")
+        return _jobs.decode(stored)
+
+    def all(self) -> list[Job]:
+        """Every job on record, in the order of their ids."""
+        with self._store.read() as reader:
+            return [_jobs.decode(value) for _, value in _scan(reader, Latest.JOB)]
+
+    def runnable(self) -> list[Job]:
+        """Jobs that somebody should work on now, and nobody does: their lease, if they have one, has ended."""
+        found = []
+        with self._store.read() as reader:
+            for _, value in _scan(reader, Latest.JOB):
+                job = _jobs.decode(value)
+                paused = job.state is JobState.PAUSED and job.requested is None
+                if not job.is_finished and not paused and not self._is_leased(reader, job.id):
+                    found.append(job)
+        return found
+
+    def checkpoints(self, job: int, stage: int) -> dict[int, Checkpoint]:
+        """The checkpoints of a stage's work by number of key range."""
+        prefix = latest_key(Latest.CHECKPOINT, _STAGE.pack(job, stage))
+        with self._store.read() as reader:
+            return {
+                _RANGE.unpack(key[-_RANGE.size :])[2]: _checkpoints.decode(value)
+                for key, value in reader.scan(prefix, prefix_end(prefix))
+            }
+
+    def progress(self, job: Job) -> Progress:
+        """Rows done and to do, summed over the key ranges of the work that the job is at, or was at last."""
+        if job.state is JobState.SUCCEEDED:
+            return Progress(job.rows_total, job.rows_total)
+        done = sum(checkpoint.rows for checkpoint in self.checkpoints(job.id, job.stage).values())
+        return Progress(done, max(job.rows_total, done))
+
+    # --- changing ----------------------------------------------------------------------------------------------------
+
+    def update(self, job: int, change: Callable[[Job], Job], held: Held | None = None) -> Job:
+        """Replace the job's record by what `change` makes of it. ClaimLost if `held` is no longer."""
+        key = job_key(job)
+        while True:
+            with self._store.read() as reader:
+                stored = reader.get(key)
+                version = reader.catalog_version
+            before = self.decode(stored, job)
+            after = change(before)
+            if after == before:
+                return after
+            request = Commit(
+                catalog_version=version,
+                preconditions=[ValueUnchanged(key, stored, None)],
+                raw=[(key, _encode(after))],
+                claim=None if held is None else held.claim,
+            )
+            try:
+                self._store.commit(request)
+            except PreconditionFailed:
+                continue
+            return after
+
+    def pause(self, job: int) -> None:
+        """PAUSE JOB: whoever works on it stops at its next batch. 55000 for one that is finished or reverting."""
+
+        def ask(found: Job) -> Job:
+            self._require_open(found, "paused")
+            if found.state is JobState.PAUSED:
+                return found
+            if found.state is JobState.PENDING:
+                return msgspec.structs.replace(found, state=JobState.PAUSED, requested=None)
+            return msgspec.structs.replace(found, requested="pause")
+
+        self.update(job, ask)
+
+    def resume(self, job: int) -> None:
+        """RESUME JOB."""
+
+        def ask(found: Job) -> Job:
+            self._require_open(found, "resumed")
+            state = JobState.PENDING if found.state is JobState.PAUSED else found.state
+            requested = None if found.requested == "pause" else found.requested
+            return msgspec.structs.replace(found, state=state, requested=requested)
+
+        self.update(job, ask)
+
+    def cancel(self, job: int) -> None:
+        """CANCEL JOB: it is taken back by whoever works on it, or claims it next."""
+
+        def ask(found: Job) -> Job:
+            self._require_open(found, "cancelled")
+            return msgspec.structs.replace(found, requested="cancel")
+
+        self.update(job, ask)
+
+    @staticmethod
+    def _require_open(job: Job, what: str) -> None:
+        if job.is_finished or job.state is JobState.REVERTING:
+            raise errors.error(errors.OBJECT_NOT_READY, f"job {job.id} is {job.state.value} and cannot be {what}")
+
+    # --- claims ------------------------------------------------------------------------------------------------------
+
+    def claim(self, job: int, owner: bytes) -> Held | None:
+        """Claim a job that nobody holds, or whose holder's lease has ended; None if another holds it."""
+        with self._store.read() as reader:
+            version = reader.catalog_version
+            if self._is_leased(reader, job):
+                return None
+            old = reader.get(claim_key(job))
+            old_lease = reader.get(lease_key(job))
+        epoch = 1 if old is None else _claims.decode(old).epoch + 1
+        claim = _encode(Claim(epoch, owner))
+        request = Commit(
+            catalog_version=version,
+            preconditions=[
+                ValueUnchanged(claim_key(job), old, None),
+                ValueUnchanged(lease_key(job), old_lease, None),
+            ],
+            raw=[(claim_key(job), claim), (lease_key(job), self._lease(epoch))],
+        )
+        try:
+            self._store.commit(request)
+        except PreconditionFailed:
+            return None
+        return Held(job, (claim_key(job), claim), epoch)
+
+    def renew(self, held: Held) -> None:
+        """Extend the lease; ClaimLost if another has claimed the job."""
+        self._write_lease(held, self._lease(held.epoch))
+
+    def release(self, held: Held) -> None:
+        """End the lease, so that another may claim the job at once. Nothing happens if another has already."""
+        self._write_lease(held, _encode(Lease(held.epoch, self._clock.boot_id(), 0)))
+
+    def finished_records(self, job: Job) -> list[tuple[bytes, bytes | None]]:
+        """What is deleted with the commit that finishes a job: claim, lease and checkpoints."""
+        prefix = latest_key(Latest.CHECKPOINT, _ID.pack(job.id))
+        with self._store.read() as reader:
+            found = [key for key, _ in reader.scan(prefix, prefix_end(prefix))]
+        return [(key, None) for key in (claim_key(job.id), lease_key(job.id), *found)]
+
+    def _lease(self, epoch: int) -> bytes:
+        until = self._clock.monotonic_ns() + int(LEASE_SECONDS * 1e9)
+        return _encode(Lease(epoch, self._clock.boot_id(), until))
+
+    def _write_lease(self, held: Held, lease: bytes) -> None:
+        with self._store.read() as reader:
+            version = reader.catalog_version
+        self._store.commit(Commit(catalog_version=version, raw=[(lease_key(held.job), lease)], claim=held.claim))
+
+    def _is_leased(self, reader: Reader, job: int) -> bool:
+        stored = reader.get(lease_key(job))
+        if stored is None:
+            return False
+        lease = _leases.decode(stored)
+        return lease.boot == self._clock.boot_id() and lease.until > self._clock.monotonic_ns()
+
+
+def _scan(reader: Reader, kind: Latest) -> Iterator[tuple[bytes, bytes]]:
+    prefix = latest_key(kind)
+    return reader.scan(prefix, prefix_end(prefix))

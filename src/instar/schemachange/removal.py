@@ -1,0 +1,390 @@
+"""What takes away: DROP of everything, and TRUNCATE; with PostgreSQL's dependencies.
+
+With leases of zero every removal collapses into one step, and safely so: a snapshot and its schema come from one
+header, so no reader has a schema newer or older than its snapshot; f = c keeps out every writer that still maintains
+the element; and a rowset is freed only below the watermark, so that old snapshots go on reading it (rule 22).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequence, State, StepKind, Table, View
+from instar.schemachange import rules
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import Draft
+from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
+from instar.schemachange.stages import without_column
+
+
+class Dependent(NamedTuple):
+    """Something that must go too: what it is, and what it depends on, in words."""
+
+    subject: str
+    on: str
+    view: View | None = None
+    key: tuple[int, int] | None = None  # (table, foreign key)
+    default: tuple[int, int] | None = None  # (table, column)
+
+
+def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: bool) -> None:
+    """Drop what depends on `what`, or refuse to (2BP01)."""
+    if not dependents:
+        return
+    if not cascade:
+        raise errors.error(
+            errors.DEPENDENT_OBJECTS,
+            f"cannot drop {what} because other objects depend on it",
+            detail="\n".join(f"{found.subject} depends on {found.on}" for found in dependents),
+            hint="Use DROP ... CASCADE to drop the dependent objects too.",
+        )
+    if len(dependents) == 1:
+        draft.notices.append(f"drop cascades to {dependents[0].subject}")
+    else:
+        draft.notices.append(f"drop cascades to {len(dependents)} other objects")
+    for found in dependents:
+        if found.view is not None:
+            draft.drop(found.view)
+        if found.key is not None:
+            remove_foreign_keys(draft, found.key[0], {found.key[1]})
+        if found.default is not None:
+            _drop_default(draft, *found.default)
+
+
+# --- who depends -----------------------------------------------------------------------------------------------------
+
+
+def _describe(found: Object) -> str:
+    kind = {Table: "table", View: "view", Sequence: "sequence"}[type(found)]
+    return f"{kind} {found.name}"
+
+
+def _views_on(draft: Draft, objects: set[int], column: tuple[Table, Column] | None = None) -> list[Dependent]:
+    """The views that use any of `objects`, and the views on those; for a column: the views that use it."""
+    found: list[Dependent] = []
+    reached = set(objects)
+    grown = True
+    while grown:
+        grown = False
+        for view in draft.view.views():
+            if view.id in reached:
+                continue
+            for used, columns in view.depends_on:
+                if column is not None and used == column[0].id and column[1].id not in columns:
+                    continue
+                if used in reached:
+                    target = draft.view.by_id(used)
+                    on = _describe(target) if target is not None else f"object {used}"
+                    if column is not None and used == column[0].id:
+                        on = f"column {column[1].name} of {on}"
+                    found.append(Dependent(f"view {view.name}", on, view=view))
+                    reached.add(view.id)
+                    grown = True
+                    break
+    return found
+
+
+def _key_dependent(child: Table, key: ForeignKey, on: str) -> Dependent:
+    return Dependent(f"constraint {key.name} on table {child.name}", on, key=(child.id, key.id))
+
+
+def _keys_to(draft: Draft, parent: Table, outside: set[int], on: str, index: Index | None = None) -> list[Dependent]:
+    """Foreign keys of tables not in `outside` that refer to `parent` (through `index`, if one is given)."""
+    return [
+        _key_dependent(child, key, on)
+        for child_id in parent.referenced_by
+        if child_id not in outside
+        for child in [draft.table(child_id)]
+        for key in child.foreign_keys
+        if key.parent == parent.id and (index is None or key.parent_index == index.id)
+    ]
+
+
+def _index_users(draft: Draft, table: Table, index: Index, leaving: set[int]) -> list[Dependent]:
+    """Foreign keys that need the index: those that refer to it, and those (but `leaving`) that find children by it."""
+    on = f"index {index.name}"
+    own = [
+        _key_dependent(table, key, on)
+        for key in table.foreign_keys
+        if key.child_index == index.id and key.id not in leaving
+    ]
+    return [*_keys_to(draft, table, set(), on, index), *own]
+
+
+def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list[Dependent]:
+    """Columns whose default takes values of the sequence."""
+    text = re.compile(rf"#{sequence.id}\b")
+    return [
+        Dependent(
+            f"default value for column {column.name} of table {table.name}",
+            f"sequence {sequence.name}",
+            default=(table.id, column.id),
+        )
+        for table in draft.view.tables()
+        if table.id not in outside
+        for column in table.columns
+        if column.sequence == sequence.id or (column.default is not None and text.search(column.default))
+    ]
+
+
+def _owned_sequences(draft: Draft, table: int, column: int | None = None) -> list[Sequence]:
+    return [
+        found
+        for found in draft.view.sequences()
+        if found.owned_by is not None and found.owned_by[0] == table and (column is None or found.owned_by[1] == column)
+    ]
+
+
+# --- elements --------------------------------------------------------------------------------------------------------
+
+
+def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
+    """Take foreign keys off a table, with the indexes they own; the referenced tables' writers are told."""
+    table = draft.table(table_id)
+    parents = {key.parent for key in table.foreign_keys if key.id in gone}
+    fields = without_keys(table, gone)
+    left = draft.edit(table_id, (StepKind.ELEMENT_STATE, tuple(sorted(gone))), **fields)
+    draft.free(rules.rowsets(table) - rules.rowsets(left))
+    for parent in sorted(parents):
+        unlink_parent(draft, parent, left)
+
+
+def remove_index(draft: Draft, table_id: int, index: Index) -> None:
+    """Take an index off a table: its path to absent, collapsed. 55006 while a job moves it."""
+    if index.state is not State.PUBLIC:
+        raise errors.error(
+            errors.OBJECT_IN_USE,
+            f'index "{index.name}" is being built',
+            hint="Cancel its job (SHOW JOBS, CANCEL JOB).",
+        )
+    table = draft.table(table_id)
+    draft.edit(
+        table_id,
+        (StepKind.ELEMENT_STATE, (index.id,)),
+        indexes=tuple(found for found in table.indexes if found.id != index.id),
+    )
+    draft.free([index.rowset])
+
+
+def _remove_checks(draft: Draft, table_id: int, gone: set[int]) -> None:
+    table = draft.table(table_id)
+    kept = tuple(check for check in table.checks if check.id not in gone)
+    draft.edit(table_id, (StepKind.ELEMENT_STATE, tuple(sorted(gone))), checks=kept)
+
+
+def _drop_default(draft: Draft, table_id: int, column_id: int) -> None:
+    table = draft.table(table_id)
+    columns = tuple(
+        msgspec.structs.replace(column, default=None, sequence=None, identity=None)
+        if column.id == column_id
+        else column
+        for column in table.columns
+    )
+    draft.edit(table_id, (StepKind.DROP_DEFAULT, (column_id,)), columns=columns)
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def drop_tables(draft: Draft, wanted: want.DropTables) -> None:
+    """DROP TABLE: one direct step, incompatible for whoever wrote."""
+    targets = [draft.find(Table, name) for name in dict.fromkeys(wanted.names)]
+    ids = {table.id for table in targets}
+    dependents = _views_on(draft, ids)
+    for table in targets:
+        draft.require_settled(table)
+        dependents += _keys_to(draft, table, ids, f"table {table.name}")
+        for sequence in _owned_sequences(draft, table.id):
+            dependents += _sequence_users(draft, sequence, ids)
+    what = f"table {targets[0].name}" if len(targets) == 1 else "desired object(s)"
+    _resolve(draft, what, dependents, cascade=wanted.cascade)
+    for table_id in sorted(ids):
+        table = draft.table(table_id)
+        for sequence in _owned_sequences(draft, table_id):
+            draft.drop(sequence)
+        draft.drop(table)
+        for parent in sorted({key.parent for key in table.foreign_keys} - ids):
+            unlink_parent(draft, parent, msgspec.structs.replace(table, foreign_keys=()))
+
+
+def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
+    """DROP COLUMN, with the indexes and constraints that use it (rule 25: in the stage in which they leave)."""
+    table = draft.find(Table, wanted.table)
+    column = draft.column(table, wanted.column)
+    _require_droppable(table, column)
+    indexes = [index for index in table.indexes if any(part.column == column.id for part in index.columns)]
+    checks = {check.id for check in table.checks if column.id in check.columns}
+    keys = {key.id for key in table.foreign_keys if column.id in key.columns}
+    dependents = _views_on(draft, {table.id}, (table, column))
+    for index in indexes:
+        dependents += _index_users(draft, table, index, keys)
+    sequences = _owned_sequences(draft, table.id, column.id)
+    for sequence in sequences:
+        users = _sequence_users(draft, sequence, set())
+        dependents += [user for user in users if user.default != (table.id, column.id)]
+    _resolve(draft, f"column {column.name} of table {table.name}", dependents, cascade=wanted.cascade)
+    if checks:
+        _remove_checks(draft, table.id, checks)
+    keys &= {key.id for key in draft.table(table.id).foreign_keys}
+    if keys:
+        remove_foreign_keys(draft, table.id, keys)
+    left = {index.id for index in draft.table(table.id).indexes}
+    for index in indexes:
+        if index.id in left:
+            remove_index(draft, table.id, index)
+    for sequence in sequences:
+        draft.drop(sequence)
+    fields = without_column(draft.table(table.id), column.id)
+    draft.edit(table.id, (StepKind.DROP_COLUMN, (column.id,)), **fields)
+
+
+def _require_droppable(table: Table, column: Column) -> None:
+    if column.id in table.primary_key:
+        raise errors.unsupported(f'dropping column "{column.name}" of the primary key of table "{table.name}"')
+    if sum(not found.hidden for found in table.columns) == 1:
+        raise errors.unsupported(f'dropping the only column of table "{table.name}"')
+
+
+def drop_indexes(draft: Draft, wanted: want.DropIndexes) -> None:
+    """DROP INDEX. An index that a constraint made goes with its constraint only (2BP01)."""
+    for name in wanted.names:
+        found = draft.find_index(name)
+        if found is None:
+            _refuse_no_index(draft, name)
+            continue
+        table, index = found
+        if index.constraint:
+            raise _required_by_constraint(name, index.name, table)
+        dependents = _index_users(draft, table, index, set())
+        owner = next((key for key in table.foreign_keys if key.child_index == index.id and key.owns_index), None)
+        if owner is not None:
+            raise _required_by_constraint(name, owner.name, table)
+        _resolve(draft, f"index {name}", dependents, cascade=wanted.cascade)
+        remove_index(draft, table.id, index)
+
+
+def _refuse_no_index(draft: Draft, name: str) -> None:
+    for table in draft.view.tables():
+        if table.primary_key_name == name:
+            raise _required_by_constraint(name, name, table)
+    if draft.view.lookup("public", name) is not None:
+        raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not an index')
+    raise errors.error(errors.UNDEFINED_OBJECT, f'index "{name}" does not exist')
+
+
+def _required_by_constraint(index: str, constraint: str, table: Table) -> errors.Error:
+    return errors.error(
+        errors.DEPENDENT_OBJECTS,
+        f"cannot drop index {index} because constraint {constraint} on table {table.name} requires it",
+        hint=f"You can drop constraint {constraint} on table {table.name} instead.",
+    )
+
+
+def drop_constraint(draft: Draft, wanted: want.DropConstraint) -> None:
+    """DROP CONSTRAINT, collapsed; a unique one takes its index along."""
+    table = draft.find(Table, wanted.table)
+    for index in table.indexes:
+        if index.constraint and index.name == wanted.name:
+            dependents = _index_users(draft, table, index, set())
+            what = f"constraint {index.name} on table {table.name}"
+            _resolve(draft, what, dependents, cascade=wanted.cascade)
+            remove_index(draft, table.id, index)
+            return
+    checks = {check.id for check in table.checks if check.name == wanted.name}
+    keys = {key.id for key in table.foreign_keys if key.name == wanted.name}
+    if checks:
+        _remove_checks(draft, table.id, checks)
+    elif keys:
+        remove_foreign_keys(draft, table.id, keys)
+    elif table.primary_key_name == wanted.name:
+        raise errors.unsupported(f'dropping the primary key of table "{table.name}"')
+    else:
+        raise errors.error(
+            errors.UNDEFINED_OBJECT, f'constraint "{wanted.name}" of relation "{table.name}" does not exist'
+        )
+
+
+def truncate(draft: Draft, wanted: want.Truncate) -> None:
+    """TRUNCATE: new rowsets in the place of the old ones (rule 24); incompatible for whoever wrote."""
+    targets = {found.id: found for found in (draft.find(Table, name) for name in wanted.names)}
+    pending = list(targets.values())
+    while pending:
+        table = pending.pop()
+        for child_id in table.referenced_by:
+            if child_id in targets:
+                continue
+            child = draft.table(child_id)
+            if not wanted.cascade:
+                raise errors.error(
+                    errors.FEATURE_NOT_SUPPORTED,
+                    "cannot truncate a table referenced in a foreign key constraint",
+                    detail=f'Table "{child.name}" references "{table.name}".',
+                    hint=f'Truncate table "{child.name}" at the same time, or use TRUNCATE ... CASCADE.',
+                )
+            draft.notices.append(f'truncate cascades to table "{child.name}"')
+            targets[child_id] = child
+            pending.append(child)
+    for table in targets.values():
+        _truncate_one(draft, table)
+        if wanted.restart_identity:
+            for sequence in _owned_sequences(draft, table.id):
+                draft.restart(sequence.id, sequence.start)
+
+
+def _truncate_one(draft: Draft, table: Table) -> None:
+    draft.require_settled(table)
+    indexes = tuple(msgspec.structs.replace(index, rowset=draft.ids.new_rowset(table.id)) for index in table.indexes)
+    draft.edit(
+        table.id,
+        (StepKind.TRUNCATE, ()),
+        rowset=draft.ids.new_rowset(table.id),
+        indexes=indexes,
+        # Nobody writes in an older layout any more: f = c.
+        oldest_layout=table.layout.id,
+    )
+    draft.free(rules.rowsets(table))
+    bump_relatives(draft, table)
+
+
+def drop_sequences(draft: Draft, wanted: want.DropSequences) -> None:
+    """DROP SEQUENCE. One that an identity column owns goes with the column only."""
+    for name in wanted.names:
+        sequence = draft.find(Sequence, name)
+        for table in draft.view.tables():
+            for column in table.columns:
+                if column.sequence == sequence.id and column.identity is not None:
+                    raise errors.error(
+                        errors.DEPENDENT_OBJECTS,
+                        f"cannot drop sequence {name} because column {column.name} of table {table.name} requires it",
+                        hint=f"You can drop column {column.name} of table {table.name} instead.",
+                    )
+        dependents = _sequence_users(draft, sequence, set())
+        _resolve(draft, f"sequence {name}", dependents, cascade=wanted.cascade)
+        draft.drop(sequence)
+
+
+def drop_views(draft: Draft, wanted: want.DropViews) -> None:
+    """DROP VIEW, with the views on it if CASCADE."""
+    targets = [draft.find(View, name) for name in dict.fromkeys(wanted.names)]
+    dependents = _views_on(draft, {view.id for view in targets})
+    what = f"view {targets[0].name}" if len(targets) == 1 else "desired object(s)"
+    _resolve(draft, what, dependents, cascade=wanted.cascade)
+    for view in targets:
+        draft.drop(view)
+
+
+def drop_identity(draft: Draft, wanted: want.DropIdentity) -> None:
+    """ALTER COLUMN ... DROP IDENTITY: the column stays, its sequence goes."""
+    table = draft.find(Table, wanted.table)
+    column = draft.column(table, wanted.column)
+    if column.identity is None:
+        raise errors.error(
+            errors.OBJECT_NOT_READY, f'column "{column.name}" of relation "{table.name}" is not an identity column'
+        )
+    _drop_default(draft, table.id, column.id)
+    for sequence in _owned_sequences(draft, table.id, column.id):
+        draft.drop(sequence)

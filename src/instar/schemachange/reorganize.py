@@ -1,0 +1,244 @@
+"""Reorganization (F1 §4.4): the backfill of an index, shared by the in-process reorganizer and the one on Spark.
+
+A backfill walks the *current* keys of the table and needs no snapshot (rule 20). Entries are derived in bulk outside
+the atomic section; inside it each row is read again, and what was derived from other bytes is derived anew, so no row
+is ever "skipped because changed". An entry bears its row's timestamp (rule 4); a live one that stands already is left
+alone, so all of it may be done again after a crash. A unique index probes in the same section (rule 21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+
+from instar import errors, values
+from instar.catalog.descriptors import Column, Index, Layout, Table
+from instar.catalog.layouts import layout_key
+from instar.encoding.key_batches import compile_key_batch_encoder
+from instar.encoding.keys import compile_encoder, limited_index_key
+from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
+from instar.store.engine import (
+    ENTRY_VALUE,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    Section,
+    Store,
+    View,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
+from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind, Type
+
+# Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
+SMALL_ROWS = 5_000
+
+# Rows read, derived and checkpointed together; rows per step of the gate (a step cannot be interrupted).
+BATCH_ROWS = 4_096
+STEP_ROWS = 16
+
+_HEADER_BYTES = ROW_HEADER.size
+_HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
+_LIVE = 8  # where an entry's live byte lies
+
+Step = Callable[[Section], None]
+
+
+class Entry(NamedTuple):
+    """One index entry to be put: its store key, where the primary key begins in it, the store key of its row, and the
+    16 bytes of row header that it was derived from. `unique`: no other row may have a live entry of this prefix."""
+
+    key: bytes
+    offset: int
+    row: bytes
+    header: bytes
+    unique: bool
+
+
+class Reorganizer(Protocol):
+    """Does the work of a stage. It may stop at any point and begin again from the checkpoints."""
+
+    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        """Return when the index is complete. `pulse` is called every second or so, at least: it renews the lease and
+        raises if the work is to stop. 23505 if a unique index meets duplicates; ClaimLost if another took over."""
+        ...
+
+
+def _widest(column: Column) -> Type:
+    """A type that reads whatever a compatible step may make of the column, with the same key encoding."""
+    kind = column.type.kind
+    if kind in INTEGERS:
+        return BIGINT
+    if kind in STRINGS:
+        return TEXT
+    return {Kind.REAL: DOUBLE, Kind.NUMERIC: NUMERIC}.get(kind, column.type)
+
+
+class Backfill:
+    """The work of one job on one index: how entries are derived, put and checkpointed."""
+
+    def __init__(
+        self, store: Store, table: Table, index: Index, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int
+    ) -> None:
+        self.store = store
+        self.table = table
+        self.index = index
+        self.job = job
+        self.stage = stage
+        self.claim = claim
+        self.rows = rows
+        self.start = rowset_prefix(table.rowset)
+        self.stop = prefix_end(self.start)
+        self._entries_at = rowset_prefix(index.rowset)
+        by_id = {column.id: column for column in table.columns}
+        self._columns = [by_id[part.column] for part in index.columns]
+        types = [_widest(column) for column in self._columns]
+        descending = [part.descending for part in index.columns]
+        self._wanted = [
+            Wanted(column.id, type_, None if column.missing is None else values.from_text(column.type, column.missing))
+            for column, type_ in zip(self._columns, types, strict=True)
+        ]
+        self._encode = compile_encoder(types, descending)
+        self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self._entries_at)
+        self._layouts = {table.layout.id: table.layout}
+        self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
+
+    # --- deriving ----------------------------------------------------------------------------------------------------
+
+    def entries(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
+        """The entries of rows as stored (whole store keys and values, of `reader`), tombstones left out; in bulk."""
+        if not keys:
+            return []
+        headers = np.frombuffer(b"".join([value[:_HEADER_BYTES] for value in stored]), dtype=_HEADER)
+        live = np.flatnonzero(headers["tag"] & ROW_TOMBSTONE == 0).tolist()
+        if not live:
+            return []
+        if len(live) < len(stored):
+            keys, stored = [keys[i] for i in live], [stored[i] for i in live]
+        columns = mixed_batch_reader(lambda layout: self._layout(layout, reader), self._wanted)(stored)
+        encoded = self._encode_batch(columns)
+        unique = [self.index.unique] * len(keys)
+        if self.index.unique:
+            for column in columns:
+                if column.null_count:
+                    unique = [kept and valid for kept, valid in zip(unique, column.is_valid().to_pylist(), strict=True)]
+        skip = len(self.start)
+        made = []
+        for row, value, whole, probed in zip(keys, stored, encoded, unique, strict=True):
+            part = limited_index_key(whole, skip)
+            made.append(Entry(part + row[skip:], len(part), row, value[:_HEADER_BYTES], probed))
+        return made
+
+    def _entry(self, section: Section, row: bytes, stored: bytes) -> Entry:
+        """The entry of one row, derived from its bytes as stored."""
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        decode = self._decoders.get(layout)
+        if decode is None:
+            decode = self._decoders[layout] = resolver(self._layout(layout, section), self._wanted)
+        row_values = decode(stored)
+        part = self._entries_at + limited_index_key(self._encode(row_values))
+        unique = self.index.unique and None not in row_values
+        return Entry(part + row[len(self.start) :], len(part), row, stored[:_HEADER_BYTES], unique)
+
+    def _layout(self, layout: int, reader: View) -> Layout:
+        """By `reader`, since a row may be in a layout that came into being a moment ago (rule 26)."""
+        found = self._layouts.get(layout)
+        if found is None:
+            record = reader.get(layout_key(self.table.id, layout))
+            if record is None:
+                raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
+            found = self._layouts[layout] = msgspec.msgpack.decode(record, type=Layout)
+        return found
+
+    # --- putting -----------------------------------------------------------------------------------------------------
+
+    def steps(self, entries: Iterable[Entry]) -> Iterator[Step]:
+        """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest."""
+        source = iter(entries)
+        while chunk := list(islice(source, STEP_ROWS)):
+            yield self._step(chunk)
+
+    def _step(self, chunk: list[Entry]) -> Step:
+        def step(section: Section) -> None:
+            get = section.get
+            for entry in chunk:
+                stored = get(entry.row)
+                if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
+                    continue
+                if stored[:_HEADER_BYTES] != entry.header:
+                    entry = self._entry(section, entry.row, stored)
+                standing = get(entry.key)
+                if standing is not None and standing[_LIVE]:
+                    continue
+                if entry.unique:
+                    self._require_unique(section, entry, stored)
+                timestamp = ROW_HEADER.unpack_from(entry.header)[0]
+                section.put(entry.key, ENTRY_VALUE.pack(timestamp, 1, entry.offset))
+
+        return step
+
+    def _require_unique(self, section: Section, entry: Entry, stored: bytes) -> None:
+        """23505 if another row has a live entry under the same index columns."""
+        prefix = entry.key[: entry.offset]
+        for key, value in section.scan(prefix, prefix_end(prefix)):
+            if value[_LIVE] and key != entry.key:
+                raise self._duplicate(section, stored)
+
+    def _duplicate(self, section: Section, stored: bytes) -> errors.Error:
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        row_values = resolver(self._layout(layout, section), self._wanted)(stored)
+        names = ", ".join(column.name for column in self._columns)
+        shown = ", ".join(
+            values.to_text(wanted.type, value) for wanted, value in zip(self._wanted, row_values, strict=True)
+        )
+        return errors.error(
+            errors.UNIQUE_VIOLATION,
+            f'could not create unique index "{self.index.name}"',
+            detail=f"Key ({names})=({shown}) is duplicated.",
+        )
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpoint(self, number: int, checkpoint: Checkpoint) -> Step:
+        """A step that records how far key range `number` is, together with what the steps before it put."""
+        key = checkpoint_key(self.job, self.stage, number)
+        record = encode_checkpoint(checkpoint)
+
+        def step(section: Section) -> None:
+            stored = section.get(key)
+            if stored is not None:
+                before = decode_checkpoint(stored)
+                if before.done or before.position > checkpoint.position:
+                    return
+            section.put(key, record)
+
+        return step
+
+
+class InProcess:
+    """Reorganizes in the calling process, in key order: for small tables, and for stores that no other can open."""
+
+    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        """As in `Reorganizer`."""
+        store = backfill.store
+        key = checkpoint_key(backfill.job, backfill.stage, 0)
+        with store.read() as reader:
+            stored = reader.get(key)
+        if stored is None:
+            at = Checkpoint(backfill.start, backfill.stop, backfill.start, 0)
+        else:
+            at = decode_checkpoint(stored)
+        while not at.done:
+            pulse()
+            with store.read() as reader:
+                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                entries = backfill.entries(reader, keys, rows)
+            done = len(keys) < BATCH_ROWS
+            position = at.stop if done else keys[-1] + b"\x00"
+            at = Checkpoint(at.start, at.stop, position, at.rows + len(entries), done)
+            entries.sort()
+            store.background([*backfill.steps(entries), backfill.checkpoint(0, at)], claim=backfill.claim)

@@ -1,0 +1,175 @@
+"""The rules of planning as named sentences: the floor of a version, and the order of moves.
+
+Floors are computed from the states of two versions, never written by hand. The sentences are what EXPLAIN, the tests
+and the documentation cite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from instar.catalog.descriptors import State, StepKind, Table
+from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases
+from instar.schemachange.states import PATHS
+
+if TYPE_CHECKING:
+    from instar.schemachange.stages import Move
+
+# --- the floor (rule 12) ---------------------------------------------------------------------------------------------
+
+# Direct steps under which nothing that an older version writes has a meaning.
+INCOMPATIBLE = frozenset({StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE})
+
+
+class FloorRule(NamedTuple):
+    """`demands` gives the version that f is raised to by the step from one version of a table to the next; 0: none."""
+
+    name: str
+    sentence: str
+    demands: Callable[[Table, Table], int]
+
+
+def _two_versions(before: Table, after: Table) -> int:
+    """The version at which every element that moves now had come to where it stands at `before`."""
+    wanted = 0
+    for element, start, goal in _moves(before, after):
+        # An element that was absent is absent in all older versions, so those are one state behind and no more.
+        if start is not Phase.ABSENT and PATHS[element.kind].distance(start, goal) == 1:
+            wanted = max(wanted, entered(before, element.id))
+    return wanted
+
+
+def _collapsed(before: Table, after: Table) -> int:
+    far = any(PATHS[element.kind].distance(start, goal) > 1 for element, start, goal in _moves(before, after))
+    return after.version if far else 0
+
+
+def _incompatible(before: Table, after: Table) -> int:
+    new = (step for step in after.steps if step.version > before.version)
+    return after.version if any(step.kind in INCOMPATIBLE for step in new) else 0
+
+
+def _rowset_changed(before: Table, after: Table) -> int:
+    swapped = before.rowset != after.rowset or any(
+        old.id == new.id and old.rowset != new.rowset for old in before.indexes for new in after.indexes
+    )
+    return after.version if swapped else 0
+
+
+def _both_sides(before: Table, after: Table) -> int:
+    new = (step for step in after.steps if step.version > before.version)
+    return after.version if any(step.kind is StepKind.ELEMENT_STATE and not step.columns for step in new) else 0
+
+
+FLOOR_RULES = (
+    FloorRule(
+        "two versions",
+        "A step of a path raises f to the first version in which every element is at most one state behind.",
+        _two_versions,
+    ),
+    FloorRule("collapsed", "A collapsed path admits nobody who has not seen all of it: f = c.", _collapsed),
+    FloorRule("incompatible", "Versions before an incompatible direct step are never admitted: f = c.", _incompatible),
+    FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
+    FloorRule(
+        "both sides",
+        "Writers of both tables of a foreign key must know of what they probe in the other: f = c (rule 27).",
+        _both_sides,
+    ),
+)
+
+
+def floor(before: Table, after: Table) -> Literal["keep"] | int:
+    """What f must be at least when `after` is published over `before`; "keep" if no rule says anything."""
+    demanded = max(rule.demands(before, after) for rule in FLOOR_RULES)
+    return demanded or "keep"
+
+
+def _moves(before: Table, after: Table) -> list[tuple[Element, Phase, Phase]]:
+    """Elements on paths whose phase differs: (element, phase before, phase after). Columns take direct steps, which
+    count as no state."""
+    old, new = phases(before), phases(after)
+    return [
+        (element, start, goal)
+        for element in {**old, **new}
+        if element.kind is not ElementKind.COLUMN
+        and (start := old.get(element, Phase.ABSENT)) is not (goal := new.get(element, Phase.ABSENT))
+    ]
+
+
+def rowsets(table: Table) -> set[int]:
+    """All rowsets of a table: its rows' and its indexes'."""
+    return {table.rowset, *(index.rowset for index in table.indexes)}
+
+
+def check_list(table: Table) -> tuple[object, ...]:
+    """What a committer evaluates before the atomic section (rule 16): the checks in force and NOT NULL."""
+    return (
+        tuple((check.id, check.expression) for check in table.checks if check.state is not State.DELETE_ONLY),
+        tuple(column.id for column in table.columns if not column.nullable),
+    )
+
+
+# --- the order of moves ----------------------------------------------------------------------------------------------
+
+
+class Node(Protocol):
+    """A move of an element, or the work that makes the move possible."""
+
+    @property
+    def move(self) -> Move: ...
+
+    @property
+    def work(self) -> object | None: ...
+
+
+class OrderRule(NamedTuple):
+    """`later` may not come in a stage before `earlier`'s, and in the same stage only if `together`."""
+
+    name: str
+    sentence: str
+    applies: Callable[[Node, Node, Set[tuple[Element, Element]]], bool]  # (later, earlier, pairs of user and used)
+    together: bool
+
+
+def _next_state(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    return earlier.work is None and later.move.element == earlier.move.element and later.move.start is earlier.move.goal
+
+
+def _work_first(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    return earlier.work is not None and later.work is None and later.move == earlier.move
+
+
+def _user_gone(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    return earlier.move.goal is Phase.ABSENT and (earlier.move.element, later.move.element) in uses
+
+
+def _used_there(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    return (
+        earlier.work is None
+        and earlier.move.goal is Phase.PUBLIC
+        and (later.move.element, earlier.move.element) in uses
+    )
+
+
+ORDER_RULES = (
+    OrderRule("one state per stage", "An element takes one step of its path per stage.", _next_state, together=False),
+    OrderRule(
+        "work behind the fence",
+        "Work on the data has a stage of its own, which first raises f to the version before it (rule 19).",
+        _work_first,
+        together=False,
+    ),
+    OrderRule(
+        "users go first",
+        "What is used goes no earlier than the stage in which all that uses it is gone (rule 25).",
+        _user_gone,
+        together=True,
+    ),
+    OrderRule(
+        "users come last",
+        "What uses an element comes after the stage in which that element is public (rules 19, 27).",
+        _used_there,
+        together=False,
+    ),
+)

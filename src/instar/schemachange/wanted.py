@@ -1,0 +1,257 @@
+"""Wanted actions: what one DDL statement asks for, with names resolved to nothing yet but their text.
+
+The SQL layer makes them of its syntax tree and hands over expressions as `Freezer`s: functions that turn the
+expression into a descriptor's text (columns by id) once the planner has made the table that it refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from instar.catalog.descriptors import Action, Table
+from instar.types import Type
+
+
+class Frozen(NamedTuple):
+    """An expression as a descriptor keeps it: SQL text by ids, and the ids of the columns that it uses."""
+
+    text: str
+    columns: tuple[int, ...]
+
+
+Freezer = Callable[[Table], Frozen]
+
+
+@dataclass(frozen=True)
+class SequenceOptions:
+    """Options of a sequence; None: not given. `minimum`, `maximum` "none" is NO MINVALUE, NO MAXVALUE."""
+
+    type: Type | None = None
+    start: int | None = None
+    increment: int | None = None
+    minimum: int | Literal["none"] | None = None
+    maximum: int | Literal["none"] | None = None
+    cycle: bool | None = None
+    cache: int | None = None
+    restart: int | Literal["start"] | None = None
+    owned_by: tuple[str, str] | Literal["none"] | None = None
+
+
+@dataclass(frozen=True)
+class Default:
+    """A column's default. `volatile` ones have another value in every row; `value` is that of the others, evaluated
+    once, now: canonical text for rows that are there already (None: NULL)."""
+
+    freeze: Freezer
+    volatile: bool
+    value: str | None
+
+
+@dataclass(frozen=True)
+class Unique:
+    columns: tuple[str, ...]
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """`column`: the column it was written at, for the generated name only."""
+
+    freeze: Freezer
+    name: str | None = None
+    column: str | None = None
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """`parent_columns` empty: the parent's primary key. `parent` is the parent's name."""
+
+    columns: tuple[str, ...]
+    parent: str
+    parent_columns: tuple[str, ...] = ()
+    name: str | None = None
+    on_delete: Action = "no action"
+    on_update: Action = "no action"
+
+
+Constraint = Unique | Check | ForeignKey
+
+
+@dataclass(frozen=True)
+class NewColumn:
+    """`sequence` is given for identity and serial columns, which own one."""
+
+    name: str
+    type: Type
+    nullable: bool = True
+    default: Default | None = None
+    identity: Literal["always", "by default"] | None = None
+    sequence: SequenceOptions | None = None
+
+
+@dataclass(frozen=True)
+class CreateTable:
+    """`primary_key` None: rows are identified by a hidden row id."""
+
+    name: str
+    columns: tuple[NewColumn, ...]
+    primary_key: tuple[str, ...] | None = None
+    primary_key_name: str | None = None
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True)
+class DropTables:
+    names: tuple[str, ...]
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class Truncate:
+    names: tuple[str, ...]
+    restart_identity: bool = False
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class AddColumn:
+    table: str
+    column: NewColumn
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True)
+class DropColumn:
+    table: str
+    column: str
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class RenameColumn:
+    table: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class RenameObject:
+    """A table, view or sequence. `kind` is the word of the statement: ALTER TABLE may rename any of them."""
+
+    kind: Literal["table", "view", "sequence"]
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class SetDefault:
+    """`default` None: DROP DEFAULT."""
+
+    table: str
+    column: str
+    default: Default | None
+
+
+@dataclass(frozen=True)
+class DropNotNull:
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class SetType:
+    table: str
+    column: str
+    type: Type
+
+
+@dataclass(frozen=True)
+class AddConstraint:
+    table: str
+    constraint: Constraint
+
+
+@dataclass(frozen=True)
+class DropConstraint:
+    table: str
+    name: str
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class RenameConstraint:
+    table: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class DropIdentity:
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class CreateIndex:
+    """`columns`: (name, descending)."""
+
+    table: str
+    columns: tuple[tuple[str, bool], ...]
+    name: str | None = None
+    unique: bool = False
+
+
+@dataclass(frozen=True)
+class DropIndexes:
+    names: tuple[str, ...]
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class RenameIndex:
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class CreateSequence:
+    name: str
+    options: SequenceOptions
+
+
+@dataclass(frozen=True)
+class AlterSequence:
+    name: str
+    options: SequenceOptions
+
+
+@dataclass(frozen=True)
+class DropSequences:
+    names: tuple[str, ...]
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class CreateView:
+    """`query` is SQL text with tables and columns by id."""
+
+    name: str
+    query: str
+    columns: tuple[tuple[str, Type], ...]
+    depends_on: tuple[tuple[int, tuple[int, ...]], ...]
+    replace: bool = False
+
+
+@dataclass(frozen=True)
+class DropViews:
+    names: tuple[str, ...]
+    cascade: bool = False
+
+
+Wanted = (
+    CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
+    | DropNotNull | SetType | AddConstraint | DropConstraint | RenameConstraint | DropIdentity | CreateIndex
+    | DropIndexes | RenameIndex | CreateSequence | AlterSequence | DropSequences | CreateView | DropViews
+)  # fmt: skip
