@@ -15,7 +15,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import ForeignKey, Index, State, Table
 from instar.catalog.layouts import Layouts
-from instar.encoding.keys import compile_encoder
+from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.store.engine import (
     ROW_TOMBSTONE,
     EntryWrite,
@@ -106,7 +106,8 @@ class ForeignKeyProbe:
         values = self.values(image)
         if None in values:
             return None
-        return self._prefix + self._encode([values[position] for position in self._order])
+        part = self._encode([values[position] for position in self._order])
+        return self._prefix + (part if self.foreign_key.parent_index is None else limited_index_key(part))
 
 
 class ParentProbe:
@@ -138,7 +139,10 @@ class ParentProbe:
         """The prefix under which children of those values stand; None if one is NULL (nobody refers to it)."""
         if None in values:
             return None
-        return self._prefix + self._encode([values[position] for position in self._order])
+        part = self._encode([values[position] for position in self._order])
+        # A borrowed index of more columns than the constraint's has short ones only (schemachange/foreign_keys.py), so
+        # what is cut here is always a whole index key.
+        return self._prefix + (part if self.foreign_key.child_index is None else limited_index_key(part))
 
 
 class TableWriter:
