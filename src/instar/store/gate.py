@@ -16,7 +16,7 @@ from instar.store.engine import Section
 from instar.store.presence import Presence
 
 HOLD_NS = 400_000
-PAUSE_FACTOR = 3
+PAUSE_FACTOR = 5
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]

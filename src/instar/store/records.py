@@ -25,6 +25,7 @@ class Latest(enum.IntEnum):
     LAYOUT = 5
     LEASE = 6
     WORKER = 7
+    CHECKPOINT = 8
 
 
 class RowsetState(enum.Enum):

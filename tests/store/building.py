@@ -1,0 +1,103 @@
+"""What the store's tests commit: one table in rowset 1 whose rows are numbers with a body, one index on the body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from instar.store.engine import (
+    Commit,
+    EntryWrite,
+    LogRecord,
+    Precondition,
+    Reader,
+    RowWrite,
+    Store,
+    TableWrites,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.store.engine import ROW_HEADER as HEADER
+
+TABLE = 7
+ROWS = rowset_prefix(1)
+INDEX = rowset_prefix(2)
+ALL = (b"", b"\xff")
+ALL_ROWS = (ROWS, prefix_end(ROWS))
+ALL_ENTRIES = (INDEX, prefix_end(INDEX))
+
+
+def row_key(number: int) -> bytes:
+    return ROWS + number.to_bytes(2, "big")
+
+
+def entry_key(body: bytes, number: int) -> bytes:
+    return INDEX + body[:1] + number.to_bytes(2, "big")
+
+
+def body_of(value: bytes | None) -> bytes | None:
+    """The body of a stored row, None for a tombstone too."""
+    if value is None or HEADER.unpack_from(value)[2] & 1:
+        return None
+    return value[HEADER.size :]
+
+
+def row_writes(reader: Reader, changes: dict[int, bytes | None]) -> list[RowWrite]:
+    """Changes {number: body or None to delete}, derived from what `reader` sees."""
+    return [RowWrite(row_key(number), reader.get(row_key(number)), body, 1) for number, body in changes.items()]
+
+
+def entry_writes(reader: Reader, changes: dict[int, bytes | None]) -> list[EntryWrite]:
+    """The index entries that go with `changes`."""
+    entries = []
+    for number, body in changes.items():
+        old = body_of(reader.get(row_key(number)))
+        if old is not None and (body is None or body[:1] != old[:1]):
+            entries.append(EntryWrite(entry_key(old, number), len(INDEX) + 1, False))
+        if body is not None:
+            entries.append(EntryWrite(entry_key(body, number), len(INDEX) + 1, True))
+    return entries
+
+
+def request(
+    store: Store,
+    changes: dict[int, bytes | None],
+    preconditions: Iterable[Precondition] = (),
+    *,
+    version: int = 1,
+    checks: int = 0,
+    snapshot: int | None = None,
+    claim: tuple[bytes, bytes] | None = None,
+) -> Commit:
+    with store.read() as reader:
+        return Commit(
+            catalog_version=reader.catalog_version,
+            tables=[TableWrites(TABLE, version, checks, row_writes(reader, changes))],
+            entries=entry_writes(reader, changes),
+            preconditions=list(preconditions),
+            snapshot=snapshot,
+            claim=claim,
+        )
+
+
+def change(store: Store, changes: dict[int, bytes | None], *preconditions: Precondition) -> int:
+    """Commit `changes`; returns the timestamp."""
+    return store.commit(request(store, changes, preconditions))
+
+
+def raw(store: Store, *records: tuple[bytes, bytes | None], bump: bool = False) -> int:
+    """Commit raw records."""
+    with store.read() as reader:
+        version = reader.catalog_version
+    return store.commit(Commit(catalog_version=version, raw=list(records), bump_catalog=bump))
+
+
+def dead_entries(record: LogRecord) -> list[bytes]:
+    """The index keys of a record's before-image."""
+    body = body_of(record.before)
+    return [] if body is None else [entry_key(body, int.from_bytes(record.key[-2:], "big"))]
+
+
+def contents(store: Store, start: bytes = ALL[0], stop: bytes = ALL[1]) -> dict[bytes, bytes]:
+    """What is stored in [start, stop)."""
+    with store.read() as reader:
+        return dict(reader.scan(start, stop))
