@@ -185,7 +185,10 @@ def _logarithm_weight(a: Decimal) -> int:
 
 def settle(value: Decimal, wanted: int) -> Decimal:
     """A wide result at the wanted scale, or at the largest that 38 digits allow."""
-    kept = min(wanted, max(MAX_NUMERIC_DIGITS - max(value.adjusted(), 0) - 1, 0))
+    digits = max(value.adjusted(), 0) if value else 0
+    kept = min(wanted, MAX_NUMERIC_DIGITS - digits - 1)
+    if kept < 0:
+        raise out_of_range(Kind.NUMERIC)
     return fits(value.quantize(Decimal(1).scaleb(-kept), rounding=decimal.ROUND_HALF_UP, context=WIDE))
 
 

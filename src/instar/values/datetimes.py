@@ -88,7 +88,7 @@ def time_zone(name: str) -> datetime.tzinfo:
             return datetime.timezone(datetime.timedelta(seconds=seconds))
     try:
         return zoneinfo.ZoneInfo(name)
-    except (OSError, ValueError):
+    except (KeyError, OSError, ValueError):
         for known in zoneinfo.available_timezones():
             if known.lower() == name.lower():
                 return zoneinfo.ZoneInfo(known)

@@ -287,7 +287,11 @@ def _numeric_duckdb(symbol: str, name: str, closure: Callable[..., object]) -> C
             if scale <= MAX_NUMERIC_DIGITS and (symbol == "*" or whole + scale <= MAX_NUMERIC_DIGITS):
                 precision = min(whole + (symbol in "+-") + scale, MAX_NUMERIC_DIGITS)
                 type_ = Type(Kind.NUMERIC, max(precision, 1), scale)
-                text = f"({args[0].text} {symbol} {args[1].text})"
+                left = args[0].text
+                if precision > 18 and max(p1, p2) <= 18:
+                    # DuckDB keeps the result of two 64-bit decimals in 64 bits, and so loses digits that it has.
+                    left = f"CAST({left} AS DECIMAL(19,{s1}))"
+                text = f"({left} {symbol} {args[1].text})"
                 return Sql(f"CAST({text} AS {duckdb_type(type_)})", type_)
         return Sql(call(as_text(args[0]), as_text(args[1])), NUMERIC)
 

@@ -122,10 +122,11 @@ def _render_extreme(name: str) -> Callable[[Sequence[Sql], Context], Sql]:
         keys = comparable(operands)
         if keys == [operand.text for operand in operands]:
             return Sql(f"{name}({', '.join(keys)})", operands[0].type)
-        # The value that goes with the extreme key: first in the order of (key, position).
-        pick = "list_max" if name == "greatest" else "list_min"
+        # The value that goes with the extreme key; of equals, the first.
+        pick, sign = ("list_max", -1) if name == "greatest" else ("list_min", 1)
         pairs = ", ".join(
-            f"{{'k': {key}, 'v': {operand.text}}}" for key, operand in zip(keys, operands, strict=True)
+            f"{{'k': {key}, 'i': {sign * i}, 'v': {operand.text}}}"
+            for i, (key, operand) in enumerate(zip(keys, operands, strict=True))
         )
         return Sql(f"struct_extract({pick}(list_filter([{pairs}], lambda p: p.k IS NOT NULL)), 'v')", operands[0].type)
 

@@ -22,10 +22,15 @@ def _child(document: Any, step: str | int) -> tuple[bool, Any]:
     return False, None
 
 
-def _get(text: str, step: str | int) -> str | None:
+def _member(text: str, step: str | int) -> tuple[bool, Any]:
+    document = jsonb.parse(text)
     if text[0] not in "{[":
-        return None
-    found, value = _child(jsonb.parse(text), step)
+        document = [document]  # PostgreSQL keeps a bare scalar as an array of one, and lets it be seen here
+    return _child(document, step)
+
+
+def _get(text: str, step: str | int) -> str | None:
+    found, value = _member(text, step)
     return jsonb.write(value) if found else None
 
 
@@ -36,9 +41,7 @@ def _as_text(found: bool, value: Any) -> str | None:
 
 
 def _get_text(text: str, step: str | int) -> str | None:
-    if text[0] not in "{[":
-        return None
-    return _as_text(*_child(jsonb.parse(text), step))
+    return _as_text(*_member(text, step))
 
 
 _ELEMENT = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\s\\](?:[^",{}\\]*[^",{}\s\\])?))\s*(,|\Z)', re.DOTALL)

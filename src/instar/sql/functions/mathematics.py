@@ -107,8 +107,8 @@ def _cube_root(value: float) -> float:
     return math.cbrt(value)
 
 
-def _tangent_inverse(value: float) -> float:
-    return 1.0 / math.tan(value)
+def _cotangent(value: float) -> float:
+    return 1.0 / math.tan(value) if value else math.copysign(math.inf, value)
 
 
 def _round_even(value: float) -> float:
@@ -123,7 +123,21 @@ def _whole(compute: Callable[[float], int]) -> Callable[[float], float]:
 
 
 def _sign(value: float) -> float:
-    return value if value != value else float((value > 0) - (value < 0))
+    return float((value > 0) - (value < 0))
+
+
+def _sinh(value: float) -> float:
+    try:
+        return math.sinh(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _cosh(value: float) -> float:
+    try:
+        return math.cosh(value)
+    except OverflowError:
+        return math.inf
 
 
 _DOUBLES: dict[str, Callable[[float], float]] = {
@@ -142,12 +156,12 @@ _DOUBLES: dict[str, Callable[[float], float]] = {
     "sin": math.sin,
     "cos": math.cos,
     "tan": math.tan,
-    "cot": _tangent_inverse,
+    "cot": _cotangent,
     "asin": math.asin,
     "acos": math.acos,
     "atan": math.atan,
-    "sinh": math.sinh,
-    "cosh": math.cosh,
+    "sinh": _sinh,
+    "cosh": _cosh,
     "tanh": math.tanh,
     "degrees": lambda value: value / (math.pi / 180.0),
     "radians": lambda value: value * (math.pi / 180.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -94,6 +95,7 @@ def register(
         except errors.Error as fault:
             raise UdfError(f"[{fault.sqlstate}] {fault.message}") from None
 
+    _declare(batch, len(parameters))
     kinds = tuple(p if isinstance(p, str) else duckdb_type(Type(p.kind)) for p in parameters)
     UDFS[full] = Udf(full, batch, kinds, duckdb_type(Type(result.kind)), volatile)
     return lambda *args: f"{full}({', '.join(args)})"
@@ -109,8 +111,16 @@ def register_batch(name: str, batch: Callable[..., Any], parameters: Sequence[Ty
         except errors.Error as fault:
             raise UdfError(f"[{fault.sqlstate}] {fault.message}") from None
 
+    _declare(guarded, len(parameters))
     UDFS[full] = Udf(full, guarded, tuple(map(duckdb_type, parameters)), duckdb_type(result))
     return lambda *args: f"{full}({', '.join(args)})"
+
+
+def _declare(batch: Callable[..., Any], count: int) -> None:
+    """DuckDB counts the parameters of the signature, and takes *columns for one."""
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(f"column{i}", kind) for i in range(count)]
+    batch.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # not in typeshed's Callable
 
 
 def _reader(type_: Type) -> Callable[[Any], Any] | None:
