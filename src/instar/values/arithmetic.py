@@ -156,7 +156,7 @@ def power(base: Decimal, exponent: Decimal) -> Decimal:
         raise errors.error("2201F", "a negative number raised to a non-integer power yields a complex result")
     if not base:
         return _settle_power(Decimal(0), max(scale(base), scale(exponent)))
-    digits = float(exponent) * float(abs(base).log10(WIDE))
+    digits = float(exponent) * float(base.copy_abs().log10(WIDE))
     if digits >= MAX_NUMERIC_DIGITS:
         raise out_of_range(Kind.NUMERIC)
     result = WIDE.power(base, exponent) if digits > -1000 else Decimal(0)
@@ -179,7 +179,7 @@ def _logarithm_weight(a: Decimal) -> int:
     if Decimal("0.9") <= a <= Decimal("1.1"):
         distance = WIDE.subtract(a, 1)
         return distance.adjusted() if distance else 0
-    estimate = abs(WIDE.ln(a))
+    estimate = WIDE.ln(a).copy_abs()
     return estimate.log10(WIDE).to_integral_value(decimal.ROUND_DOWN).__int__()
 
 
@@ -189,7 +189,7 @@ def settle(value: Decimal, wanted: int) -> Decimal:
     kept = min(wanted, MAX_NUMERIC_DIGITS - digits - 1)
     if kept < 0:
         raise out_of_range(Kind.NUMERIC)
-    return fits(value.quantize(Decimal(1).scaleb(-kept), rounding=decimal.ROUND_HALF_UP, context=WIDE))
+    return fits(value.quantize(Decimal(1).scaleb(-kept, WIDE), rounding=decimal.ROUND_HALF_UP, context=WIDE))
 
 
 def scale(a: Decimal) -> int:
@@ -210,4 +210,4 @@ def _first_digit(a: Decimal) -> int:
     """The first digit in base 10,000; 0 for zero."""
     if not a:
         return 0
-    return int(abs(a).scaleb(-_weight(a) * _GROUP, WIDE))
+    return int(a.copy_abs().scaleb(-_weight(a) * _GROUP, WIDE))

@@ -123,7 +123,7 @@ def _number(value: object) -> Decimal:
     assert isinstance(exponent, int)
     if value.adjusted() > MAX_EXPONENT or exponent < -MAX_EXPONENT:
         raise errors.error(errors.NUMERIC_OUT_OF_RANGE, "number in JSON has too many digits")
-    return value if value else abs(value)
+    return value if value else value.copy_abs()
 
 
 def _read_number(digits: str) -> Decimal:

@@ -189,7 +189,7 @@ def rounded(value: Decimal, scale: int) -> Decimal:
     """`value` at this display scale, half away from zero; a negative scale leaves scale 0. Errors: 22003."""
     if value.is_nan():
         return value
-    result = value.quantize(Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP, context=WIDE)
+    result = value.quantize(Decimal(1).scaleb(-scale, WIDE), rounding=decimal.ROUND_HALF_UP, context=WIDE)
     return fits(result)
 
 
@@ -198,21 +198,21 @@ def constrain(type_: Type) -> Callable[[Decimal], Decimal] | None:
     precision, scale = type_.precision, type_.scale or 0
     if precision is None:
         return None
-    limit = Decimal(1).scaleb(precision - scale)
-    quantum = Decimal(1).scaleb(-scale)
+    limit = Decimal(1).scaleb(precision - scale, WIDE)
+    quantum = Decimal(1).scaleb(-scale, WIDE)
 
     def apply(value: Decimal) -> Decimal:
         if value.is_nan():
             return value
         result = value.quantize(quantum, rounding=decimal.ROUND_HALF_UP, context=WIDE)
-        if abs(result) >= limit:
+        if result.copy_abs() >= limit:
             raise errors.error(
                 errors.NUMERIC_OUT_OF_RANGE,
                 "numeric field overflow",
                 detail=f"A field with precision {precision}, scale {scale} must round to an absolute value less than "
                 f"{'1' if precision == scale else f'10^{precision - scale}'}.",
             )
-        return result if result else abs(result)
+        return result if result else result.copy_abs()
 
     return apply
 

@@ -36,6 +36,7 @@ from instar.types import (
 from instar.values import arithmetic, comparison_key, numbers
 
 _OVERFLOW = "value out of range: overflow"
+_SUMMABLE = 28  # digits of which DuckDB sums 10^10 values without overflow
 
 # --- count, booleans -------------------------------------------------------------------------------------------------
 
@@ -197,8 +198,8 @@ def _sum_floats(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
 
 def _avg_exact(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
     type_, text = digits_of(args[0].type), args[0].text
-    if not is_static(type_):
-        return _folded("avg", modifiers, text)
+    if not is_static(type_) or (type_.precision or 0) > _SUMMABLE:
+        return _folded("avg", modifiers, as_text(args[0]))
     total = Sql(modifiers.call("sum", text), Type(Kind.NUMERIC, MAX_NUMERIC_DIGITS, type_.scale or 0))
     if args[0].type.kind is not Kind.NUMERIC:
         return Sql(_mean_call(f"CAST({total.text} AS VARCHAR)", modifiers.call("count", text)), NUMERIC)
@@ -321,8 +322,9 @@ def _variance(name: str, sample: bool, root: bool) -> list[Aggregate]:
         if not is_static(type_) or (type_.precision or 0) > 15 or modifiers.distinct:
             return _folded(native, modifiers, as_text(args[0]) if is_static(args[0].type) else _text(args[0]))
         decimal = f"CAST({text} AS {duckdb_type(type_)})"
-        total, squares = modifiers.call("sum", decimal), modifiers.call("sum", f"({decimal} * {decimal})")
         scale = type_.scale or 0
+        wide = f"CAST({text} AS DECIMAL(19,{scale}))"  # or DuckDB would square in 64 bits
+        total, squares = modifiers.call("sum", decimal), modifiers.call("sum", f"({wide} * {decimal})")
         texts = [as_text(Sql(total, Type(Kind.NUMERIC, MAX_NUMERIC_DIGITS, scale)))]
         texts.append(as_text(Sql(squares, Type(Kind.NUMERIC, MAX_NUMERIC_DIGITS, 2 * scale))))
         return Sql(partial(modifiers.call("count", text), *texts), NUMERIC)
@@ -361,7 +363,10 @@ def _fold_texts(make: Callable[[], Any]) -> Callable[[list[str | None], bool], o
         if distinct:
             key = comparison_key(NUMERIC)
             assert key is not None
-            values = {key(value): value for value in values}.values()
+            first: dict[object, Decimal] = {}
+            for value in values:
+                first.setdefault(key(value), value)
+            values = first.values()
         accumulator = make()
         for value in values:
             accumulator.add(value)

@@ -13,6 +13,7 @@ from instar.sql.functions.udfs import duckdb_type, register
 from instar.types import DATE, DOUBLE, INTEGER, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
 from instar.values import datetimes
 from instar.values.arithmetic import add, divide
+from instar.values.numbers import WIDE
 from instar.values.datetimes import DAY, HOUR, MINUTE, SECOND, civil_from_days, days_from_civil
 
 _JULIAN_EPOCH = 2_440_588  # the Julian day of 1970-01-01
@@ -86,7 +87,7 @@ def _date_field(field: str, days: int) -> int | None:
 
 def _micros(value: int, scale: int) -> Decimal:
     """Microseconds as a numeric with this many of their decimal places."""
-    return Decimal(value).scaleb(-scale)
+    return Decimal(value).scaleb(-scale, WIDE)
 
 
 def _extract_date(field: str, days: int) -> Decimal:

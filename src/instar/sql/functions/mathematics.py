@@ -234,7 +234,7 @@ def _at_scale(value: Decimal, scale: int, rounding: str) -> Decimal:
     if value.is_nan():
         return value
     scale = max(-100, min(scale, MAX_NUMERIC_DIGITS))
-    result = value.quantize(Decimal(1).scaleb(-scale), rounding=rounding, context=numbers.WIDE)
+    result = value.quantize(Decimal(1).scaleb(-scale, numbers.WIDE), rounding=rounding, context=numbers.WIDE)
     return numbers.fits(result if result else result.copy_abs())
 
 

@@ -375,6 +375,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), sqlstate, message)
     for pattern, sqlstate, message in (
         (r"division by zero|divide by zero", errors.DIVISION_BY_ZERO, "division by zero"),
+        (r"argument for ntile must be", "22014", "argument of ntile must be greater than zero"),
         (r"more than one row returned by a subquery", errors.CARDINALITY_VIOLATION,
          "more than one row returned by a subquery used as an expression"),
         (r"overflow in .*INT16|INT16", errors.NUMERIC_OUT_OF_RANGE, "smallint out of range"),
