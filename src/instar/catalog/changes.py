@@ -161,6 +161,7 @@ class CatalogChange:
     def fence(self, table: Table) -> None:
         """Raise the floor of `table` to its current version without a version of its own (rule 19)."""
         self._fences[table.id] = table
+        self._floors[table.id] = max(self._floors.get(table.id, 0), table.version)
 
     def write(self, key: bytes, value: bytes) -> None:
         """A record read at its latest state, written in the same commit: a job beside its first stage (rule 9)."""
@@ -179,7 +180,7 @@ class CatalogChange:
                 continue
             before, after = self.base.by_id(object_id), newest.by_id(object_id)
             if before != after:
-                raise CatalogConflict(object_id, needed.name).error()
+                raise CatalogConflict(object_id, (before or needed).name).error()
         self.base = newest
         self.view = newest.changed(self._put.values(), self._dropped)
 

@@ -1,0 +1,92 @@
+"""Utility statements: settings, EXPLAIN, jobs, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from instar import errors
+from instar.database.result import Result
+from instar.database.settings import SETTINGS, find
+from instar.sql import statements as ast
+from instar.types import TEXT, Type
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+
+
+def rows_of(command: str, columns: tuple[tuple[str, Type], ...], rows: Iterable[tuple[object, ...]]) -> Result:
+    """A result made of rows that are Python objects already."""
+    listed = list(rows)
+    return Result(command, columns, iter(listed), len(listed))
+
+
+def execute(session: Session, statement: ast.Statement, text: str) -> Result:
+    """Execute a utility statement; 0A000 naming one that is not supported."""
+    found = _STATEMENTS.get(type(statement))
+    if found is None:
+        raise errors.unsupported(f"the statement {_name(statement)}")
+    return found(session, statement, text)
+
+
+def _name(statement: ast.Statement) -> str:
+    words = "".join(" " + letter if letter.isupper() else letter for letter in type(statement).__name__)
+    return words.strip().upper()
+
+
+def _set(session: Session, statement: ast.SetVariable, text: str) -> Result:
+    if statement.values is None:
+        session.settings.set(statement.name, None)
+    else:
+        session.set(statement.name, ", ".join(statement.values))
+    return Result("SET")
+
+
+def _show(session: Session, statement: ast.ShowVariable, text: str) -> Result:
+    if statement.name.lower() == "all":
+        shown = [(name, session.settings.get(name)) for name in sorted(SETTINGS)]
+        return rows_of("SHOW", (("name", TEXT), ("setting", TEXT)), shown)
+    name = find(statement.name)
+    if name == "transaction_isolation" and session.transaction is not None:
+        return rows_of("SHOW", ((name, TEXT),), [(session.transaction.isolation.value,)])
+    return rows_of("SHOW", ((name, TEXT),), [(session.settings.get(name),)])
+
+
+def _reset(session: Session, statement: ast.ResetVariable, text: str) -> Result:
+    if statement.name.lower() == "all":
+        session.settings.reset_all()
+    else:
+        session.settings.set(statement.name, None)
+    return Result("RESET")
+
+
+def _explain(session: Session, statement: ast.Explain, text: str) -> Result:
+    if statement.ddl:
+        return session.explain_schema(statement.statement, text)
+    if not isinstance(statement.statement, ast.Query | ast.Dml):
+        raise errors.error(
+            errors.SYNTAX_ERROR,
+            "EXPLAIN shows the plan of a query, INSERT, UPDATE or DELETE",
+            hint="Use EXPLAIN (DDL) for schema changes.",
+        )
+    if statement.analyze:
+        raise errors.unsupported("EXPLAIN ANALYZE")
+    return rows_of("EXPLAIN", (("QUERY PLAN", TEXT),), ((line,) for line in session.explain_query(statement.statement)))
+
+
+def _check_table(session: Session, statement: ast.CheckTable, text: str) -> Result:
+    return session.check((statement.name.name,))
+
+
+def _check_database(session: Session, statement: ast.CheckDatabase, text: str) -> Result:
+    return session.check(None)
+
+
+_STATEMENTS: dict[type, Callable[..., Result]] = {
+    ast.SetVariable: _set,
+    ast.ShowVariable: _show,
+    ast.ResetVariable: _reset,
+    ast.Explain: _explain,
+    ast.CheckTable: _check_table,
+    ast.CheckDatabase: _check_database,
+}

@@ -1,0 +1,86 @@
+"""Sequences: blocks per process, bounds, cycles, and ids that are never handed out twice."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from instar import errors
+from instar.catalog.descriptors import Sequence
+from instar.catalog.ids import IdAllocator
+from instar.catalog.sequences import Sequences
+from instar.store import MemoryStore, open_store
+from instar.types import BIGINT
+
+
+def sequence(**options: object) -> Sequence:
+    return Sequence(id=7, name="s", version=1, type=BIGINT, **options)
+
+
+def test_values_follow_each_other_and_go_on_after_an_orderly_close() -> None:
+    store = MemoryStore()
+    first = Sequences(store)
+    assert [first.next_value(sequence()) for _ in range(3)] == [1, 2, 3]
+    first.close()
+    assert Sequences(store).next_value(sequence()) == 4
+
+
+def test_two_processes_never_get_one_value() -> None:
+    store = MemoryStore()
+    one, two = Sequences(store), Sequences(store)
+    values = [held.next_value(sequence()) for _ in range(100) for held in (one, two)]
+    assert len(set(values)) == 200
+    one.close()
+    two.close()
+    assert Sequences(store).next_value(sequence()) not in values
+
+
+def test_the_end_of_a_sequence_is_2200h_and_a_cycle_begins_again() -> None:
+    store = MemoryStore()
+    values = Sequences(store)
+    short = sequence(maximum=3)
+    assert [values.next_value(short) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(errors.Error) as caught:
+        values.next_value(short)
+    assert caught.value.sqlstate == "2200H"
+    round_ = Sequence(id=8, name="r", version=1, type=BIGINT, minimum=1, maximum=3, cycle=True)
+    assert [values.next_value(round_) for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_descending() -> None:
+    values = Sequences(MemoryStore())
+    down = sequence(start=5, increment=-2, minimum=0, maximum=5)
+    assert [values.next_value(down) for _ in range(3)] == [5, 3, 1]
+    with pytest.raises(errors.Error, match="minimum value"):
+        values.next_value(down)
+
+
+def test_set_value() -> None:
+    values = Sequences(MemoryStore())
+    values.next_value(sequence())
+    values.set_value(sequence(), 41)
+    assert values.next_value(sequence()) == 42
+    values.set_value(sequence(), 10, called=False)
+    assert values.next_value(sequence()) == 10
+    with pytest.raises(errors.Error) as caught:
+        values.set_value(sequence(maximum=5), 6)
+    assert caught.value.sqlstate == "22003"
+
+
+def test_ids_of_many_threads_and_openers_are_distinct(tmp_path) -> None:
+    store = open_store(str(tmp_path / "db"), synchronous="off")
+    made: list[int] = []
+
+    def allocate() -> None:
+        ids = IdAllocator(store)
+        made.extend(ids.next_object() for _ in range(100))
+
+    threads = [threading.Thread(target=allocate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 400
+    assert min(made) == 1000
+    store.close()
