@@ -123,5 +123,3 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, Decimal) and isinstance(b, Decimal):
         return str(a) == str(b)
     return type(a) is type(b) and a == b
-
-

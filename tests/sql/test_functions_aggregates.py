@@ -9,14 +9,14 @@ from typing import Any
 
 import duckdb
 import pytest
-from sql.duckdb_oracle import connect, internal, outcome, same, table
-from sql.test_functions_differential import SAMPLES, STATIC, fails
 
 from instar import errors
 from instar.sql.functions import ANY, COMMON, Aggregate, AggregateSql, Sql, Window, WindowFunction, duckdb_error
 from instar.sql.functions.registry import FUNCTIONS
 from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, REAL, TEXT, Kind, Type
 from instar.values import comparison_key
+from sql.duckdb_oracle import connect, internal, outcome, same, table
+from sql.test_functions_differential import SAMPLES, STATIC, fails
 
 D = Decimal
 EXTRA = {
@@ -118,7 +118,10 @@ def test_count_of_rows(connection: Any) -> None:
 @pytest.mark.parametrize("type_", [INTEGER, Type(Kind.NUMERIC, 5, 2), NUMERIC, DOUBLE], ids=str)
 def test_running_aggregates_agree(name: str, type_: Type, connection: Any) -> None:
     (entry,) = (e for e in FUNCTIONS[name] if e.arguments == (Type(type_.kind),))
-    rows = [(value,) for value in {INTEGER: [1, 2, None, 7], DOUBLE: [1.0, 2.5, None]}.get(type_, [D("1.50"), None, D("2.25")])]
+    rows = [
+        (value,)
+        for value in {INTEGER: [1, 2, None, 7], DOUBLE: [1.0, 2.5, None]}.get(type_, [D("1.50"), None, D("2.25")])
+    ]
     accumulator, expected = entry.accumulator([Type(type_.kind)])(), []
     for (value,) in rows:
         if value is not None:

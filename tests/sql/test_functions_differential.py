@@ -10,17 +10,30 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sql.duckdb_oracle import CONTEXT, connect, outcome, read, same, table
 
-from instar import errors
 from instar.sql.functions import ANY, COMMON, Function
 from instar.sql.functions.registry import FUNCTIONS, OPERATORS
 from instar.types import (
-    BIGINT, BOOLEAN, BYTEA, DATE, DOUBLE, INTEGER, JSONB, NUMERIC, REAL, SMALLINT, TEXT, TIMESTAMP, TIMESTAMPTZ, UUID,
-    Kind, Type,
+    BIGINT,
+    BOOLEAN,
+    BYTEA,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    JSONB,
+    NUMERIC,
+    REAL,
+    SMALLINT,
+    TEXT,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    UUID,
+    Kind,
+    Type,
 )  # fmt: skip
 from instar.values import from_text
 from instar.values.numbers import single
+from sql.duckdb_oracle import CONTEXT, connect, outcome, read, same, table
 
 N52, N105, N22, N3810 = (Type(Kind.NUMERIC, p, s) for p, s in ((5, 2), (10, 5), (2, 2), (38, 10)))
 D = Decimal
@@ -124,10 +137,8 @@ def test_both_engines_agree(entry: Function, connection: Any) -> None:
         bad = [(row, answer) for row, answer in zip(rows, answers, strict=True) if fails(answer)]
         for row, answer in random.Random(1).sample(bad, min(3, len(bad))):
             source, columns = table([row], types)
-            with pytest.raises(errors.Error) as caught:
-                value = read(connection, entry.render(columns, CONTEXT).text, rendered.type, source)
-                raise AssertionError((types, row, answer, value))
-            assert caught.value.sqlstate == answer[1], (types, row, str(caught.value))
+            found = outcome(read, connection, entry.render(columns, CONTEXT).text, rendered.type, source)
+            assert found == answer, (types, row)
 
 
 @pytest.mark.parametrize("type_", list(SAMPLES), ids=str)
@@ -138,5 +149,3 @@ def test_literals(type_: Type, connection: Any) -> None:
     for value in [*SAMPLES[type_], None]:
         literal = render_literal(value, logical)
         assert same(read(connection, literal.text, literal.type)[0], value) or value is None
-
-

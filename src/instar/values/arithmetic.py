@@ -145,7 +145,7 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
 
 def power(base: Decimal, exponent: Decimal) -> Decimal:
     """base ^ exponent. Errors: 2201F, 22003."""
-    if not exponent and not exponent.is_nan() or (base == 1 and not base.is_nan()):
+    if (not exponent and not exponent.is_nan()) or (base == 1 and not base.is_nan()):
         return _settle_power(Decimal(1), max(scale(base), scale(exponent)))
     if base.is_nan() or exponent.is_nan():
         return NAN

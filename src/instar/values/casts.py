@@ -148,8 +148,6 @@ def _from_jsonb(target: Type) -> Closure:
                 return scalar
         elif not isinstance(scalar, (bool, str)) and scalar is not jsonb.CONTAINER:
             return scalar if finish is None else finish(scalar)
-        raise errors.error(
-            errors.INVALID_PARAMETER, f"cannot cast jsonb {jsonb.type_name(value)} to type {name}"
-        )
+        raise errors.error(errors.INVALID_PARAMETER, f"cannot cast jsonb {jsonb.type_name(value)} to type {name}")
 
     return convert

@@ -220,7 +220,8 @@ _MONTHS = {
 }
 _OFFSET = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _TIME = re.compile(
-    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?\s*(am|pm)?(?=$|[\s+\-A-Za-z])", re.ASCII | re.IGNORECASE
+    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?\s*(am|pm)?(?=$|[\s+\-A-Za-z])",
+    re.ASCII | re.IGNORECASE,
 )
 _DATES = (
     (re.compile(r"(?P<y>\d{4,7})-(?P<m>\d{1,2})-(?P<d>\d{1,2})", re.ASCII)),
@@ -292,7 +293,7 @@ def _parse(text: str, name: str) -> _Moment:
     month = _MONTHS.get(found["n"].lower(), 0) if "n" in found else int(found["m"])
     if "n" in found and not month:
         raise _invalid(name, text)
-    days = _days(int(found["y"]), month, int(found["d"]), bool(bc) and bc[1].upper() == "BC", text)
+    days = _days(int(found["y"]), month, int(found["d"]), bc is not None and bc[1].upper() == "BC", text)
     micros, zone = _time_and_zone(rest[match.end() :], name, text)
     return _Moment(days, micros, zone)
 

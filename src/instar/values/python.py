@@ -21,6 +21,7 @@ from instar.types import (
     INTEGER_RANGES,
     INTEGERS,
     JSONB,
+    MAX_NUMERIC_DIGITS,
     NUMERIC,
     STRINGS,
     TEXT,
@@ -156,13 +157,13 @@ def _numeric(type_: Type, value: Decimal) -> Decimal:
     finish = numbers.constrain(type_)
     if finish is None:
         return numbers.fits(value)
-    if not value.is_nan() and value and value.adjusted() > numbers.MAX_NUMERIC_DIGITS:
+    if not value.is_nan() and value and value.adjusted() > MAX_NUMERIC_DIGITS:
         raise numbers.out_of_range(Kind.NUMERIC)
     return finish(value)
 
 
 def _numeric_from_int(type_: Type, value: int) -> Decimal:
-    if abs(value) >= 10**numbers.MAX_NUMERIC_DIGITS:
+    if abs(value) >= 10**MAX_NUMERIC_DIGITS:
         raise numbers.out_of_range(Kind.NUMERIC)
     return _numeric(type_, Decimal(value))
 

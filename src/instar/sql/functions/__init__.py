@@ -36,7 +36,6 @@ from instar.sql.functions.resolution import (
     resolve_function,
     resolve_operator,
 )
-
 from instar.sql.functions.udfs import UDFS, Udf, duckdb_type
 
 __all__ = [

@@ -218,24 +218,27 @@ def _avg_floats(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
     return Sql(f"({total.text} / nullif({modifiers.call('count', args[0].text)}, 0))", DOUBLE)
 
 
-def _sums() -> list[Aggregate]:
-    found = []
-    for type_ in (SMALLINT, INTEGER):
-        found.append(Aggregate("sum", (type_,), BIGINT, lambda types: lambda: _Sum(_bigint, 0), _sum_integers))
-    found.append(Aggregate("sum", (BIGINT,), NUMERIC, lambda types: lambda: _Sum(_numeric_total, 0), _sum_exact))
-    for type_ in (SMALLINT, INTEGER, BIGINT):
-        found.append(Aggregate("avg", (type_,), NUMERIC, lambda types: lambda: _Sum(_mean, 0), _avg_exact))
+def _sums() -> tuple[Aggregate, ...]:
     zero = Decimal(0)
-    total, mean = (lambda types: lambda: _NumericSum(_numeric_total, zero)), (
-        lambda types: lambda: _NumericSum(_mean, zero)
+    return (
+        *(
+            Aggregate("sum", (type_,), BIGINT, lambda types: lambda: _Sum(_bigint, 0), _sum_integers)
+            for type_ in (SMALLINT, INTEGER)
+        ),
+        Aggregate("sum", (BIGINT,), NUMERIC, lambda types: lambda: _Sum(_numeric_total, 0), _sum_exact),
+        Aggregate("sum", (NUMERIC,), NUMERIC, lambda types: lambda: _NumericSum(_numeric_total, zero), _sum_exact),
+        Aggregate("sum", (REAL,), REAL, lambda types: lambda: _FloatSum(_real_total, 0), _sum_floats),
+        Aggregate("sum", (DOUBLE,), DOUBLE, lambda types: lambda: _FloatSum(_double_total, 0), _sum_floats),
+        *(
+            Aggregate("avg", (type_,), NUMERIC, lambda types: lambda: _Sum(_mean, 0), _avg_exact)
+            for type_ in (SMALLINT, INTEGER, BIGINT)
+        ),
+        Aggregate("avg", (NUMERIC,), NUMERIC, lambda types: lambda: _NumericSum(_mean, zero), _avg_exact),
+        *(
+            Aggregate("avg", (type_,), DOUBLE, lambda types: lambda: _FloatSum(_double_mean, 0), _avg_floats)
+            for type_ in (REAL, DOUBLE)
+        ),
     )
-    found.append(Aggregate("sum", (NUMERIC,), NUMERIC, total, _sum_exact))
-    found.append(Aggregate("avg", (NUMERIC,), NUMERIC, mean, _avg_exact))
-    found.append(Aggregate("sum", (REAL,), REAL, lambda types: lambda: _FloatSum(_real_total, 0), _sum_floats))
-    found.append(Aggregate("sum", (DOUBLE,), DOUBLE, lambda types: lambda: _FloatSum(_double_total, 0), _sum_floats))
-    for type_ in (REAL, DOUBLE):
-        found.append(Aggregate("avg", (type_,), DOUBLE, lambda types: lambda: _FloatSum(_double_mean, 0), _avg_floats))
-    return found
 
 
 # --- variance and standard deviation ---------------------------------------------------------------------------------
@@ -523,7 +526,5 @@ ENTRIES = (
     *_variance("stddev_pop", False, True),
     *_extreme("min"),
     *_extreme("max"),
-    Aggregate(
-        "string_agg", (TEXT, TEXT), TEXT, lambda types: _Concatenation, _string_agg, strict=False, ordered=True
-    ),
+    Aggregate("string_agg", (TEXT, TEXT), TEXT, lambda types: _Concatenation, _string_agg, strict=False, ordered=True),
 )

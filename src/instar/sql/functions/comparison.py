@@ -88,10 +88,14 @@ def _functions() -> list[Function]:
         for type_ in (BOOLEAN, SMALLINT, INTEGER, BIGINT, TEXT, BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ, UUID):
             two = (type_, type_)
             found.append(Function(symbol, two, BOOLEAN, compare, render, operator=True, inline=inline))
-        for a, b in ((REAL, REAL), (DOUBLE, DOUBLE), (REAL, DOUBLE), (DOUBLE, REAL)):
-            found.append(Function(symbol, (a, b), BOOLEAN, _floats(symbol), render, operator=True))
-        for type_ in (NUMERIC, JSONB):
-            found.append(Function(symbol, (type_, type_), BOOLEAN, _keyed(type_, compare), render, operator=True))
+        found += [
+            Function(symbol, (a, b), BOOLEAN, _floats(symbol), render, operator=True)
+            for a, b in ((REAL, REAL), (DOUBLE, DOUBLE), (REAL, DOUBLE), (DOUBLE, REAL))
+        ]
+        found += [
+            Function(symbol, (type_, type_), BOOLEAN, _keyed(type_, compare), render, operator=True)
+            for type_ in (NUMERIC, JSONB)
+        ]
     return found
 
 
@@ -160,9 +164,7 @@ _POLYMORPHIC = [
     for name, choose in (("greatest", max), ("least", min))
 ]
 _POLYMORPHIC.append(
-    Function(
-        "nullif", (COMMON, COMMON), _first, _unspecialised, _render_nullif, strict=False, specialise=_nullif
-    )
+    Function("nullif", (COMMON, COMMON), _first, _unspecialised, _render_nullif, strict=False, specialise=_nullif)
 )
 
 ENTRIES = (*_functions(), *_POLYMORPHIC)

@@ -13,8 +13,8 @@ from instar.sql.functions.udfs import duckdb_type, register
 from instar.types import DATE, DOUBLE, INTEGER, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
 from instar.values import datetimes
 from instar.values.arithmetic import add, divide
-from instar.values.numbers import WIDE
 from instar.values.datetimes import DAY, HOUR, MINUTE, SECOND, civil_from_days, days_from_civil
+from instar.values.numbers import WIDE
 
 _JULIAN_EPOCH = 2_440_588  # the Julian day of 1970-01-01
 _FIELDS = {
@@ -169,10 +169,10 @@ def _render_extract(args: Sequence[Sql], context: Context) -> Sql:
     kind, literal = args[1].type.kind, constant_text(args[0])
     field = _FIELDS.get(literal.lower()) if literal is not None else None
     native = _NATIVE.get(field or "")
-    if native is not None and kind is not Kind.TIMESTAMPTZ and repeatable(args[1].text):
-        if kind is Kind.TIMESTAMP or field not in ("hour", "minute"):
-            text = native.format(args[1].text)
-            return Sql(f"CAST({text} AS {duckdb_type(_INTEGRAL)})", _INTEGRAL)
+    has_field = kind is Kind.TIMESTAMP or (kind is Kind.DATE and field not in ("hour", "minute"))
+    if native is not None and has_field and repeatable(args[1].text):
+        text = native.format(args[1].text)
+        return Sql(f"CAST({text} AS {duckdb_type(_INTEGRAL)})", _INTEGRAL)
     zone = (quote(context.zone),) if kind is Kind.TIMESTAMPTZ else ()
     return Sql(_extract_calls[kind](args[0].text, args[1].text, *zone), NUMERIC)
 
@@ -199,9 +199,7 @@ def _extracts() -> list[Function]:
         found.append(Function("date_part", (TEXT, type_), DOUBLE, _as_double(closure), _render_part))
     zoned = _with_zone(_extract_timestamptz)
     arguments = (TEXT, TIMESTAMPTZ)
-    found.append(
-        Function("extract", arguments, NUMERIC, zoned, _render_extract, volatility="stable", context=True)
-    )
+    found.append(Function("extract", arguments, NUMERIC, zoned, _render_extract, volatility="stable", context=True))
     found.append(
         Function("date_part", arguments, DOUBLE, _as_double(zoned), _render_part, volatility="stable", context=True)
     )
@@ -275,9 +273,7 @@ def _make_timestamp(year: int, month: int, day: int, hour: int, minute: int, sec
     valid = 0 <= hour <= 24 and 0 <= minute <= 59 and 0 <= second <= 60
     micros = hour * HOUR + minute * MINUTE + round(second * SECOND) if valid else DAY + 1
     if micros > DAY:
-        raise errors.error(
-            errors.DATETIME_OVERFLOW, f"time field value out of range: {hour}:{minute:02d}:{second:02g}"
-        )
+        raise errors.error(errors.DATETIME_OVERFLOW, f"time field value out of range: {hour}:{minute:02d}:{second:02g}")
     return datetimes.check_timestamp(days * DAY + micros)
 
 

@@ -171,10 +171,8 @@ _DOUBLES: dict[str, Callable[[float], float]] = {
 def _double_functions() -> list[Function]:
     found = [_called(name, _guarded(compute), [DOUBLE], DOUBLE) for name, compute in _DOUBLES.items()]
     found.append(_called("atan2", math.atan2, [DOUBLE, DOUBLE], DOUBLE))
-    for name in ("power", "pow"):
-        found.append(_called(name, _guarded(power), [DOUBLE, DOUBLE], DOUBLE))
-    for type_ in (REAL, DOUBLE):
-        found.append(Function("abs", (type_,), type_, math.fabs, "abs({0})"))
+    found += [_called(name, _guarded(power), [DOUBLE, DOUBLE], DOUBLE) for name in ("power", "pow")]
+    found += [Function("abs", (type_,), type_, math.fabs, "abs({0})") for type_ in (REAL, DOUBLE)]
     found.append(Function("pi", (), DOUBLE, lambda: math.pi, "pi()"))
     found.append(Function("random", (), DOUBLE, random.random, "random()", volatility="volatile"))
     return found
@@ -207,15 +205,15 @@ def _in_range(kind: Kind, compute: Callable[[int, int], int]) -> Callable[[int, 
 
 
 def _integer_functions() -> list[Function]:
-    found = [
-        Function("abs", (type_,), type_, _absolute(type_.kind), "abs({0})") for type_ in INTEGER_TYPES
-    ]
+    found = [Function("abs", (type_,), type_, _absolute(type_.kind), "abs({0})") for type_ in INTEGER_TYPES]
     for type_ in (INTEGER, BIGINT):
         for name, compute in (("gcd", math.gcd), ("lcm", math.lcm)):
             found.append(_called(name, _in_range(type_.kind, compute), [type_, type_], type_))
-    for entry in operators.ENTRIES:
-        if entry.name == "%":
-            found.append(Function("mod", entry.arguments, entry.result, entry.python, entry.duckdb))
+    found += [
+        Function("mod", entry.arguments, entry.result, entry.python, entry.duckdb)
+        for entry in operators.ENTRIES
+        if entry.name == "%"
+    ]
     return found
 
 

@@ -90,8 +90,9 @@ class Function:
 class Accumulator(Protocol):
     """The state of one aggregate over one group."""
 
-    def add(self, *args: object) -> None:
-        """Take in a row; not called for rows with a NULL argument if the aggregate is strict."""
+    @property
+    def add(self) -> Callable[..., None]:
+        """A method that takes in a row's arguments; not called for a row with a NULL if the aggregate is strict."""
         ...
 
     def result(self) -> object:

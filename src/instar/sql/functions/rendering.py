@@ -11,12 +11,12 @@ from instar.sql.functions.model import Context, Sql
 from instar.sql.functions.udfs import UDFS, duckdb_type, register
 from instar.types import (
     BIGINT,
+    BOOLEAN,
     BYTEA,
     DATE,
     DOUBLE,
     FLOATS,
     INTEGER,
-    INTEGERS,
     JSONB,
     MAX_NUMERIC_DIGITS,
     NUMBERS,
@@ -28,7 +28,6 @@ from instar.types import (
     TIMESTAMP,
     TIMESTAMPS,
     TIMESTAMPTZ,
-    BOOLEAN,
     Kind,
     Type,
 )

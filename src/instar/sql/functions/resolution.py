@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from instar import errors
-from instar.sql.functions.model import COMMON, Aggregate, Argument, Entry, Function, Polymorphic, Resolution
-from instar.sql.functions.model import WindowFunction
+from instar.sql.functions.model import (
+    COMMON,
+    Aggregate,
+    Argument,
+    Entry,
+    Function,
+    Polymorphic,
+    Resolution,
+    WindowFunction,
+)
 from instar.sql.functions.registry import FUNCTIONS, OPERATORS
 from instar.types import STRINGS, TEXT, TIMESTAMPS, UNKNOWN, Kind, Type
 from instar.values import cast_context, category, is_preferred
@@ -113,9 +121,10 @@ def common_type(types: Sequence[Type], construct: str, *, position: int | None =
                 f"{construct} types {_bare(chosen)} and {_bare(type_)} cannot be matched",
                 position=position,
             )
-        if not is_preferred(chosen) and cast_context(chosen, type_) == "implicit":
-            if cast_context(type_, chosen) != "implicit" or is_preferred(type_):
-                chosen = type_
+        widens = cast_context(chosen, type_) == "implicit"
+        narrows = cast_context(type_, chosen) == "implicit"
+        if widens and not is_preferred(chosen) and (not narrows or is_preferred(type_)):
+            chosen = type_
     if all(type_ == chosen for type_ in types):
         return chosen
     return _bare(chosen)

@@ -214,9 +214,7 @@ def _encode(value: bytes, form: str) -> str:
         digits = base64.b64encode(value).decode()
         return "\n".join(digits[i : i + 76] for i in range(0, len(digits), 76))
     if form == "escape":
-        return "".join(
-            "\\\\" if byte == 92 else chr(byte) if 0 < byte < 128 else f"\\{byte:03o}" for byte in value
-        )
+        return "".join("\\\\" if byte == 92 else chr(byte) if 0 < byte < 128 else f"\\{byte:03o}" for byte in value)
     raise errors.error(errors.INVALID_PARAMETER, f'unrecognized encoding: "{form}"')
 
 
@@ -281,7 +279,9 @@ def like_escape(pattern: str, escape: str) -> str:
     return "".join(found)
 
 
-def _render_like(closure: Callable[[str, str], bool], negated: bool, folded: bool) -> Callable[[Sequence[Sql], Context], Sql]:
+def _render_like(
+    closure: Callable[[str, str], bool], negated: bool, folded: bool
+) -> Callable[[Sequence[Sql], Context], Sql]:
     name = f"{'not_' if negated else ''}{'i' if folded else ''}like"
     call = register(name, closure, [TEXT, TEXT], BOOLEAN)
 

@@ -55,6 +55,7 @@ def _series(start: int, stop: int, step: int = 1) -> Iterable[int]:
 
 def _render_series(type_: Type) -> Callable[[Sequence[Sql], Context], Sql]:
     """A list, to be unnested. DuckDB computes in 64 bits and stops at their end, as we do."""
+
     def render(args: Sequence[Sql], context: Context) -> Sql:
         texts = [f"CAST({arg.text} AS BIGINT)" for arg in args]
         if len(texts) > 2:
@@ -86,11 +87,7 @@ ENTRIES = (
     _of_context("current_schema", lambda context: context.schema),
     _of_context("current_database", lambda context: context.database),
     _of_context("current_catalog", lambda context: context.database),
-    Function(
-        "pg_typeof", (ANY,), TEXT, _unspecialised, _render_type_name, strict=False, specialise=_type_name
-    ),
-    Function(
-        "gen_random_uuid", (), UUID, lambda: uuid.uuid4().bytes, "gen_random_uuid()", volatility="volatile"
-    ),
+    Function("pg_typeof", (ANY,), TEXT, _unspecialised, _render_type_name, strict=False, specialise=_type_name),
+    Function("gen_random_uuid", (), UUID, lambda: uuid.uuid4().bytes, "gen_random_uuid()", volatility="volatile"),
     *_series_functions(),
 )

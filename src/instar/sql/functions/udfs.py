@@ -1,7 +1,8 @@
-"""Our closures as DuckDB scalar functions over Arrow arrays, for what DuckDB's own functions would answer differently."""
+"""Our closures as DuckDB scalar functions over Arrow arrays: for what DuckDB itself would answer differently."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,9 @@ def register(
     return lambda *args: f"{full}({', '.join(args)})"
 
 
-def register_batch(name: str, batch: Callable[..., Any], parameters: Sequence[Type], result: Type) -> Callable[..., str]:
+def register_batch(
+    name: str, batch: Callable[..., Any], parameters: Sequence[Type], result: Type
+) -> Callable[..., str]:
     """Put a function on Arrow arrays into `UDFS` as it is: the vectorised form of `register`."""
     full = PREFIX + name
 
@@ -141,31 +144,34 @@ def _load(column: Any, read: Callable[[Any], Any] | None) -> list[Any]:
 
 
 def _finisher(result: Type) -> Callable[[list[Any]], Any]:
-    import pyarrow as pa
-
-    arrow = {
-        Kind.BOOLEAN: pa.bool_(),
-        Kind.SMALLINT: pa.int16(),
-        Kind.INTEGER: pa.int32(),
-        Kind.BIGINT: pa.int64(),
-        Kind.REAL: pa.float32(),
-        Kind.DOUBLE: pa.float64(),
-        Kind.BYTEA: pa.binary(),
-        Kind.DATE: pa.int32(),
-        Kind.TIMESTAMP: pa.int64(),
-        Kind.TIMESTAMPTZ: pa.int64(),
-    }.get(result.kind, pa.string())
-    logical = {
-        Kind.DATE: pa.date32(),
-        Kind.TIMESTAMP: pa.timestamp("us"),
-        Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
-    }.get(result.kind)
     numeric = result.kind is Kind.NUMERIC
 
     def finish(values: list[Any]) -> Any:
+        import pyarrow as pa
+
         if numeric:
             values = [None if value is None else numbers.numeric_text(value) for value in values]
-        column = pa.array(values, arrow)
+        physical, logical = _arrow_types(result.kind)
+        column = pa.array(values, physical)
         return column if logical is None else column.cast(logical)
 
     return finish
+
+
+@functools.cache
+def _arrow_types(kind: Kind) -> tuple[Any, Any]:
+    """The Arrow type in which internal values are written, and the one of the column if it is another."""
+    import pyarrow as pa
+
+    return {
+        Kind.BOOLEAN: (pa.bool_(), None),
+        Kind.SMALLINT: (pa.int16(), None),
+        Kind.INTEGER: (pa.int32(), None),
+        Kind.BIGINT: (pa.int64(), None),
+        Kind.REAL: (pa.float32(), None),
+        Kind.DOUBLE: (pa.float64(), None),
+        Kind.BYTEA: (pa.binary(), None),
+        Kind.DATE: (pa.int32(), pa.date32()),
+        Kind.TIMESTAMP: (pa.int64(), pa.timestamp("us")),
+        Kind.TIMESTAMPTZ: (pa.int64(), pa.timestamp("us", "UTC")),
+    }.get(kind, (pa.string(), None))
