@@ -157,7 +157,17 @@ def main() -> None:
     arguments = parser.parse_args()
     results = [measure(mode, arguments.seconds, arguments.rounds, arguments.directory) for mode in WANTED]
     table = Table(title="Foreground commits beside gated background work (medians)")
-    for heading in ("synchronous", "quiet/s", "busy/s", "kept", "wanted", "background rows/s", "wanted", "p99.9 quiet", "p99.9 busy"):
+    for heading in (
+        "synchronous",
+        "quiet/s",
+        "busy/s",
+        "kept",
+        "wanted",
+        "background rows/s",
+        "wanted",
+        "p99.9 quiet",
+        "p99.9 busy",
+    ):
         table.add_column(heading, justify="right")
     for result in results:
         kept, rows = WANTED[str(result["synchronous"])]

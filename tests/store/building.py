@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from instar.store.engine import ROW_HEADER as HEADER
 from instar.store.engine import (
     Commit,
     EntryWrite,
@@ -16,7 +17,6 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
-from instar.store.engine import ROW_HEADER as HEADER
 
 TABLE = 7
 ROWS = rowset_prefix(1)

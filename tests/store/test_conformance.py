@@ -139,7 +139,7 @@ def test_deleting_what_is_not_there_writes_nothing(store: Store) -> None:
 
 def test_bulk_and_single_writes_leave_the_same(store: Store) -> None:
     change(store, {number: b"x%d" % number for number in range(0, 200, 2)})
-    mixed: dict[int, bytes | None] = {number: b"y" for number in range(60, 140)}
+    mixed: dict[int, bytes | None] = dict.fromkeys(range(60, 140), b"y")
     mixed |= {150: None, 151: b"z"}
     change(store, mixed)
     expected = {number: b"x%d" % number for number in range(0, 200, 2)} | mixed
@@ -182,14 +182,14 @@ def test_a_key_too_long_is_refused_and_leaves_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [1, 40])  # row by row, and in bulk
 def test_rows_must_be_as_they_were(store: Store, count: int) -> None:
-    rows = {number: b"a" for number in range(count)}
+    rows = dict.fromkeys(range(count), b"a")
     late = request(store, {count - 1: b"b"} | rows)
     change(store, {count - 1: b"c"})
     before = contents(store)
     with pytest.raises(StaleRow) as refused:
         store.commit(late)
     assert refused.value.key == row_key(count - 1)
-    update = request(store, {number: b"d" for number in range(count)})
+    update = request(store, dict.fromkeys(range(count), b"d"))
     change(store, {count - 1: None})
     with pytest.raises(StaleRow) as refused:
         store.commit(update)

@@ -61,7 +61,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.history: dict[int, list[tuple[int, bytes | None]]] = {}
         self.changes: list[tuple[int, int, bytes | None]] = []  # (timestamp, number, body before)
         if padding:  # enough rows for the bulk paths, out of the way of the others
-            self.commit({number: b"p" for number in range(100, 140)}, [])
+            self.commit(dict.fromkeys(range(100, 140), b"p"), [])
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -225,13 +225,13 @@ TestStores.settings = settings(settings.default, max_examples=25, stateful_step_
 def test_collecting_everything_leaves_the_newest_rows_alone() -> None:
     store = MemoryStore()
     for round_ in range(4):
-        change(store, {number: b"%d" % round_ for number in range(20)})
-    change(store, {number: None for number in range(0, 20, 2)})
+        change(store, dict.fromkeys(range(20), b"%d" % round_))
+    change(store, dict.fromkeys(range(0, 20, 2)))
     store.collect(store.now(), dead_entries)
     rows, entries = contents(store, *ALL_ROWS), contents(store, *ALL_ENTRIES)
-    assert {int.from_bytes(key[-2:], "big"): body_of(value) for key, value in rows.items()} == {
-        number: b"3" for number in range(1, 20, 2)
-    }
+    assert {int.from_bytes(key[-2:], "big"): body_of(value) for key, value in rows.items()} == dict.fromkeys(
+        range(1, 20, 2), b"3"
+    )
     assert list(entries) == [entry_key(b"3", number) for number in range(1, 20, 2)]
     assert list(chain(contents(store, b"\xf0", b"\xf1"))) == []
     assert store.log_bytes() == 0

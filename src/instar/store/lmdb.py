@@ -30,6 +30,7 @@ from instar.store.header import (
     IDENTITY_KEY,
     SNAPSHOT_MAX_AGE_SECONDS,
     Identity,
+    decode_identity,
     first_header,
     new_identity,
 )
@@ -333,7 +334,8 @@ def _check(environment: Any, path: str, identity: Identity) -> None:
     with environment.begin() as transaction:
         if size < needed and sum(1 for _ in transaction.cursor().iternext()) != transaction.stat()["entries"]:
             raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is cut short")
-        if transaction.get(IDENTITY_KEY) != msgspec.json.encode(identity) or transaction.get(HOT_KEY) is None:
+        stored = transaction.get(IDENTITY_KEY)
+        if stored is None or decode_identity(stored, path) != identity or transaction.get(HOT_KEY) is None:
             raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is another store's")
     environment.reader_check()
 

@@ -1,0 +1,105 @@
+"""The gate, replayed under a clock of its own: who holds the section how long, and who stays out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from instar.clock import ManualClock
+from instar.store import MemoryStore
+from instar.store.engine import Section, Store
+from instar.store.gate import HOLD_NS, PAUSE_FACTOR
+from instar.store.presence import ABOUT_NS, ANNOUNCED_NS
+from store.building import change
+
+STEP = 100_000  # nanoseconds that a step takes
+
+
+class RecordingClock(ManualClock):
+    """Notes how long it was asked to sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        super().sleep(seconds)
+
+
+@pytest.fixture
+def clock() -> RecordingClock:
+    return RecordingClock()
+
+
+@pytest.fixture
+def store(clock: RecordingClock) -> Store:
+    return MemoryStore(clock=clock)
+
+
+def slow_steps(clock: ManualClock, count: int, during: Callable[[], object] = lambda: None):
+    def step(_section: Section) -> None:
+        clock.monotonic += STEP
+        during()
+
+    return [step] * count
+
+
+def test_a_batch_holds_the_section_for_a_bounded_time(store: Store, clock: RecordingClock) -> None:
+    assert store.background(slow_steps(clock, 40)) == 40 * STEP // HOLD_NS
+
+
+def test_nobody_about_no_pause(store: Store, clock: RecordingClock) -> None:
+    clock.monotonic += ABOUT_NS
+    store.background(slow_steps(clock, 40))
+    assert clock.slept == []
+
+
+def test_a_recent_commit_keeps_the_background_out_in_proportion(store: Store, clock: RecordingClock) -> None:
+    change(store, {1: b"a"})
+    store.background(slow_steps(clock, 8))
+    assert clock.slept == [pytest.approx(PAUSE_FACTOR * HOLD_NS / 1e9)] * 2
+
+
+def test_the_pauses_end_once_the_foreground_is_gone(store: Store, clock: RecordingClock) -> None:
+    change(store, {1: b"a"})
+    store.background(slow_steps(clock, 400))
+    assert 0 < len(clock.slept) <= ABOUT_NS // (HOLD_NS * (1 + PAUSE_FACTOR)) + 1
+
+
+def test_an_announced_commit_is_given_way_to(store: Store, clock: RecordingClock) -> None:
+    clock.monotonic += ABOUT_NS
+    presence = store._presence  # type: ignore[attr-defined] # as a commit that waits for the section
+    store.background(slow_steps(clock, 8, presence.wait_begins))
+    assert len(clock.slept) == 2
+
+
+def test_an_old_announcement_is_ignored(store: Store, clock: RecordingClock) -> None:
+    store._presence.wait_begins()  # type: ignore[attr-defined] # and is stopped here
+    clock.monotonic += ANNOUNCED_NS
+    store.background(slow_steps(clock, 8))
+    assert clock.slept == []
+
+
+def test_the_background_is_not_starved(store: Store, clock: RecordingClock) -> None:
+    """However busy the foreground, each batch runs at least one step and each pause ends."""
+    done = []
+
+    def step(_section: Section) -> None:
+        clock.monotonic += 10 * HOLD_NS
+        store._presence.wait_begins()  # type: ignore[attr-defined] # somebody waits all the time
+        done.append(1)
+
+    assert store.background([step] * 5) == 5
+    assert len(done) == 5
+
+
+def test_steps_are_drawn_outside_the_section(store: Store, clock: RecordingClock) -> None:
+    def steps():
+        for number in range(20):
+            assert store.writer.acquire(blocking=False)  # type: ignore[attr-defined] # nobody is inside
+            store.writer.release()  # type: ignore[attr-defined]
+            yield slow_steps(clock, 1)[0] if number % 2 else lambda _section: None
+
+    assert store.background(steps()) > 1
