@@ -53,7 +53,7 @@ class InsertProgram:
         self._target = rules.of(statement.target.table)
         self._layout = FrameLayout(parameters)
         nodes = NodeCompiler(self._layout, plan.subplans, layouts)
-        self._image = nodes.compiler(_source_scope(statement)).row(_image(statement))
+        self._image = nodes.compiler(_source_scope(statement)).row(insert_image(statement, _source_row(statement)))
         relation = statement.target.relation
         scope = Scope({(relation, ordinal): ordinal for ordinal in range(len(statement.target.table.columns))})
         self._returning = nodes.compiler(scope).row([output.expr for output in statement.returning])
@@ -106,22 +106,25 @@ def _source_scope(statement: tree.Insert) -> Scope:
     return Scope({(_SOURCE, position): position for position in range(len(statement.columns))})
 
 
-def _image(statement: tree.Insert) -> list[Expr]:
-    """One expression per column of the table, over a source row."""
+def insert_image(statement: tree.Insert, row: Sequence[Expr]) -> list[Expr]:
+    """One expression per column of the table; `row` are those of the columns that the statement gives."""
     table = statement.target.table
     given: dict[int, Expr] = dict(statement.defaults)
-    for position, ordinal in enumerate(statement.columns):
-        column = table.columns[ordinal]
-        given[ordinal] = tree.ColumnRef(_SOURCE, position, column.type, column.name)
+    given |= zip(statement.columns, row, strict=True)
     for ordinal, column in enumerate(table.columns):
-        if ordinal not in given:
-            hidden = column.hidden and column.sequence is not None
-            given[ordinal] = tree.NextValue(column.sequence or 0, column.type) if hidden else _null(column.type)
+        if ordinal in given:
+            continue
+        if column.hidden and column.sequence is not None:
+            given[ordinal] = tree.NextValue(column.sequence, column.type)
+        else:
+            given[ordinal] = tree.Literal(None, column.type)
     return [given[ordinal] for ordinal in range(len(table.columns))]
 
 
-def _null(type_: Type) -> Expr:
-    return tree.Literal(None, type_)
+def _source_row(statement: tree.Insert) -> list[Expr]:
+    """The columns of the source, as `_source_scope` has them."""
+    columns = [statement.target.table.columns[ordinal] for ordinal in statement.columns]
+    return [tree.ColumnRef(_SOURCE, position, column.type, column.name) for position, column in enumerate(columns)]
 
 
 class _Conflict:
@@ -230,7 +233,7 @@ class ModifyProgram:
         self._key = scope.columns[relation, KEY_ORDINAL]
         self._base = scope.columns[relation, BASE_ORDINAL]
         assignments = statement.assignments if isinstance(statement, tree.Update) else None
-        self._image = None if assignments is None else _updated(nodes.compiler(scope), statement, assignments)
+        self._image = None if assignments is None else updated_image(nodes.compiler(scope), statement, assignments)
         self._returning = nodes.compiler(scope).row([output.expr for output in statement.returning])
 
     def run(self, context: ExecutionContext) -> Result:
@@ -262,7 +265,7 @@ class ModifyProgram:
         return Result(self.columns, returned if self.columns else None, count)
 
 
-def _updated(
+def updated_image(
     compiler: Compiler, statement: tree.Update | tree.Delete, assignments: Sequence[tuple[int, Expr]]
 ) -> Callable[[Row, Frame], Row]:
     """The new image of a row."""

@@ -1,0 +1,258 @@
+"""Statements on one row named by its primary key: the forms that skip all general machinery.
+
+A `PointLookup` is a whole autocommit SELECT in one generated function. A `PointWrite` says key and new image of an
+autocommit INSERT, UPDATE or DELETE whose constraints can be judged on the row alone; the session commits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
+
+from instar import errors
+from instar.catalog.descriptors import Table
+from instar.catalog.layouts import Layouts
+from instar.encoding import keys
+from instar.sql import tree
+from instar.sql.accesses import RangeCompiler
+from instar.sql.execution import Row
+from instar.sql.executor_dml import insert_image, updated_image
+from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
+from instar.sql.functions import Context
+from instar.sql.integrity import Rules
+from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan
+from instar.sql.traversal import walk
+from instar.store.engine import ROW_HEADER, Store, rowset_prefix
+from instar.tables.rowset import TableReader
+from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
+from instar.values import to_python
+
+FALLBACK: Final = object()
+"""What a fast path returns when the general one must run."""
+
+# Parameters of exactly this class are internal values of these types as they are.
+_CLASSES: dict[Kind, str] = {Kind.BOOLEAN: "bool", Kind.BYTEA: "bytes"} | dict.fromkeys(INTEGER_RANGES, "int")
+
+_LOOKUP = """
+def fast(store, parameters):
+    try:
+        {names}= parameters
+    except ValueError:
+        return FALLBACK
+    if {unfit}:
+        return FALLBACK
+    key = encode({key})
+    if len(key) > {longest}:
+        return []
+    reader = store.read()
+    try:
+        if reader.catalog_version != VERSION:
+            return FALLBACK
+        value = reader.get(key)
+    finally:
+        reader.close()
+    if value is None:
+        return []
+    if value[12:16] != TAG:
+        return FALLBACK
+    {result}
+"""
+
+
+class PointLookup:
+    """`SELECT columns FROM table WHERE primary key = parameters`, in autocommit, without a buffer.
+
+    `fast(store, parameters)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
+    version, a parameter that needs conversion, a row in an older layout or deleted.
+    """
+
+    def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
+        table = access.table
+        types = [table.columns[ordinal].type for ordinal in access.path.columns]
+        prefix = rowset_prefix(table.rowset)
+        reader = TableReader(table, ordinals, layouts)
+        self._scope: dict[str, Any] = {
+            "FALLBACK": FALLBACK,
+            "VERSION": None,
+            "TAG": ROW_HEADER.pack(0, 0, table.layout.id << 8)[12:],
+            "encode": keys.compile_encoder(types, prefix=prefix),
+            "decode": reader.decoder(table.layout.id),
+        }
+        values = [alternatives[0] for alternatives in access.path.equal]
+        source = _LOOKUP.format(
+            names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
+            unfit=" or ".join(_unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
+            key=self._key(values, len(parameters)),
+            longest=len(prefix) + keys.MAX_PRIMARY_KEY_BYTES,
+            result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
+        )
+        exec(compile(source, "<instar point lookup>", "exec"), self._scope)
+        self.fast: Callable[[Store, Sequence[object]], Any] = self._scope["fast"]
+
+    def revalidate(self, catalog_version: int) -> None:
+        """The lookup holds at this catalog version."""
+        self._scope["VERSION"] = catalog_version
+
+    def _key(self, values: Sequence[tree.Expr], parameters: int) -> str:
+        if [getattr(value, "index", None) for value in values] == list(range(parameters)):
+            return "parameters"
+        names = []
+        for position, value in enumerate(values):
+            if isinstance(value, tree.Parameter):
+                names.append(f"p{value.index}")
+            else:
+                assert isinstance(value, tree.Literal)
+                self._scope[f"k{position}"] = value.value
+                names.append(f"k{position}")
+        return "(" + "".join(f"{name}, " for name in names) + ")"
+
+    def _result(self, types: Sequence[Type]) -> str:
+        converters = {
+            number: convert for number, type_ in enumerate(types) if (convert := to_python(type_)) is not None
+        }
+        if not converters:
+            return "return [decode(value)]"
+        self._scope |= {f"f{number}": convert for number, convert in converters.items()}
+        outputs = "".join(
+            f"None if r[{number}] is None else f{number}(r[{number}]), " if number in converters else f"r[{number}], "
+            for number in range(len(types))
+        )
+        return f"r = decode(value)\n    return [({outputs})]"
+
+
+def _unfit(index: int, type_: Type) -> str:
+    """Source that is true where parameter `index` is not an internal value of its type as it is."""
+    if type_.kind in STRINGS:
+        # A NUL is refused; a length is checked where there is one.
+        length = "" if type_.length is None else f" or len(p{index}) > {type_.length}"
+        return f"p{index}.__class__ is not str or '\\0' in p{index}{length}"
+    if type_.kind not in _CLASSES:
+        return "True"
+    test = f"p{index}.__class__ is not {_CLASSES[type_.kind]}"
+    if type_.kind in INTEGER_RANGES:
+        low, high = INTEGER_RANGES[type_.kind]
+        test += f" or not {low} <= p{index} <= {high}"
+    return test
+
+
+def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> PointLookup | None:
+    """The fast form of a plan, if it has one."""
+    if not isinstance(plan, QueryPlan) or not isinstance(plan.root, Project):
+        return None
+    access = plan.root.child
+    if not isinstance(access, Access) or access.filter or not _is_point(access):
+        return None
+    if not all(isinstance(output, tree.ColumnRef) for output in plan.root.outputs):
+        return None
+    values = [alternatives[0] for alternatives in access.path.equal]
+    if not all(isinstance(value, tree.Parameter) or _is_key_literal(value) for value in values):
+        return None
+    if any(_unfit(0, type_) == "True" for type_ in parameters):
+        return None
+    ordinals = [output.ordinal for output in plan.root.outputs if isinstance(output, tree.ColumnRef)]
+    return PointLookup(access, ordinals, parameters, layouts)
+
+
+def _is_key_literal(value: tree.Expr) -> bool:
+    return isinstance(value, tree.Literal) and value.value is not None
+
+
+def _is_point(access: Access) -> bool:
+    path = access.path
+    return path.index is None and path.unique and all(len(values) == 1 for values in path.equal)
+
+
+class PointWrite:
+    """An autocommit write of one row. The session reads the stored row, asks for the new image, and commits.
+
+    `operation` insert: `image(None, frame)` is the new row, `key_of(image)` its key, `duplicate(image)` the error if
+    a row stands there. Update and delete: `keys(frame)` is the key sought (empty: a NULL, no row), `image(old, frame)`
+    the new row (None: delete). `changed` are the ids of the columns that an update sets. Images have all columns.
+    """
+
+    def __init__(
+        self,
+        operation: Literal["insert", "update", "delete"],
+        table: Table,
+        layout: FrameLayout,
+        rules: Rules,
+        wanted: Callable[[Frame], list[bytes]],
+        compute: Callable[[Row, Frame], Row] | None,
+        changed: frozenset[int],
+    ) -> None:
+        self.operation = operation
+        self.table = table
+        self.keys = wanted
+        self.changed = changed
+        self._layout = layout
+        self._rules = rules.of(table)
+        self._compute = compute
+        self.key_of = self._rules.key
+
+    def frame(self, parameters: Sequence[object], functions: Context, execution: object) -> Frame:
+        """`parameters` are internal values; `execution` needs `next_value` and `functions` only."""
+        return self._layout.frame(parameters, functions, execution)
+
+    def image(self, old: Row | None, frame: Frame) -> Row | None:
+        """The new row, which keeps to NOT NULL (23502) and CHECK (23514); None: the row is deleted."""
+        if self._compute is None:
+            return None
+        new = self._compute(old or (), frame)
+        self._rules.check(new, frame[self._layout.execution])  # type: ignore[arg-type]  # see `frame`
+        return new
+
+    def duplicate(self, image: Row) -> errors.Error:
+        """23505 for the primary key of `image`."""
+        return self._rules.duplicate(self.table.primary_key_name, self._rules.key_ordinals, image)
+
+
+def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
+    """The lean form of a DML plan, if what it must keep to can be judged on its one row."""
+    if isinstance(plan, InsertPlan):
+        return _point_insert(plan, parameters, rules)
+    if not isinstance(plan, ModifyPlan) or plan.subplans:
+        return None
+    root, statement = plan.root, plan.statement
+    if not isinstance(root, Access) or root.filter or not _is_point(root) or statement.returning:
+        return None
+    table = statement.target.table
+    layout = FrameLayout(parameters)
+    wanted = RangeCompiler(layout, None).keys(root)
+    if isinstance(statement, tree.Delete):
+        if table.referenced_by:
+            return None
+        return PointWrite("delete", table, layout, rules, wanted, None, frozenset())
+    changed = frozenset(table.columns[ordinal].id for ordinal, _ in statement.assignments)
+    if changed & _entangled(table, rules):
+        return None
+    image = updated_image(Compiler(root.scope, layout), statement, statement.assignments)
+    return PointWrite("update", table, layout, rules, wanted, image, changed)
+
+
+def _point_insert(plan: InsertPlan, parameters: int, rules: Rules) -> PointWrite | None:
+    statement = plan.statement
+    table, source = statement.target.table, statement.source
+    known = rules.of(table)
+    if statement.on_conflict is not None or statement.returning or known.unique or known.parents or plan.subplans:
+        return None
+    if not isinstance(source, tree.ValuesQuery) or len(source.values.rows) != 1 or source.limit or source.offset:
+        return None
+    row = source.values.rows[0]
+    if any(isinstance(found, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)) for found in walk(row)):
+        return None
+    layout = FrameLayout(parameters)
+    image = Compiler(Scope({}), layout).row(insert_image(statement, row))
+    return PointWrite("insert", table, layout, rules, lambda frame: [], image, frozenset())
+
+
+def _entangled(table: Table, rules: Rules) -> frozenset[int]:
+    """Ids of the columns whose change other rows have a say in: keys, unique columns, both sides of foreign keys."""
+    found = set(table.primary_key)
+    for index in table.indexes:
+        if index.unique:
+            found.update(part.column for part in index.columns)
+    for key in table.foreign_keys:
+        found.update(key.columns)
+    for reference in rules.of(table).children:
+        found.update(reference.key.parent_columns)
+    return frozenset(found)
