@@ -5,9 +5,6 @@ DEMO ?=
 BENCH ?=
 PYTEST ?=
 
-# Each recipe runs in the environment that the bootstrap found (JAVA_HOME, where the default java does not fit).
-RUN = . .venv/environment && .venv/bin/
-
 .PHONY: help setup demo test lint format bench docs lock clean
 
 help:
@@ -24,30 +21,30 @@ setup:
 	@scripts/bootstrap
 
 demo: setup
-	@$(RUN)python -m demo $(DEMO)
+	@.venv/bin/python -m demo $(DEMO)
 
 test: setup
-	@$(RUN)python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 lint: setup
-	@$(RUN)ruff check .
-	@$(RUN)ruff format --check .
-	@$(RUN)mypy
-	@$(RUN)mypy --config-file tests/mypy.ini
-	@$(RUN)lint-imports
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@.venv/bin/mypy --config-file tests/mypy.ini
+	@.venv/bin/lint-imports
 
 format: setup
-	@$(RUN)ruff check --fix .
-	@$(RUN)ruff format .
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
 
 bench: setup
-	@$(RUN)python -m benchmarks $(BENCH)
+	@.venv/bin/python -m benchmarks $(BENCH)
 
 docs: setup
-	@$(RUN)python scripts/check_docs.py
+	@.venv/bin/python scripts/check_docs.py
 
 lock: setup
-	@$(RUN)python scripts/lock.py
+	@.venv/bin/python scripts/lock.py
 
 clean:
 	rm -rf .venv build dist demo-out bench-out spark-warehouse metastore_db derby.log src/*.egg-info

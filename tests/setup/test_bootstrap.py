@@ -51,7 +51,7 @@ def checkout(tmp_path: Path) -> Path:
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the few commands that the bootstrap needs; the PATH of a machine without Python, Java, apt."""
     directory = tmp_path_factory.mktemp("bin")
-    for name in ("sh", "dirname", "readlink", "sha256sum", "sed", "head", "grep", "cat", "rm", "id"):
+    for name in ("sh", "dirname", "sha256sum", "sed", "head", "grep", "cat", "rm", "id"):
         found = shutil.which(name)
         assert found is not None
         (directory / name).symlink_to(found)
@@ -69,7 +69,7 @@ def bootstrap(checkout: Path, tools: Path, **environment: str) -> subprocess.Com
     return subprocess.run(
         [tools / "sh", "scripts/bootstrap"],
         cwd=checkout,
-        env={"PATH": str(tools), "JVM_DIRECTORY": str(checkout / "jvm"), **environment},
+        env={"PATH": str(tools), "JVM_DIRECTORY": "/nowhere"} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -160,14 +160,15 @@ def test_a_failed_installation_is_repeated(checkout: Path, tools: Path):
     assert "--requirement requirements.lock" in log.read_text()
 
 
-def test_java_beside_the_path_is_handed_on_as_java_home(checkout: Path, tools: Path):
+@pytest.mark.parametrize("variable", ["JAVA_HOME", "JVM_DIRECTORY"])
+def test_java_is_found_beside_the_path(checkout: Path, tools: Path, variable: str):
     fake_venv(checkout)
     command(tools, "java", JAVA_8)
     home = checkout / "jvm/java-21"
     (home / "bin").mkdir(parents=True)
     command(home / "bin", "java", "echo 'openjdk version \"21.0.1\"' >&2")
-    assert bootstrap(checkout, tools).returncode == 0
-    assert (checkout / ".venv/environment").read_text() == f"export JAVA_HOME='{home}'\n"
+    found = {"JAVA_HOME": home, "JVM_DIRECTORY": home.parent}[variable]
+    assert bootstrap(checkout, tools, **{variable: str(found)}).returncode == 0
 
 
 def test_apt_is_asked_where_the_user_may(checkout: Path, tools: Path):
