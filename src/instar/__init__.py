@@ -6,6 +6,7 @@ Spark worker or a tool that needs one package of Instar does not load all of it.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    from instar import dbapi
+    # `from instar import errors` asks here first: a submodule is none of the DB-API's names.
+    if find_spec(f"instar.{name}") is None:
+        from instar import dbapi
 
-    if name in dbapi.__all__:
-        return getattr(dbapi, name)
+        if name in dbapi.__all__:
+            return getattr(dbapi, name)
     raise AttributeError(f"module 'instar' has no attribute {name!r}")
