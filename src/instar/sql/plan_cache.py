@@ -1,0 +1,243 @@
+"""Prepared statements by text: one plan per text and classes of parameters, revalidated per snapshot (MD-MVCC §3.7).
+
+A plan holds for a catalog snapshot iff every descriptor that it was made from is that snapshot's own: descriptors are
+immutable and shared by all snapshots of a process, so identity decides. A session with uncommitted DDL sees
+descriptors that nobody else does: it prepares for itself and adds nothing here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Object, Table
+from instar.catalog.layouts import Layouts
+from instar.sql import tree
+from instar.sql.execution import ExecutionContext, Result
+from instar.sql.executor import QueryProgram, RunAnalytic
+from instar.sql.executor_dml import InsertProgram, ModifyProgram
+from instar.sql.integrity import Rules
+from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
+from instar.sql.planner import plan_statement
+from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, point_write
+from instar.sql.traversal import walk
+from instar.store.engine import Store
+from instar.types import BIGINT, INTEGER_RANGES, NUMERIC, Kind, Type
+from instar.values import from_python, type_of_python
+
+DEFAULT_CAPACITY = 1024
+_LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
+
+
+def hints_of(parameters: Sequence[Any]) -> tuple[Type | None, ...]:
+    """The types that the binder takes for parameters whose place in the statement does not decide them.
+
+    Integers are bigint whatever their size, so that one plan serves them all; NULL is no hint.
+    """
+    hints: list[Type | None] = []
+    for value in parameters:
+        if value is None:
+            hints.append(None)
+        elif value.__class__ is int:
+            hints.append(BIGINT if _LOW <= value <= _HIGH else NUMERIC)
+        else:
+            hints.append(type_of_python(value))
+    return tuple(hints)
+
+
+class Prepared:
+    """A statement bound, planned and compiled. `lookup` and `write` are its lean forms, where it has them."""
+
+    def __init__(
+        self,
+        bound: tree.BoundStatement,
+        catalog: CatalogSnapshot,
+        layouts: Layouts,
+        rules: Rules,
+        analytic: RunAnalytic,
+    ) -> None:
+        self.bound = bound
+        self.plan = plan_statement(bound)
+        count = len(bound.parameters)
+        self.program = compile_program(self.plan, count, layouts, rules, analytic)
+        self.lookup: PointLookup | None = point_lookup(self.plan, bound.parameters, layouts)
+        self.write: PointWrite | None = point_write(self.plan, count, rules)
+        self.columns = self.program.columns
+        self._catalog = catalog
+        self._depends = dependencies(bound, catalog)
+        self._names = any(isinstance(found, tree.SystemScan) for found in walk(bound.statement))
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it only reads (a query that calls nextval is one too)."""
+        return isinstance(self.plan, QueryPlan)
+
+    def run(self, context: ExecutionContext) -> Result:
+        """Execute with a context whose parameters are internal values (see `convert`)."""
+        return self.program.run(context)
+
+    def convert(self, parameters: Sequence[object], zone: str) -> tuple[Any, ...]:
+        """Python objects as internal values of the parameters' types. Errors: 08P01 (their number), `from_python`'s."""
+        types = self.bound.parameters
+        if len(parameters) != len(types):
+            raise errors.error(
+                "08P01", f"the statement takes {len(types)} parameters, but {len(parameters)} were given"
+            )
+        return tuple([from_python(type_, value, zone) for type_, value in zip(types, parameters, strict=True)])
+
+    def holds(self, catalog: CatalogSnapshot) -> bool:
+        """Whether the plan is right for this snapshot of the catalog."""
+        if catalog is self._catalog:
+            return True
+        # A system view's name may since have been hidden by a table.
+        if self._names and catalog.version != self._catalog.version:
+            return False
+        if any(catalog.by_id(found.id) is not found for found in self._depends):
+            return False
+        self._catalog = catalog
+        return True
+
+
+def compile_program(
+    plan: Plan, parameters: int, layouts: Layouts, rules: Rules, analytic: RunAnalytic
+) -> QueryProgram | InsertProgram | ModifyProgram:
+    """The program of a plan."""
+    match plan:
+        case QueryPlan():
+            return QueryProgram(plan, parameters, layouts, analytic)
+        case InsertPlan():
+            return InsertProgram(plan, parameters, layouts, rules, analytic)
+        case ModifyPlan():
+            return ModifyProgram(plan, parameters, layouts, rules)
+
+
+def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[Object, ...]:
+    """The descriptors that a plan is made from: what it names, and for DML all that foreign keys lead to."""
+    found: dict[int, Object] = {}
+    found.update((named.id, named) for named in (*bound.views, *bound.tables))
+    if not isinstance(bound.statement, tree.QueryStatement):
+        for table in _entangled(bound.statement.target.table, catalog):
+            found.setdefault(table.id, table)
+    return tuple(found.values())
+
+
+def _entangled(table: Table, catalog: CatalogSnapshot) -> Iterator[Table]:
+    known = {table.id: table}
+    stack = [table]
+    while stack:
+        current = stack.pop()
+        yield current
+        for other in (*(key.parent for key in current.foreign_keys), *current.referenced_by):
+            if other not in known:
+                known[other] = catalog.table(other)
+                stack.append(known[other])
+
+
+class _Entry:
+    """The plans of one text, by the classes of the parameters that they were made for."""
+
+    __slots__ = ("fast", "plans", "used")
+
+    def __init__(self) -> None:
+        self.fast: Callable[[Store, Sequence[object]], Any] | None = None
+        self.plans: list[tuple[tuple[type, ...], Prepared]] = []
+        self.used = True
+
+
+# A text whose parameters keep changing class is planned anew rather than kept in ever more forms.
+_MAX_FORMS = 8
+
+
+class PlanCache:
+    """Prepared statements of a process, shared by its sessions. Bounded; texts not used for long go first."""
+
+    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+        self._capacity = capacity
+        self._entries: dict[str, _Entry] = {}
+        self._lock = threading.Lock()  # taken to change the set of entries, not to use one
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def fast(self, store: Store, text: str, parameters: Sequence[object]) -> Any:
+        """The rows (Python objects) of a point lookup on the newest state, or FALLBACK.
+
+        For a session in autocommit with no transaction open: it looks at no snapshot and no buffer.
+        """
+        entry = self._entries.get(text)
+        if entry is None or entry.fast is None:
+            return FALLBACK
+        entry.used = True
+        return entry.fast(store, parameters)
+
+    def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
+        """The plan for parameters of these classes, if there is one and it holds for the snapshot.
+
+        `catalog` is a committed snapshot: the newest, or an older one.
+        """
+        entry = self._entries.get(text)
+        if entry is None:
+            return None
+        entry.used = True
+        for form in entry.plans:
+            if len(form[0]) == len(parameters) and _fits(form[0], parameters):
+                prepared = form[1]
+                if not prepared.holds(catalog):
+                    with self._lock:
+                        self._forget(entry, form)
+                    return None
+                if prepared.lookup is not None:
+                    prepared.lookup.revalidate(catalog.version)
+                    entry.fast = prepared.lookup.fast
+                return prepared
+        return None
+
+    def add(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot, prepared: Prepared) -> None:
+        """Keep a plan that was made for these parameters under a committed snapshot."""
+        classes = tuple(_class_of(value) for value in parameters)
+        with self._lock:
+            entry = self._entries.get(text)
+            if entry is None:
+                self._make_room()
+                entry = self._entries[text] = _Entry()
+            entry.plans = [(classes, prepared), *entry.plans[: _MAX_FORMS - 1]]
+        if prepared.lookup is not None:
+            prepared.lookup.revalidate(catalog.version)
+            entry.fast = prepared.lookup.fast
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._entries.clear()
+
+    def _forget(self, entry: _Entry, form: tuple[tuple[type, ...], Prepared]) -> None:
+        entry.plans = [kept for kept in entry.plans if kept is not form]
+        entry.fast = None
+
+    def _make_room(self) -> None:
+        """A clock: entries come round in the order of their age, and one that was used since gets another turn."""
+        while len(self._entries) >= self._capacity:
+            text, entry = next(iter(self._entries.items()))
+            del self._entries[text]
+            if entry.used:
+                entry.used = False
+                self._entries[text] = entry
+
+
+def _class_of(value: Any) -> type:
+    # Integers beyond bigint are hinted as numeric, and planned apart.
+    if value.__class__ is int and not _LOW <= value <= _HIGH:
+        return _Huge
+    return value.__class__
+
+
+class _Huge:
+    """Stands for an int that no bigint holds."""
+
+
+def _fits(classes: Sequence[type], parameters: Sequence[object]) -> bool:
+    """Whether a plan made for these classes serves the parameters; NULL is of every type."""
+    return all(value is None or _class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True))
