@@ -26,9 +26,9 @@ Row = tuple[object, ...]
 class SmallDatabase:
     """One LMDB store that is never synced, with whatever tables a test wants."""
 
-    def __init__(self, path: Path, **properties: float) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = str(path)
-        self.store = open_store(self.path, synchronous="off", **properties)
+        self.store = open_store(self.path, synchronous="off")
         self.layouts = Layouts(self.store)
         self.ids = IdAllocator(self.store)
         self._catalog = Catalog()

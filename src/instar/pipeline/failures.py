@@ -12,17 +12,18 @@ import re
 from collections.abc import Iterator
 
 from instar import errors
+from instar.store.engine import ClaimLost
 
-_LINE = re.compile(r"instar\[(\w{5})\] (\{.*\})")
+_LINE = re.compile(r"instar\[(\w+)\] (\{.*\})")
+_CLAIM_LOST = "claim_lost"
 
 
 class TaskError(Exception):
-    """An `errors.Error` as text, in a task."""
+    """What failed in a task, as one line of text."""
 
-    def __init__(self, problem: errors.Error) -> None:
-        fields = {"message": problem.message, "detail": problem.detail, "hint": problem.hint}
+    def __init__(self, code: str, **fields: str | None) -> None:
         given = {name: value for name, value in fields.items() if value is not None}
-        super().__init__(f"instar[{problem.sqlstate}] {json.dumps(given)}")
+        super().__init__(f"instar[{code}] {json.dumps(given)}")
 
 
 @contextlib.contextmanager
@@ -31,15 +32,21 @@ def in_task() -> Iterator[None]:
     try:
         yield
     except errors.Error as problem:
-        raise TaskError(problem) from problem
+        raise TaskError(
+            problem.sqlstate, message=problem.message, detail=problem.detail, hint=problem.hint
+        ) from problem
+    except ClaimLost as lost:
+        raise TaskError(_CLAIM_LOST) from lost
 
 
-def from_spark(problem: Exception) -> errors.Error:
-    """The error that a task raised, out of the exception that Spark makes of it; 58030 if it was none of Instar's."""
+def from_spark(problem: Exception) -> errors.Error | ClaimLost:
+    """What a task raised, out of the exception that Spark makes of it; 58030 if it was nothing of Instar's."""
     text = str(problem)
     found = _LINE.search(text)
     if found is None:
         # The first lines say what happened; the rest is Java's stack.
         return errors.error(errors.IO_ERROR, "a Spark job failed", detail="\n".join(text.splitlines()[:20]))
+    if found.group(1) == _CLAIM_LOST:
+        return ClaimLost("another worker has claimed the job")
     fields = json.loads(found.group(2))
     return errors.error(found.group(1), fields["message"], detail=fields.get("detail"), hint=fields.get("hint"))

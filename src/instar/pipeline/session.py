@@ -53,9 +53,25 @@ def spark_session(master: str = DEFAULT_MASTER, memory: str = DEFAULT_MEMORY) ->
     """
     global _session
     with _lock:
+        if _session is not None and not _jvm_runs(_session):
+            _forget()
+            _session = None
         if _session is None:
             _session = _start(master, memory)
         return _session
+
+
+def is_alive() -> bool:
+    """Whether the process has a session whose JVM runs."""
+    session = _session
+    return session is not None and _jvm_runs(session)
+
+
+def activate(session: SparkSession) -> None:
+    """Make `session` the calling thread's own: Spark looks up data sources that are written to in the thread's session,
+    and a new thread has none. (Spark's Python API offers this to the thread that made the session only.)"""
+    jvm: Any = session._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
 
 def stop_session() -> None:
@@ -71,10 +87,23 @@ def stop_session() -> None:
     if gateway.proc is not None:
         gateway.proc.stdin.close()  # what the JVM waits for to end itself
         gateway.proc.wait()
-    from pyspark import SparkContext
+    _forget()
 
-    SparkContext._gateway = None  # else a later session would talk to the JVM that is gone
+
+def _jvm_runs(session: SparkSession) -> bool:
+    gateway: Any = session.sparkContext._gateway
+    return gateway.proc is None or gateway.proc.poll() is None
+
+
+def _forget() -> None:
+    """Make PySpark forget the JVM that is gone; else a later session would talk to it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    SparkContext._gateway = None
     SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 def java_home() -> Path:
@@ -147,9 +176,11 @@ def _start(master: str, memory: str) -> SparkSession:
             errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
         ) from problem
     session = SparkSession(context)
-    from instar.pipeline.datasource import InstarDataSource  # needs pyspark
+    from instar.pipeline.datasource import InstarDataSource
+    from instar.pipeline.entries import EntriesSource
 
     session.dataSource.register(InstarDataSource)
+    session.dataSource.register(EntriesSource)
     return session
 
 

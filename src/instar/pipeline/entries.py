@@ -1,0 +1,219 @@
+"""The two ends of an index backfill on Spark: rows to index entries, and sorted entries into the store.
+
+Both are Python data sources of one format, because that is how Arrow batches enter and leave Spark: reading it derives
+entries from key ranges of the table, writing to it commits entries in gated batches under the job's claim. What is
+derived, and how an entry is put, is schemachange/reorganize.py's.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from instar.catalog.descriptors import Index, Table
+from instar.pipeline.failures import in_task
+from instar.pipeline.stores import opened
+from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint
+from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry, Step
+
+FORMAT = "instar-index-entries"
+RANGE, KEY, OFFSET, HEADER, UNIQUE = "range", "key", "offset", "header", "unique"
+COLUMNS = f"{RANGE} int, `{KEY}` binary, `{OFFSET}` int, {HEADER} binary, `{UNIQUE}` boolean"
+_ARROW = pa.schema(
+    [(RANGE, pa.int32()), (KEY, pa.binary()), (OFFSET, pa.int32()), (HEADER, pa.binary()), (UNIQUE, pa.bool_())]
+)
+
+
+class Todo(msgspec.Struct, frozen=True, array_like=True):
+    """An entry range that is not done: the number of its checkpoint, its bounds, and where to go on."""
+
+    number: int
+    start: bytes
+    stop: bytes
+    position: bytes
+    rows: int
+
+
+class Work(msgspec.Struct, frozen=True):
+    """A backfill as tasks are told of it. `rows` are the key ranges of the table that are read, a task each; `entries`
+    the ranges of entries that are still to be written, in key order."""
+
+    path: str
+    uuid: bytes
+    table: Table
+    index: Index
+    job: int
+    stage: int
+    claim: tuple[bytes, bytes]
+    rows: tuple[tuple[bytes, bytes], ...]
+    entries: tuple[Todo, ...]
+
+    def option(self) -> str:
+        """The work as the text of a Spark option."""
+        return base64.b64encode(_ENCODER.encode(self)).decode()
+
+    def backfill(self) -> Backfill:
+        """The backfill in a task's own process."""
+        store = opened(self.path, self.uuid).store
+        return Backfill(store, self.table, self.index, job=self.job, stage=self.stage, claim=self.claim, rows=0)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Work)
+
+
+class EntriesSource(DataSource):
+    """Option `work`: what `Work.option` gave."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Number of the entry range, entry key, offset of the primary key, header of the row, whether to probe."""
+        return COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Derives entries."""
+        return EntriesReader(self._work())
+
+    def writer(self, schema: StructType, overwrite: bool) -> EntriesWriter:
+        """Puts entries."""
+        return EntriesWriter(self._work())
+
+    def _work(self) -> bytes:
+        return base64.b64decode(self.options["work"])
+
+
+class EntriesReader(DataSourceReader):
+    """Rows as stored now to entries, a key range per task (rule 20: current keys, no snapshot)."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work = work
+
+    def partitions(self) -> list[InputPartition]:
+        """One per key range of the table."""
+        return [InputPartition(bounds) for bounds in _DECODER.decode(self._work).rows]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Batches of entries that belong to ranges that are not done."""
+        with in_task():
+            work = _DECODER.decode(self._work)
+            backfill = work.backfill()
+            starts = [todo.start for todo in work.entries]
+            start, stop = partition.value
+            while start < stop:
+                with backfill.store.read() as reader:
+                    keys, stored = reader.batch(start, stop, BATCH_ROWS)
+                    made = backfill.entries(reader, keys, stored)
+                if made:
+                    yield _batch(work.entries, starts, made)
+                if len(keys) < BATCH_ROWS:
+                    return
+                start = keys[-1] + b"\x00"
+
+
+def _batch(todo: tuple[Todo, ...], starts: list[bytes], made: list[Entry]) -> pa.RecordBatch:
+    ranges = [bisect.bisect_right(starts, entry.key) - 1 for entry in made]
+    kept = [
+        (number, entry)
+        for number, entry in zip(ranges, made, strict=True)
+        if number >= 0 and todo[number].position <= entry.key < todo[number].stop
+    ]
+    columns = [
+        pa.array([number for number, _ in kept], pa.int32()),
+        pa.array([entry.key for _, entry in kept], pa.binary()),
+        pa.array([entry.offset for _, entry in kept], pa.int32()),
+        pa.array([entry.header for _, entry in kept], pa.binary()),
+        pa.array([entry.unique for _, entry in kept], pa.bool_()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+
+
+class Written(WriterCommitMessage):
+    """A task is done; what it did lies in the store."""
+
+
+class EntriesWriter(DataSourceArrowWriter):
+    """Puts the entries of a task, which come sorted by key, and a checkpoint with every batch."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work = work
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Put entries and record how far each range is. A range may be begun again after a kill, at its checkpoint."""
+        with in_task():
+            work = _DECODER.decode(self._work)
+            backfill = work.backfill()
+            backfill.store.background(_steps(backfill, work.entries, iterator), claim=backfill.claim)
+            return Written()
+
+
+def _steps(backfill: Backfill, todo: tuple[Todo, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[Step]:
+    """The steps of all ranges that the batches hold; a range is done when another one begins, or at the end."""
+    current: Todo | None = None
+    position, rows = b"", 0
+    for number, batch in _by_range(batches):
+        if current is None or todo[number] is not current:
+            if current is not None:
+                yield _done(backfill, current, rows)
+            current = todo[number]
+            position, rows = _resumed(backfill, current)
+        entries = _entries(backfill, batch, position)
+        if entries:
+            rows += len(entries)
+            yield from backfill.steps(entries)
+            position = entries[-1].key + b"\x00"
+            at = Checkpoint(current.start, current.stop, position, rows)
+            yield backfill.checkpoint(current.number, at)
+    if current is not None:
+        yield _done(backfill, current, rows)
+
+
+def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches cut where the range changes: ranges and keys ascend together."""
+    for batch in batches:
+        numbers = batch.column(RANGE).to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for begin, end in zip(cuts, cuts[1:], strict=False):
+            if begin < end:
+                yield int(numbers[begin]), batch.slice(begin, end - begin)
+
+
+def _entries(backfill: Backfill, batch: pa.RecordBatch, position: bytes) -> list[Entry]:
+    """The entries of a batch from `position` on."""
+    columns = [batch.column(name).to_pylist() for name in (KEY, OFFSET, HEADER, UNIQUE)]
+    row_prefix = backfill.start
+    return [
+        Entry(key, offset, row_prefix + key[offset:], header, unique)
+        for key, offset, header, unique in zip(*columns, strict=True)
+        if key >= position
+    ]
+
+
+def _resumed(backfill: Backfill, todo: Todo) -> tuple[bytes, int]:
+    """Where a range stands in the store: an earlier attempt of this very task may have written."""
+    with backfill.store.read() as reader:
+        stored = reader.get(checkpoint_key(backfill.job, backfill.stage, todo.number))
+    if stored is None:
+        return todo.position, todo.rows
+    found = decode_checkpoint(stored)
+    return found.position, found.rows
+
+
+def _done(backfill: Backfill, todo: Todo, rows: int) -> Step:
+    return backfill.checkpoint(todo.number, Checkpoint(todo.start, todo.stop, todo.stop, rows, True))

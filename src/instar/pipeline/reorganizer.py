@@ -1,0 +1,177 @@
+"""The backfill of an index on Spark (F1 §4.4), run by the worker process: schemachange/reorganize.py's `Reorganizer`.
+
+Map tasks read key ranges of the table as it is now and derive entries; Spark brings the entries into ranges of the
+index and sorts each; a task per range commits them in small gated batches under the job's claim. Writes in the order of
+the index cost the store least, and a range is a unit of progress: each has a checkpoint, written in the same batch as
+the entries it speaks of. Whoever resumes keeps the ranges, reads the table again, and writes what is not done; doing
+something twice is harmless, for an entry that stands is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from instar import errors
+from instar.clock import SystemClock
+from instar.pipeline import key_ranges
+from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work
+from instar.pipeline.failures import from_spark
+from instar.pipeline.session import activate, is_alive, spark_session
+from instar.schemachange.jobs import Checkpoint, Jobs
+from instar.schemachange.reorganize import Backfill
+from instar.store.engine import Section, prefix_end, rowset_prefix
+
+# A range of this many entries is written in a few seconds, which is what a kill costs at most.
+ENTRIES_PER_RANGE = 100_000
+MAX_RANGES = 512
+# Where index keys are looked at to cut the index into ranges: so many places of the table, so many rows in each.
+SAMPLED_PLACES = 256
+SAMPLED_ROWS = 16
+# Numbers of checkpoints; 0 is the in-process reorganizer's.
+FIRST_NUMBER = 1
+# How often Spark may be lost (its JVM killed) before the job is left to another attempt.
+MAX_LOSSES = 3
+PULSE_SECONDS = 0.5
+# A cancelled task ends within Spark's task kill timeout, or is killed.
+CANCEL_SECONDS = 15.0
+
+
+class SparkReorganizer:
+    """Reorganizes the tables of the store at `path`, on the process's Spark session."""
+
+    def __init__(self, path: str, master: str | None = None) -> None:
+        self._path = os.path.realpath(path)
+        self._master = master
+
+    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or is lost again and again."""
+        ranges = _ranges(backfill)
+        for loss in range(MAX_LOSSES):
+            pulse()
+            todo = [found for found in ranges if not found.done]
+            if not todo:
+                return
+            session = spark_session() if self._master is None else spark_session(self._master)
+            failed = _Run(session, self._work(backfill, ranges)).wait(pulse)
+            if failed is None:
+                _finish(backfill, ranges)
+                return
+            if is_alive():
+                raise from_spark(failed) from failed
+            if loss == MAX_LOSSES - 1:
+                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from failed
+            ranges = _planned(backfill)
+
+    def _work(self, backfill: Backfill, ranges: list[Checkpoint]) -> Work:
+        store = backfill.store
+        tasks = max(2 * (os.cpu_count() or 1), min(backfill.rows // ENTRIES_PER_RANGE, MAX_RANGES))
+        rows = key_ranges.split(store.read, backfill.start, backfill.stop, tasks).ranges
+        todo = [
+            Todo(number, found.start, found.stop, found.position, found.rows)
+            for number, found in enumerate(ranges, FIRST_NUMBER)
+            if not found.done
+        ]
+        return Work(
+            path=self._path,
+            uuid=store.uuid,
+            table=backfill.table,
+            index=backfill.index,
+            job=backfill.job,
+            stage=backfill.stage,
+            claim=backfill.claim,
+            rows=tuple(rows),
+            entries=tuple(todo),
+        )
+
+
+class _Run:
+    """One Spark job on a thread of its own, so that the caller's thread can go on renewing its lease."""
+
+    def __init__(self, session: Any, work: Work) -> None:
+        from pyspark import InheritableThread
+
+        self._session = session
+        self._work = work
+        self._failed: Exception | None = None
+        self._ended = threading.Event()
+        self._tag = f"instar-job-{work.job}-{work.stage}-{id(self)}"
+        self._thread = InheritableThread(target=self._run, name=self._tag, session=session)
+        self._thread.daemon = True
+
+    def wait(self, pulse: Callable[[], None]) -> Exception | None:
+        """Run the job; what it failed with. If `pulse` raises, the job is cancelled and the exception passed on."""
+        self._thread.start()
+        try:
+            while not self._ended.wait(PULSE_SECONDS):
+                pulse()
+        except BaseException:
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
+            self._ended.wait(CANCEL_SECONDS)
+            raise
+        return self._failed
+
+    def _run(self) -> None:
+        try:
+            option = self._work.option()
+            activate(self._session)
+            self._session.sparkContext.addJobTag(self._tag)
+            entries = self._session.read.format(FORMAT).option("work", option).load()
+            ranged = entries.repartitionById(len(self._work.entries), RANGE).sortWithinPartitions(KEY)
+            ranged.write.format(FORMAT).option("work", option).mode("append").save()
+        except Exception as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
+            self._failed = problem
+        finally:
+            self._ended.set()
+
+
+def _ranges(backfill: Backfill) -> list[Checkpoint]:
+    """The ranges of the index, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+    planned = _planned(backfill)
+    if planned:
+        return planned
+    prefix = rowset_prefix(backfill.index.rowset)
+    bounds = [prefix, *_bounds(backfill), prefix_end(prefix)]
+    made = [Checkpoint(start, stop, start, 0) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    _record(backfill, made)
+    return made
+
+
+def _planned(backfill: Backfill) -> list[Checkpoint]:
+    """The checkpoints of this work in key order; none if nobody has planned it yet."""
+    found = Jobs(backfill.store, SystemClock()).checkpoints(backfill.job, backfill.stage)
+    return [found[number] for number in sorted(found) if number >= FIRST_NUMBER]
+
+
+def _finish(backfill: Backfill, ranges: list[Checkpoint]) -> None:
+    """Mark ranges done that no row fell into."""
+    current = _planned(backfill) or ranges
+    _record(backfill, [Checkpoint(found.start, found.stop, found.stop, found.rows, True) for found in current])
+
+
+def _record(backfill: Backfill, checkpoints: list[Checkpoint]) -> None:
+    """Write the checkpoints of all ranges in one batch: there is a whole plan or none."""
+    steps = [backfill.checkpoint(number, found) for number, found in enumerate(checkpoints, FIRST_NUMBER)]
+
+    def all_of_them(section: Section) -> None:
+        for step in steps:
+            step(section)
+
+    backfill.store.background([all_of_them], claim=backfill.claim)
+
+
+def _bounds(backfill: Backfill) -> list[bytes]:
+    """Entry keys that cut the index into ranges of about as many entries, from a sample of the table's rows."""
+    store = backfill.store
+    places = key_ranges.split(store.read, backfill.start, backfill.stop, SAMPLED_PLACES)
+    wanted = min(max(max(backfill.rows, 1) // ENTRIES_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)
+    sample: list[bytes] = []
+    for start, stop in places.ranges:
+        with store.read() as reader:
+            keys, stored = reader.batch(start, stop, SAMPLED_ROWS)
+            sample += [entry.key for entry in backfill.entries(reader, keys, stored)]
+    sample.sort()
+    cuts = {sample[len(sample) * part // wanted] for part in range(1, wanted)} if sample else set()
+    return sorted(cuts)

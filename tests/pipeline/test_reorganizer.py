@@ -1,0 +1,224 @@
+"""The backfill on Spark: the same index as in process, beside writers, across kills, under its claim."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from instar import errors
+from instar.catalog.descriptors import Index, State, Table
+from instar.clock import SystemClock
+from instar.pipeline import reorganizer
+from instar.pipeline.reorganizer import SparkReorganizer
+from instar.schemachange.jobs import Held, Jobs
+from instar.schemachange.reorganize import Backfill, InProcess
+from instar.store.engine import ENTRY_VALUE, ClaimLost, prefix_end, rowset_prefix
+from instar.types import BIGINT, INTEGER, TEXT
+from pipeline.small_database import SmallDatabase
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = [("id", BIGINT), ("a", INTEGER), ("b", TEXT)]
+STAGE = 3
+
+
+def entries(database: SmallDatabase, index: Index) -> list[tuple[bytes, int, int]]:
+    """(key without rowset prefix, timestamp, offset) of every live entry."""
+    prefix = rowset_prefix(index.rowset)
+    with database.store.read() as reader:
+        found = [(key, *ENTRY_VALUE.unpack(value)) for key, value in reader.scan(prefix, prefix_end(prefix))]
+    return [(key[len(prefix) :], timestamp, offset) for key, timestamp, live, offset in found if live]
+
+
+def filled(database: SmallDatabase, count: int) -> Table:
+    """A table with rows whose column a has NULLs and equals, and b long values now and then."""
+    drawn = random.Random(count)
+    table = database.create("t", COLUMNS, ["id"])
+    rows = [
+        (i, drawn.choice([None, *range(50)]), "x" * 300 if i % 1000 == 0 else f"v{drawn.randrange(count)}")
+        for i in range(count)
+    ]
+    for begin in range(0, count, 20_000):
+        database.insert(table, rows[begin : begin + 20_000])
+    return table
+
+
+def claimed(database: SmallDatabase, job: int) -> Held:
+    held = Jobs(database.store, SystemClock()).claim(job, b"test")
+    assert held is not None
+    return held
+
+
+def backfill(database: SmallDatabase, table: Table, held: Held, rows: int = 1_000) -> Backfill:
+    return Backfill(database.store, table, table.indexes[-1], job=held.job, stage=STAGE, claim=held.claim, rows=rows)
+
+
+def with_index(database: SmallDatabase, table: Table, columns: list[str], *, unique: bool = False) -> Table:
+    number = 50 + len(table.indexes)
+    return database.add_index(table, f"i{number}", columns, State.WRITE_ONLY, unique=unique, id_=number)
+
+
+def in_process(database: SmallDatabase, table: Table, columns: list[str], job: int) -> Table:
+    """The table with one more index, which the in-process reorganizer has filled."""
+    table = with_index(database, table, columns)
+    InProcess().run(backfill(database, table, claimed(database, job)), lambda: None)
+    return table
+
+
+def after(seconds: float, action: Callable[[], None]) -> Callable[[], None]:
+    """A pulse that does something once, so many seconds after its first call."""
+    begun = time.monotonic()
+    left = [action]
+
+    def pulse() -> None:
+        if left and time.monotonic() - begun > seconds:
+            left.pop()()
+
+    return pulse
+
+
+@pytest.fixture
+def narrow(monkeypatch) -> Iterator[None]:
+    """Ranges of a few thousand entries, so that small tables have many."""
+    monkeypatch.setattr(reorganizer, "ENTRIES_PER_RANGE", 2_000)
+    yield
+
+
+@pytest.mark.parametrize("columns", [["a"], ["-b", "a"]])
+def test_same_index_as_in_process(spark, database, narrow, columns):
+    table = filled(database, 20_000)
+    table = with_index(database, table, columns)
+    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 20_000), lambda: None)
+    made = entries(database, table.indexes[-1])
+    table = in_process(database, table, columns, 2)
+    assert made == entries(database, table.indexes[-1])
+    checkpoints = Jobs(database.store, SystemClock()).checkpoints(1, STAGE)
+    assert len(checkpoints) >= 4
+    assert all(found.done for found in checkpoints.values())
+    assert sum(found.rows for found in checkpoints.values()) == 20_000
+
+
+def test_writers_go_on(spark, database, narrow):
+    table = filled(database, 20_000)
+    table = with_index(database, table, ["b"])
+    stop = threading.Event()
+    drawn = random.Random(5)
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        known: dict[int, tuple[object, ...]] = {}
+        fresh = 100_000
+        try:
+            while not stop.is_set():
+                fresh += 1
+                known[fresh] = (fresh, 1, f"n{fresh}")
+                database.insert(table, [known[fresh]])
+                victim = drawn.choice(list(known))
+                if drawn.random() < 0.3:
+                    database.delete(table, known.pop(victim))
+                else:
+                    new = (victim, 2, f"u{drawn.randrange(10_000)}")
+                    database.update(table, known[victim], new)
+                    known[victim] = new
+        except BaseException as failure:
+            failures.append(failure)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 20_000), lambda: None)
+    finally:
+        stop.set()
+        writer.join()
+    assert failures == []
+    made = [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
+    table = in_process(database, table, ["b"], 2)
+    assert made == [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
+
+
+def test_duplicates_are_named(spark, database, narrow):
+    table = database.create("t", COLUMNS, ["id"])
+    database.insert(table, [(i, i if i != 7_777 else 5, None) for i in range(10_000)])
+    table = with_index(database, table, ["a"], unique=True)
+    with pytest.raises(errors.Error) as caught:
+        SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1)), lambda: None)
+    assert caught.value.sqlstate == errors.UNIQUE_VIOLATION
+    assert caught.value.message == 'could not create unique index "i50"'
+    assert caught.value.detail == "Key (a)=(5) is duplicated."
+    nulls = with_index(database, table, ["b"], unique=True)
+    SparkReorganizer(database.path).run(backfill(database, nulls, claimed(database, 2)), lambda: None)
+    assert len(entries(database, nulls.indexes[-1])) == 10_000
+
+
+def test_stops_when_told_and_resumes(spark, database, narrow):
+    table = filled(database, 60_000)
+    table = with_index(database, table, ["b"])
+    held = claimed(database, 1)
+    jobs = Jobs(database.store, SystemClock())
+
+    class Stop(Exception):
+        pass
+
+    def pulse() -> None:
+        if any(found.done for found in jobs.checkpoints(1, STAGE).values()):
+            raise Stop
+
+    with pytest.raises(Stop):
+        SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), pulse)
+    before = jobs.checkpoints(1, STAGE)
+    assert 0 < sum(found.done for found in before.values()) < len(before)
+    SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), lambda: None)
+    resumed = jobs.checkpoints(1, STAGE)
+    assert {number: (found.start, found.stop) for number, found in resumed.items()} == {
+        number: (found.start, found.stop) for number, found in before.items()
+    }
+    assert len(entries(database, table.indexes[-1])) == 60_000
+
+
+def test_survives_killed_python_workers(spark, database, narrow):
+    table = filled(database, 60_000)
+    table = with_index(database, table, ["b"])
+
+    def kill_workers() -> None:
+        for process in psutil.Process().children(recursive=True):
+            if "pyspark.daemon" in " ".join(process.cmdline()) and process.parent().name() != "java":
+                process.send_signal(signal.SIGKILL)
+
+    pulse = after(1.0, kill_workers)
+    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 60_000), pulse)
+    assert len(entries(database, table.indexes[-1])) == 60_000
+
+
+def test_a_lost_claim_stops_it(spark, database, narrow):
+    table = filled(database, 60_000)
+    table = with_index(database, table, ["b"])
+    held = claimed(database, 1)
+    jobs = Jobs(database.store, SystemClock())
+
+    def take_over() -> None:
+        jobs.release(held)
+        assert jobs.claim(1, b"another") is not None
+
+    with pytest.raises(ClaimLost):
+        SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), after(1.0, take_over))
+
+
+def test_survives_a_killed_jvm(spark, database, narrow):
+    table = filled(database, 60_000)
+    table = with_index(database, table, ["b"])
+
+    def kill_jvm() -> None:
+        for process in psutil.Process(os.getpid()).children():
+            if process.name() == "java":
+                process.send_signal(signal.SIGKILL)
+
+    pulse = after(1.0, kill_jvm)
+    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 60_000), pulse)
+    assert len(entries(database, table.indexes[-1])) == 60_000
