@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from instar.catalog.descriptors import Check, Column, Table
+from instar.catalog.descriptors import Table
 from instar.sql import tree
 from instar.sql.execution import ExecutionContext, Result, Row
 from instar.sql.functions import Context, resolve_function, resolve_operator
@@ -112,16 +112,6 @@ def bound(statement: tree.Query | tree.Bound, *parameters: Type) -> tree.BoundSt
     if isinstance(statement, (tree.Select, tree.SetOperation, tree.ValuesQuery)):
         statement = tree.QueryStatement(statement)
     return tree.BoundStatement(statement, parameters, (), ())
-
-
-class NoStored:
-    """Stored expressions of tables that have none."""
-
-    def check(self, table: Table, check: Check) -> Expr:
-        raise AssertionError(check)
-
-    def default(self, table: Table, column: Column) -> Expr:
-        return tree.Literal(None, column.type)
 
 
 def context(world: World, parameters: Sequence[object] = (), buffer: Buffer | None = None) -> ExecutionContext:

@@ -10,28 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Check, Column, ForeignKey, Index, State, Table
+from instar.catalog.descriptors import ForeignKey, Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.sql.binder import bind_check, bind_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
-from instar.sql.tree import Expr
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader, key_encoder
 from instar.tables.view import RowVersion, View
 from instar.values import to_text
-
-
-class StoredExpressions(Protocol):
-    """Binds the SQL texts that descriptors hold. Columns are ColumnRef to relation 0 of the table's ordinals."""
-
-    def check(self, table: Table, check: Check) -> Expr: ...
-
-    def default(self, table: Table, column: Column) -> Expr: ...
 
 
 @dataclass(slots=True)
@@ -103,7 +94,7 @@ class _Reference:
 class TableRules:
     """Everything that rows of one table must keep to, compiled once."""
 
-    def __init__(self, table: Table, catalog: CatalogSnapshot, layouts: Layouts, stored: StoredExpressions) -> None:
+    def __init__(self, table: Table, catalog: CatalogSnapshot, layouts: Layouts) -> None:
         self.table = table
         self.encode_key = key_encoder(table)
         self.key_ordinals = _ordinals(table, table.primary_key)
@@ -126,9 +117,10 @@ class TableRules:
         self._layout = FrameLayout(0)
         columns = {(0, ordinal): ordinal for ordinal in range(len(table.columns))}
         self._checks = [
-            (check, Compiler(Scope(columns), self._layout).value(stored.check(table, check))) for check in table.checks
+            (check, Compiler(Scope(columns), self._layout).value(bind_check(check.expression, table, 0, catalog)))
+            for check in table.checks
         ]
-        self._stored = stored
+        self._catalog = catalog
 
     def key(self, image: Row) -> bytes:
         """The encoded primary key of a row; 54000 if it is too long to be stored."""
@@ -158,7 +150,7 @@ class TableRules:
     def default_of(self, ordinal: int, context: ExecutionContext) -> object:
         """A column's default, for SET DEFAULT."""
         layout = FrameLayout(0)
-        expr = self._stored.default(self.table, self.table.columns[ordinal])
+        expr = bind_default(self.table.columns[ordinal], self._catalog)
         frame: Frame = layout.frame((), context.functions, context)
         return Compiler(Scope({}), layout).value(expr)((), frame)
 
@@ -204,17 +196,16 @@ def _reference(key: ForeignKey, child: Table, catalog: CatalogSnapshot, layouts:
 class Rules:
     """The rules of all tables of one catalog snapshot, each compiled when it is first needed."""
 
-    def __init__(self, catalog: CatalogSnapshot, layouts: Layouts, stored: StoredExpressions) -> None:
+    def __init__(self, catalog: CatalogSnapshot, layouts: Layouts) -> None:
         self._catalog = catalog
         self._layouts = layouts
-        self._stored = stored
         self._known: dict[int, TableRules] = {}
 
     def of(self, table: Table) -> TableRules:
         """The rules of `table`."""
         found = self._known.get(table.id)
         if found is None:
-            found = self._known[table.id] = TableRules(table, self._catalog, self._layouts, self._stored)
+            found = self._known[table.id] = TableRules(table, self._catalog, self._layouts)
         return found
 
 

@@ -116,8 +116,9 @@ def compile_program(
 
 def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[Object, ...]:
     """The descriptors that a plan is made from: what it names, and for DML all that foreign keys lead to."""
-    found: dict[int, Object] = {}
-    found.update((named.id, named) for named in (*bound.views, *bound.tables))
+    found: dict[int, Object] = {view.id: view for view in bound.views}
+    for named in bound.tables:
+        found[named.id] = named
     if not isinstance(bound.statement, tree.QueryStatement):
         for table in _entangled(bound.statement.target.table, catalog):
             found.setdefault(table.id, table)
@@ -231,7 +232,7 @@ def _class_of(value: Any) -> type:
     # Integers beyond bigint are hinted as numeric, and planned apart.
     if value.__class__ is int and not _LOW <= value <= _HIGH:
         return _Huge
-    return value.__class__
+    return type(value)
 
 
 class _Huge:
