@@ -240,13 +240,17 @@ class SystemScan:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A subquery, view or CTE body in FROM (CTEs are named by `cte`, and then `query` is the shared object)."""
+    """A subquery, view or CTE body in FROM (CTEs are named by `cte`, and then `query` is the shared object).
+
+    `view` is the id of the view whose query it is.
+    """
 
     relation: int
     query: Query
     alias: str
     lateral: bool = False
     cte: int | None = None
+    view: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,33 @@
+"""Names and types: from syntax trees to the typed tree at one schema version, by PostgreSQL's rules.
+
+It knows the grammar, the functions and descriptors; the catalog only as something to look names up in. Nothing here
+reads a row. `bind` is for statements; the rest is for the expressions and queries inside descriptors.
+"""
+
+from instar.sql.binder.context import CatalogReader
+from instar.sql.binder.frozen import (
+    FrozenQuery,
+    bind_check,
+    bind_default,
+    freeze_check,
+    freeze_default,
+    freeze_query,
+    thaw_check,
+    thaw_default,
+    thaw_view,
+)
+from instar.sql.binder.statement import bind
+
+__all__ = [
+    "CatalogReader",
+    "FrozenQuery",
+    "bind",
+    "bind_check",
+    "bind_default",
+    "freeze_check",
+    "freeze_default",
+    "freeze_query",
+    "thaw_check",
+    "thaw_default",
+    "thaw_view",
+]

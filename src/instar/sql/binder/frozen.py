@@ -1,0 +1,192 @@
+"""Expressions and queries as descriptors keep them: frozen into text by ids, bound from it, thawed for people to read.
+
+What is frozen is the *bound* tree, written back as SQL (deparse.py): every name resolved, stars and USING written out,
+every cast explicit. So a rename, or a function that is overloaded later, changes nothing of what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from sqlglot import exp
+
+from instar import errors, types
+from instar.catalog.descriptors import Column, Table, View
+from instar.sql import statements, tree
+from instar.sql.binder import coercion
+from instar.sql.binder.context import CatalogReader, Context
+from instar.sql.binder.deparse import Deparser
+from instar.sql.binder.from_items import table_columns
+from instar.sql.binder.queries import QueryBinder
+from instar.sql.binder.scope import Item, Namespace, Scope
+from instar.sql.parser import parse_expression, parse_query
+from instar.sql.traversal import children, walk
+from instar.sql.tree import Expr
+from instar.types import Type
+
+T = TypeVar("T")
+
+
+class FrozenQuery(NamedTuple):
+    """A view's query: its text by ids, its columns, and per table or view that it needs the columns' ids."""
+
+    text: str
+    columns: tuple[tuple[str, Type], ...]
+    depends_on: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+# --- CHECK and DEFAULT -----------------------------------------------------------------------------------------------
+
+
+def freeze_check(node: exp.Expr, table: Table, catalog: CatalogReader) -> tuple[str, tuple[int, ...]]:
+    """A CHECK's text, and the ids of the columns in it.
+
+    Errors: as for binding; 42P17 for functions that may change their mind; 0A000 for subqueries.
+    """
+    context = Context(catalog)
+    expr = _bind(QueryBinder(context), node, table, 0, "CHECK constraints", "CHECK")
+    for found in walk(expr):
+        if isinstance(found, tree.ScalarSubquery | tree.Exists | tree.InSubquery):
+            raise errors.unsupported("a subquery in a check constraint")
+        volatile = isinstance(found, tree.Call) and found.function.volatility != "immutable"
+        if volatile or isinstance(found, tree.NextValue):
+            raise errors.error("42P17", "functions in a check constraint must be immutable")
+    ids = {table.columns[found.ordinal].id for found in walk(expr) if isinstance(found, tree.ColumnRef)}
+    return Deparser(catalog, by_ids=True, tables={0: table}).expression(expr), tuple(sorted(ids))
+
+
+def freeze_default(node: exp.Expr, column: str, type_: Type, catalog: CatalogReader) -> tuple[str, Expr]:
+    """A DEFAULT's text, and the expression that it is for a column of this type, to be evaluated now where need be.
+
+    Errors: as for binding; 0A000 for column references and subqueries, 42804 for a type that cannot be assigned.
+    """
+    expr = _default(Context(catalog), QueryBinder(Context(catalog)), node)
+    text = Deparser(catalog, by_ids=True).expression(coercion.to_text_if_unknown(Context(catalog), expr))
+    found = coercion.coerce(Context(catalog), expr, type_, "assignment")
+    if found is None:
+        message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
+        hint = "You will need to rewrite or cast the expression."
+        raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
+    if isinstance(found, tree.Literal):
+        text = Deparser(catalog, by_ids=True).expression(found)
+    return text, found
+
+
+def bind_check(text: str, table: Table, relation: int, catalog: CatalogReader) -> Expr:
+    """A frozen CHECK over the columns of `relation`."""
+    binder = QueryBinder(Context(catalog), by_ids=True)
+    return _unplaced(lambda: _bind(binder, parse_expression(text), table, relation, "CHECK constraints", "CHECK"))
+
+
+def bind_default(column: Column, catalog: CatalogReader) -> Expr:
+    """What a row gets that says nothing of the column, as the column's type: its default, its sequence, or NULL."""
+    return bind_default_of(Context(catalog), column)
+
+
+def bind_default_of(context: Context, column: Column) -> Expr:
+    """As `bind_default`, within a statement."""
+    default = column.default
+    if default is not None:
+        binder = QueryBinder(context, by_ids=True)
+        expr = _unplaced(lambda: _default(context, binder, parse_expression(default)))
+    elif column.sequence is not None:
+        context.sequences.add(column.sequence)
+        expr = tree.NextValue(column.sequence, types.BIGINT)
+    else:
+        return tree.Literal(None, column.type)
+    return coercion.assign(context, expr, column.type, column.name)
+
+
+def _bind(binder: QueryBinder, node: exp.Expr, table: Table, relation: int, clause: str, what: str) -> Expr:
+    item = Item(table.name, relation, table_columns(table, relation, binder.by_ids), None, table)
+    return binder.binder(Scope(Namespace.of(item)), clause).condition(node, what)
+
+
+def _default(context: Context, binder: QueryBinder, node: exp.Expr) -> Expr:
+    if node.find(exp.Column) is not None:
+        raise errors.unsupported("a column reference in DEFAULT")
+    if node.find(exp.Subquery, exp.Exists) is not None:
+        raise errors.unsupported("a subquery in DEFAULT")
+    return binder.binder(Scope(), "DEFAULT expressions").bind(node)
+
+
+def _unplaced(read: Callable[[], T]) -> T:
+    """Positions in frozen text mean nothing to the user."""
+    try:
+        return read()
+    except errors.Error as error:
+        error.position = None
+        raise
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def freeze_query(query: statements.Query, names: Sequence[str], catalog: CatalogReader) -> FrozenQuery:
+    """A view's query, its columns under `names` (fewer or none: the query's own)."""
+    context = Context(catalog)
+    binder = QueryBinder(context)
+    bound = binder.query(query.expression, None)
+    columns = binder.columns(bound)
+    if len(names) > len(columns):
+        raise errors.error(errors.SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns")
+    labels = [*names, *(name for name, _ in columns[len(names) :])]
+    for number, label in enumerate(labels):
+        if label in labels[:number]:
+            raise errors.error(errors.DUPLICATE_COLUMN, f'column "{label}" specified more than once')
+    text = Deparser(catalog, by_ids=True).query(bound)
+    typed = tuple((label, type_) for label, (_, type_) in zip(labels, columns, strict=True))
+    return FrozenQuery(text, typed, _dependencies(context, bound))
+
+
+def _dependencies(context: Context, query: tree.Query) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """What the query names itself: of a view in it the view, and not what that view is made of."""
+    tables: dict[int, Table] = {}
+    columns: dict[int, set[int]] = {}
+    refs: list[tree.ColumnRef] = []
+    stack: list[object] = [query]
+    while stack:
+        found = stack.pop()
+        if isinstance(found, tree.TableScan):
+            tables[found.relation] = found.table
+            columns.setdefault(found.table.id, set())
+        elif isinstance(found, tree.NextValue):
+            columns.setdefault(found.sequence, set())
+        elif isinstance(found, tree.Derived) and found.view is not None:
+            columns.setdefault(found.view, set())
+        elif isinstance(found, tree.ColumnRef):
+            refs.append(found)
+        else:
+            stack.extend(children(found))
+    for ref in refs:
+        table = tables.get(ref.relation)
+        if table is not None:
+            columns[table.id].add(table.columns[ref.ordinal].id)
+    return tuple((number, tuple(sorted(ids))) for number, ids in sorted(columns.items()))
+
+
+def bind_view_text(context: Context, view: View) -> tree.Query:
+    """The view's query at this version of the catalog."""
+    binder = QueryBinder(context, by_ids=True)
+    return _unplaced(lambda: binder.query(parse_query(view.query).expression, None))
+
+
+# --- thawing ---------------------------------------------------------------------------------------------------------
+
+
+def thaw_check(text: str, table: Table, catalog: CatalogReader) -> str:
+    """A frozen CHECK with today's names, for \\d and dumps."""
+    return Deparser(catalog, tables={0: table}, qualified=False).expression(bind_check(text, table, 0, catalog))
+
+
+def thaw_default(text: str, catalog: CatalogReader) -> str:
+    """A frozen DEFAULT with today's names."""
+    context = Context(catalog)
+    expr = _default(context, QueryBinder(context, by_ids=True), parse_expression(text))
+    return Deparser(catalog).expression(coercion.to_text_if_unknown(context, expr))
+
+
+def thaw_view(view: View, catalog: CatalogReader) -> str:
+    """A view's query with today's names."""
+    return Deparser(catalog).query(bind_view_text(Context(catalog), view))
