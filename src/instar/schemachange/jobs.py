@@ -178,7 +178,7 @@ def new_job(job: int, plan: Plan, now_us: int) -> Job:
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
         id=job,
-        kind=" ".join(plan.statement.split()[:2]).lower(),
+        kind=f"build {plan.stages[0].moves[0].element.kind.value}",
         statement=plan.statement,
         stages=plan.stages,
         stage=1,

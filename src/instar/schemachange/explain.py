@@ -1,0 +1,104 @@
+"""EXPLAIN (DDL): the stages of a plan as rows, simulated on the descriptors of now; nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View
+from instar.schemachange.elements import ElementKind, Phase, name_of, phases
+from instar.schemachange.reorganize import SMALL_ROWS
+from instar.schemachange.stages import Plan, Publication, Published, Stage, advance
+
+COLUMNS = ("stage", "change", "version", "floor", "work", "revertible", "waits for")
+
+_FREED = "old snapshots, to free {} rowset{}"
+
+
+class Row(NamedTuple):
+    """One line of EXPLAIN (DDL). `version`: before -> after; `floor`: what f becomes at least, empty if it stays."""
+
+    stage: int
+    change: str
+    version: str
+    floor: str
+    work: str
+    revertible: str
+    waits_for: str
+
+
+def explain(plan: Plan, catalog: CatalogSnapshot) -> list[Row]:
+    """The rows of a plan that was made on `catalog`."""
+    tables = {table.id: table for table in catalog.tables()}
+    rows: list[Row] = []
+    for number, stage in enumerate(plan.stages, 1):
+        publication = plan.first if number == 1 else advance(tables.get, stage, plan.statement)
+        for published in publication.published:
+            if isinstance(published.after, Table):
+                tables[published.after.id] = published.after
+        rows.extend(_stage(number, stage, publication, tables))
+    return rows
+
+
+def _stage(number: int, stage: Stage, publication: Publication, tables: dict[int, Table]) -> Iterator[Row]:
+    revertible = "yes" if stage.revertible else "no"
+    count = len(publication.freed)
+    waits = _FREED.format(count, "" if count == 1 else "s") if count else ""
+    for dropped in publication.dropped:
+        yield Row(number, f"{_named(dropped)}: dropped", f"{dropped.version} ->", "", "", revertible, waits)
+        waits = ""
+    for published in publication.published:
+        after = published.after
+        version = (
+            f"-> {after.version}" if published.before is None else f"{published.before.version} -> {after.version}"
+        )
+        floor = "" if published.floor == "keep" else str(published.floor)
+        for change in _changes(published):
+            yield Row(number, f"{_named(after)}: {change}", version, floor, "", revertible, waits)
+            version = floor = waits = ""
+    for work in stage.work:
+        table = tables[work.element.table]
+        done_by = "in the call" if work.rows <= SMALL_ROWS else "by the worker"
+        what = f"{work.work.value} of {name_of(table, work.element)}, about {work.rows} rows, {done_by}"
+        floor = str(table.version) if table.id in stage.fences else ""
+        yield Row(number, f"{_named(table)}: all writers maintain it", str(table.version), floor, what, revertible, "")
+
+
+def _named(found: Object) -> str:
+    kind = {Table: "table", View: "view", Sequence: "sequence"}[type(found)]
+    return f'{kind} "{found.name}"'
+
+
+def _changes(published: Published) -> Iterator[str]:
+    """What became of one object, in words."""
+    before, after = published.before, published.after
+    if before is None:
+        yield "created"
+    elif isinstance(before, Table) and isinstance(after, Table):
+        yield from _table_changes(before, after)
+    else:
+        yield "renamed" if before.name != after.name else "replaced"
+
+
+def _table_changes(before: Table, after: Table) -> Iterator[str]:
+    steps = [step for step in after.steps if step.version > before.version]
+    for step in steps:
+        if step.kind is not StepKind.ELEMENT_STATE:
+            yield _step(step, before, after)
+    old, new = phases(before), phases(after)
+    moved = False
+    for element in {**old, **new}:
+        start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
+        if start is not goal and element.kind is not ElementKind.COLUMN:
+            moved = True
+            named = name_of(after if element in new else before, element)
+            yield f"{named}: {start.value} -> {goal.value}"
+    if not moved and all(step.kind is StepKind.ELEMENT_STATE for step in steps):
+        yield "told of a change in a related table" if steps else "depended on by something new"
+
+
+def _step(step: Step, before: Table, after: Table) -> str:
+    names = {column.id: column.name for column in (*before.columns, *after.columns)}
+    columns = ", ".join(f'"{names[column]}"' for column in step.columns if column in names)
+    return f"{step.kind.value} {columns}".rstrip()

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from instar import errors
+from instar.catalog.descriptors import Step, StepKind
+from instar.schemachange.compatibility import Usage, Vote, first_veto, require_compatible, verdict
+from instar.schemachange.stages import KEPT_STEPS
+from schemachange.test_rules import table
+
+WRITER, READER = Usage(wrote=True), Usage(wrote=False)
+VETOED = {StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE}
+
+
+@pytest.mark.parametrize("kind", list(StepKind))
+def test_the_table_of_verdicts(kind: StepKind) -> None:
+    step = Step(version=2, kind=kind)
+    assert (verdict(step, WRITER) is Vote.INCOMPATIBLE) == (kind in VETOED)
+    assert verdict(step, READER) is Vote.COMPATIBLE
+
+
+def test_one_veto_among_many_steps_decides_and_is_named() -> None:
+    steps = [Step(version=2, kind=StepKind.ADD_COLUMN), Step(version=3, kind=StepKind.DROP_COLUMN, statement="DROP x")]
+    assert first_veto(steps, WRITER) is steps[1]
+    assert first_veto(steps[:1], WRITER) is None
+    with pytest.raises(errors.Error) as refused:
+        require_compatible(table(3, steps=tuple(steps)), 1, WRITER)
+    assert refused.value.sqlstate == "40001"
+    assert "drop column" in refused.value.message
+    assert "DROP x" in (refused.value.detail or "")
+
+
+def test_only_steps_after_what_the_transaction_meant_are_judged() -> None:
+    steps = (Step(version=2, kind=StepKind.TRUNCATE), Step(version=3, kind=StepKind.ADD_COLUMN))
+    require_compatible(table(3, steps=steps), 2, WRITER)
+
+
+def test_steps_that_are_no_longer_listed_cannot_be_vouched_for() -> None:
+    steps = tuple(Step(version=100 + i, kind=StepKind.ADD_COLUMN) for i in range(KEPT_STEPS))
+    newest = table(100 + KEPT_STEPS - 1, steps=steps)
+    require_compatible(newest, 99, WRITER)
+    require_compatible(newest, 50, READER)
+    with pytest.raises(errors.Error, match="too often"):
+        require_compatible(newest, 98, WRITER)

@@ -1,0 +1,175 @@
+"""Floors are computed from states; the table of RULES 12 and 24, step by step."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Step, StepKind, Table
+from instar.schemachange import rules
+from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.planner import schedule
+from instar.schemachange.stages import Move, Reorganization, new_version
+from instar.schemachange.draft import Scheduled
+from instar.types import BIGINT, INTEGER
+
+
+def table(version: int = 5, *, indexes: tuple[Index, ...] = (), steps: tuple[Step, ...] = ()) -> Table:
+    columns = (Column(id=1, name="id", type=BIGINT, nullable=False), Column(id=2, name="a", type=INTEGER))
+    return Table(
+        id=9,
+        name="t",
+        version=version,
+        columns=columns,
+        primary_key=(1,),
+        primary_key_name="t_pkey",
+        rowset=1,
+        layout=Layout(1, ((1, BIGINT), (2, INTEGER))),
+        oldest_layout=1,
+        next_id=10,
+        indexes=indexes,
+        steps=steps or (Step(version=1, kind=StepKind.CREATE_TABLE),),
+    )
+
+
+def index(state: State, number: int = 3) -> Index:
+    return Index(id=number, name=f"i{number}", columns=(IndexColumn(2),), rowset=number, state=state)
+
+
+def step(
+    before: Table, kind: StepKind = StepKind.ELEMENT_STATE, columns: tuple[int, ...] = (3,), **fields: object
+) -> Table:
+    return new_version(before, [Step(version=before.version + 1, kind=kind, columns=columns)], **fields)
+
+
+def test_the_path_of_an_index_admits_the_version_before_and_no_older_one() -> None:
+    absent = table(5)
+    delete_only = step(absent, indexes=(index(State.DELETE_ONLY),))
+    assert rules.floor(absent, delete_only) == "keep"
+    write_only = step(delete_only, indexes=(index(State.WRITE_ONLY),))
+    assert rules.floor(delete_only, write_only) == 6
+    public = step(write_only, indexes=(index(State.PUBLIC),))
+    assert rules.floor(write_only, public) == 7
+
+
+def test_compatible_steps_in_between_admit_the_whole_stretch_of_one_state() -> None:
+    delete_only = step(table(5), indexes=(index(State.DELETE_ONLY),))
+    added = step(delete_only, StepKind.ADD_COLUMN, (4,))
+    assert rules.floor(delete_only, added) == "keep"
+    write_only = step(added, indexes=(index(State.WRITE_ONLY),))
+    assert rules.floor(added, write_only) == delete_only.version
+
+
+def test_two_indexes_at_different_states() -> None:
+    one = step(table(5), indexes=(index(State.DELETE_ONLY),))
+    other = step(one, columns=(4,), indexes=(index(State.DELETE_ONLY), index(State.DELETE_ONLY, 4)))
+    assert rules.floor(one, other) == "keep"
+    moved = step(other, indexes=(index(State.WRITE_ONLY), index(State.DELETE_ONLY, 4)))
+    assert rules.floor(other, moved) == one.version
+
+
+def test_the_way_back_has_floors_too() -> None:
+    write_only = step(step(table(5), indexes=(index(State.DELETE_ONLY),)), indexes=(index(State.WRITE_ONLY),))
+    delete_only = step(write_only, indexes=(index(State.DELETE_ONLY),))
+    assert rules.floor(write_only, delete_only) == write_only.version
+    absent = step(delete_only, indexes=())
+    assert rules.floor(delete_only, absent) == delete_only.version
+
+
+@pytest.mark.parametrize("kind", list(StepKind))
+def test_direct_steps_raise_the_floor_iff_they_are_incompatible(kind: StepKind) -> None:
+    before = table(5)
+    after = step(before, kind, (2,))
+    incompatible = {
+        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE,
+    }  # fmt: skip
+    assert rules.floor(before, after) == (6 if kind in incompatible else "keep")
+
+
+def test_collapsed_paths_admit_nobody_else() -> None:
+    before = table(5)
+    built = step(before, indexes=(index(State.PUBLIC),))
+    assert rules.floor(before, built) == 6
+    assert rules.floor(built, step(built, indexes=())) == 7
+
+
+def test_a_new_rowset_and_a_change_on_the_other_side_of_a_foreign_key_admit_nobody_else() -> None:
+    before = table(5, indexes=(index(State.PUBLIC),))
+    assert rules.floor(before, step(before, StepKind.RENAME_TABLE, (), rowset=77)) == 6
+    swapped = msgspec.structs.replace(index(State.PUBLIC), rowset=78)
+    assert rules.floor(before, step(before, StepKind.RENAME_TABLE, (), indexes=(swapped,))) == 6
+    assert rules.floor(before, step(before, columns=(), referenced_by=(4,))) == 6
+
+
+def test_forgotten_steps_make_the_floor_higher_never_lower() -> None:
+    known = table(200, indexes=(index(State.DELETE_ONLY),), steps=(Step(version=150, kind=StepKind.ADD_COLUMN),))
+    assert rules.floor(known, step(known, indexes=(index(State.WRITE_ONLY),))) == 150
+
+
+def test_every_rule_is_a_sentence() -> None:
+    for rule in (*rules.FLOOR_RULES, *rules.ORDER_RULES):
+        assert rule.sentence.endswith((".", ")."))
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+INDEX = Element(ElementKind.INDEX, 9, 3)
+COLUMN = Element(ElementKind.COLUMN, 9, 2)
+KEY = Element(ElementKind.FOREIGN_KEY, 9, 4)
+
+
+def moves(stages: tuple[object, ...]) -> list[list[tuple[Element, Phase]]]:
+    return [[(move.element, move.goal) for move in stage.moves] for stage in stages]  # type: ignore[attr-defined]
+
+
+def test_an_index_takes_four_stages_with_its_work_behind_the_fence() -> None:
+    stages = schedule([Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 7)])
+    assert moves(stages) == [[(INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.WRITE_ONLY)], [], [(INDEX, Phase.PUBLIC)]]
+    assert [stage.fences for stage in stages] == [(), (), (9,), ()]
+    assert [len(stage.work) for stage in stages] == [0, 0, 1, 0]
+    assert isinstance(stages[2].work[0], Reorganization)
+    assert stages[2].work[0].rows == 7
+    assert [stage.revertible for stage in stages] == [True, True, True, False]
+
+
+def test_a_column_goes_with_the_last_of_what_uses_it() -> None:
+    """Rule 25, by the long path that leases will need."""
+    stages = schedule(
+        [Scheduled(COLUMN, Phase.PUBLIC, Phase.ABSENT, 0), Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, 0)],
+        frozenset({(INDEX, COLUMN)}),
+    )
+    assert moves(stages) == [
+        [(INDEX, Phase.WRITE_ONLY)],
+        [(INDEX, Phase.DELETE_ONLY)],
+        [(COLUMN, Phase.ABSENT), (INDEX, Phase.ABSENT)],
+    ]
+    assert not any(stage.revertible or stage.work for stage in stages)
+
+
+def test_a_constraint_is_pending_only_once_the_index_it_probes_is_public() -> None:
+    stages = schedule(
+        [Scheduled(KEY, Phase.ABSENT, Phase.PUBLIC, 1), Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 1)],
+        frozenset({(KEY, INDEX)}),
+    )
+    assert moves(stages) == [
+        [(INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.WRITE_ONLY)], [], [(INDEX, Phase.PUBLIC)],
+        [(KEY, Phase.WRITE_ONLY)], [], [(KEY, Phase.PUBLIC)],
+    ]  # fmt: skip
+
+
+def test_an_index_leaves_public_only_once_its_constraint_is_gone() -> None:
+    stages = schedule(
+        [Scheduled(KEY, Phase.PUBLIC, Phase.ABSENT, 0), Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, 0)],
+        frozenset({(KEY, INDEX)}),
+    )
+    assert moves(stages)[0] == [(KEY, Phase.WRITE_ONLY)]
+    assert (KEY, Phase.ABSENT) in moves(stages)[1]
+    assert (INDEX, Phase.WRITE_ONLY) in moves(stages)[1]
+
+
+def test_no_stage_moves_an_element_by_more_than_one_state() -> None:
+    for stage in schedule(
+        [Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 1), Scheduled(KEY, Phase.ABSENT, Phase.PUBLIC, 1)]
+    ):
+        assert len({move.element for move in stage.moves}) == len(stage.moves)
+        assert all(isinstance(move, Move) for move in stage.moves)

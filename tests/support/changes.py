@@ -1,0 +1,187 @@
+"""A world whose schema changes: statements planned and committed, jobs run, servers that lag behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Index, Table
+from instar.schemachange import planner
+from instar.schemachange import wanted as want
+from instar.schemachange.compatibility import Usage, require_compatible
+from instar.schemachange.executor import Executor, apply
+from instar.schemachange.facts import StoredFacts
+from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
+from instar.schemachange.reorganize import Backfill, InProcess, Reorganizer
+from instar.schemachange.stages import Plan
+from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, Store, prefix_end, rowset_prefix
+from instar.tables.index import IndexCodec
+from instar.tables.rowset import TableReader
+from instar.tables.upgrade import upgraded
+from instar.tables.writes import Derivation
+from instar.transactions.buffer import Buffer
+from instar.transactions.commit import commit
+from instar.types import BIGINT, INTEGER, TEXT
+from support.world import World
+
+T_COLUMNS = (want.NewColumn("id", BIGINT), want.NewColumn("a", INTEGER), want.NewColumn("b", TEXT))
+
+
+class ChangingWorld(World):
+    """`execute` is a DDL statement in autocommit; `transaction` is a session's."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        super().__init__(store)
+        self.jobs = Jobs(self.store, self.clock)
+
+    def plan(self, *wanted: want.Wanted, statement: str = "a statement", buffer: Buffer | None = None) -> Plan:
+        facts = StoredFacts(self.store, buffer, lambda start, stop: 1_000_000)
+        return planner.plan(self.catalog(), self.change(), facts, wanted, statement)
+
+    def execute(self, *wanted: want.Wanted, statement: str = "a statement") -> int | None:
+        """Plan and commit the first stage; returns the id of the job that has to finish it, if there is one."""
+        change = self.change()
+        facts = StoredFacts(self.store, None, lambda start, stop: 1_000_000)
+        made = planner.plan(change.view, change, facts, wanted, statement)
+        apply(made.first, change)
+        job = None
+        if made.needs_job:
+            record = new_job(self.ids.next_job(), made, self.clock.wall_ns() // 1000)
+            change.write(job_key(record.id), encode_job(record))
+            job = record.id
+        self.commit(change=change)
+        return job
+
+    def executor(
+        self, owner: bytes = b"worker", reorganizer: Callable[[Backfill], Reorganizer] | None = None
+    ) -> Executor:
+        return Executor(
+            self.store, self.catalog_cache, self.ids, self.clock, owner, reorganizer or (lambda backfill: InProcess())
+        )
+
+    def table(self, name: str = "t") -> Table:
+        found = self.catalog().lookup("public", name)
+        assert isinstance(found, Table)
+        return found
+
+    def create_t(self, rows: Iterable[tuple[object, ...]] = ()) -> Table:
+        """Table t (id bigint primary key, a integer, b text) with these rows."""
+        self.execute(want.CreateTable("t", T_COLUMNS, ("id",)), statement="CREATE TABLE t")
+        server = Server(self)
+        for row in rows:
+            server.insert(*row)
+        if server.buffer:
+            server.commit()
+        return self.table()
+
+    # --- what is stored ----------------------------------------------------------------------------------------------
+
+    def rows(self, table: Table) -> dict[bytes, tuple[int, tuple[object, ...]]]:
+        """Live rows by key: (timestamp, values)."""
+        reader_of = TableReader(table, range(len(table.columns)), self.layouts)
+        start = rowset_prefix(table.rowset)
+        with self.store.read() as reader:
+            return {
+                key[len(start) :]: (ROW_HEADER.unpack_from(value)[0], reader_of.decode(value))
+                for key, value in reader.scan(start, prefix_end(start))
+                if not ROW_HEADER.unpack_from(value)[2] & ROW_TOMBSTONE
+            }
+
+    def entries(self, index: Index) -> dict[bytes, int]:
+        """Live entries of an index: whole key -> timestamp."""
+        start = rowset_prefix(index.rowset)
+        with self.store.read() as reader:
+            return {
+                key: ENTRY_VALUE.unpack(value)[0]
+                for key, value in reader.scan(start, prefix_end(start))
+                if ENTRY_VALUE.unpack(value)[1]
+            }
+
+    def check_index(self, name: str, table: str = "t") -> None:
+        """Definition 4, clauses 4 and 5: one live entry per live row, no other, none older than... newer than its row."""
+        found = self.table(table)
+        index = next(index for index in found.indexes if index.name == name)
+        codec = IndexCodec(found, index)
+        wanted = {codec.entry(values, key): timestamp for key, (timestamp, values) in self.rows(found).items()}
+        stored = self.entries(index)
+        assert stored.keys() == wanted.keys()
+        assert all(stored[key] <= wanted[key] for key in stored)
+
+
+class Server:
+    """One server and its transaction: a schema it holds, a snapshot, a buffer. `refresh` is how it learns the newest.
+
+    `commit` derives under the schema that the server holds (e), and again under the newest if it is refused for e.
+    """
+
+    def __init__(self, world: ChangingWorld, table: str = "t") -> None:
+        self.world = world
+        self.name = table
+        self.begin()
+
+    def begin(self, *, learn: bool = True) -> None:
+        """A new transaction; without `learn` under the schema that the server had, as under a lease."""
+        if learn:
+            self.catalog = self.world.catalog()
+            self.meant = self.world.table(self.name)
+        else:
+            self.meant = self.catalog.table(self.meant.id)
+        self.snapshot = self.world.now()
+        self.buffer = Buffer()
+        self.refused = 0
+
+    def refresh(self) -> CatalogSnapshot:
+        self.catalog = self.world.catalog()
+        return self.catalog
+
+    def _key(self, identity: object) -> bytes:
+        reader = TableReader(self.meant, range(len(self.meant.columns)), self.world.layouts)
+        return reader.encode_key((identity,))
+
+    def insert(self, *values: object) -> None:
+        self.buffer.insert(self.meant.id, self.meant.version, self._key(values[0]), values)
+
+    def update(self, identity: object, **changes: object) -> None:
+        version = self._read(identity)
+        names = [column.name for column in self.meant.columns]
+        image = list(version.values)
+        for name, value in changes.items():
+            image[names.index(name)] = value
+        ids = frozenset(self.meant.columns[names.index(name)].id for name in changes)
+        self.buffer.update(
+            self.meant.id, self.meant.version, version.key, version.base, version.values, tuple(image), ids
+        )
+
+    def delete(self, identity: object) -> None:
+        version = self._read(identity)
+        self.buffer.delete(self.meant.id, self.meant.version, version.key, version.base, version.values)
+
+    def _read(self, identity: object):  # type: ignore[no-untyped-def]
+        reader = TableReader(self.meant, range(len(self.meant.columns)), self.world.layouts)
+        version = reader.get_version(self.world.view(self.snapshot, self.buffer), self._key(identity))
+        assert version is not None
+        return version
+
+    def commit(self) -> int:
+        def derive(reader):  # type: ignore[no-untyped-def]
+            if self.refused:
+                self.catalog = self.world.catalog_cache.at(reader)
+            self.refused += 1
+            newest = self.catalog.by_id(self.meant.id)
+            if not isinstance(newest, Table):
+                raise errors.error(errors.SERIALIZATION_FAILURE, f'table "{self.name}" was dropped')
+            request = Commit(catalog_version=self.catalog.version)
+            for changed in self.buffer:
+                require_compatible(newest, self.meant.version, Usage(wrote=True))
+                derivation = Derivation(reader)
+                derivation.table(self.world.writers.get(newest, self.catalog), upgraded(changed, self.meant, newest))
+                request.tables += derivation.tables
+                request.entries += derivation.entries
+                request.preconditions += derivation.preconditions
+            return request if request.tables else None
+
+        timestamp = commit(self.world.store, derive)
+        self.refused -= 1
+        assert timestamp is not None
+        return timestamp
