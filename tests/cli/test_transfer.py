@@ -69,7 +69,7 @@ def read(path: Path, wanted: pa.Schema | None = None) -> pa.Table:
     done: list[int] = []
     with ExitStack() as stack:
         source = transfer.open_source(path, wanted, stack, done.append)
-        table = transfer.plain_reader(source).read_all()
+        table = transfer.plain_reader([path], [source], iter(())).read_all()
     assert sum(done) == path.stat().st_size
     return table
 
@@ -138,6 +138,20 @@ def test_types_are_inferred_where_no_table_gives_them(tmp_path: Path):
 )
 def test_sql_types(type_: pa.DataType, name: str):
     assert transfer.sql_type(type_) == name
+
+
+def test_files_of_one_import_have_the_same_columns(tmp_path: Path):
+    paths = [tmp_path / "a.csv", tmp_path / "b.parquet", tmp_path / "c.csv"]
+    export(TABLE, paths[0])
+    export(TABLE.select(reversed(TABLE.column_names)), paths[1])
+    export(TABLE.select(["id"]), paths[2])
+    done: list[int] = []
+    with ExitStack() as stack:
+        sources = [transfer.open_source(path, TABLE.schema, stack, done.append) for path in paths]
+        read = transfer.plain_reader(paths[:2], sources[:1], iter(sources[1:2])).read_all()
+        assert read.equals(pa.concat_tables([TABLE, TABLE]))
+        with pytest.raises(errors.Error, match=r"is not a column of both .*a.csv and .*c.csv"):
+            transfer.plain_reader(paths[::2], sources[:1], iter(sources[2:])).read_all()
 
 
 def sqlstate(error: pytest.ExceptionInfo[errors.Error]) -> str:

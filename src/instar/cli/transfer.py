@@ -5,6 +5,7 @@ CSV has a header; an empty field is NULL and "" the empty string, as in PostgreS
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -52,24 +53,22 @@ def file_format(path: Path) -> str:
 
 
 def import_files(connection: Connection, table: str, paths: Sequence[Path], *, create: bool) -> int:
-    """Append the rows of all files to `table`, in one transaction; returns how many. With `create` it is made first.
+    """Append the rows of all files to `table`: all of them or none; returns how many.
 
-    Columns are matched by name; those that the files do not have get their defaults.
+    Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
+    first, for the columns of the first file. Errors: 42703 for a column that the table, or the first file, has not.
     """
     for path in paths:
         file_format(path)
-    rows = 0
     with progress("import", sum(path.stat().st_size for path in paths)) as advance, ExitStack() as stack:
         wanted = None if create else table_schema(connection, table)
-        for path in paths:
-            source = open_source(path, wanted, stack, advance)
-            if wanted is None:
-                wanted = source.schema
-                connection.execute(create_statement(table, wanted)).close()
-            check_names(path, source.schema, wanted, table)
-            rows += connection.insert_arrow(table, plain_reader(source))
-        connection.commit()
-    return rows
+        first = open_source(paths[0], wanted, stack, advance)
+        if wanted is None:
+            wanted = first.schema
+            connection.execute(create_statement(table, wanted)).close()
+        check_names(paths[0], first.schema, wanted, table)
+        others = (open_source(path, wanted, stack, advance) for path in paths[1:])
+        return connection.insert_arrow(table, plain_reader(paths, [first], others))
 
 
 def table_schema(connection: Connection, table: str) -> pa.Schema:
@@ -78,14 +77,24 @@ def table_schema(connection: Connection, table: str) -> pa.Schema:
         return cursor.fetch_arrow_table().schema
 
 
-def plain_reader(source: Source) -> pa.RecordBatchReader:
-    """The batches, uuids as their 16 bytes."""
-    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in source.schema])
-    batches = (
-        pa.RecordBatch.from_arrays([getattr(column, "storage", column) for column in batch.columns], schema=schema)
-        for batch in source.batches
-    )
-    return pa.RecordBatchReader.from_batches(schema, batches)
+def plain_reader(paths: Sequence[Path], opened: list[Source], others: Iterator[Source]) -> pa.RecordBatchReader:
+    """The batches of the source in `opened` and of the others after it, opened when their turn comes.
+
+    All have the columns of the first, by name; uuids are their 16 bytes.
+    """
+    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in opened[0].schema])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path, source in zip(paths, itertools.chain(opened, others), strict=True):
+            if set(source.schema.names) != set(schema.names):
+                (odd, *_) = set(source.schema.names) ^ set(schema.names)
+                raise errors.error(errors.UNDEFINED_COLUMN, f'"{odd}" is not a column of both {paths[0]} and {path}')
+            for batch in source.batches:
+                columns = [batch.column(name) for name in schema.names]
+                plain = [getattr(column, "storage", column) for column in columns]
+                yield pa.RecordBatch.from_arrays(plain, schema.names).cast(schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
 
 
 def check_names(path: Path, found: pa.Schema, wanted: pa.Schema, table: str) -> None:
