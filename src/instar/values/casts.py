@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from instar import errors
-from instar.types import NUMBERS, STRINGS, Kind, Type
+from instar.types import FLOATS, NUMBERS, STRINGS, Kind, Type
 from instar.values import datetimes, jsonb, numbers
 from instar.values.text import reader, writer
 
@@ -132,12 +132,20 @@ def _shorten(target: Type, explicit: bool) -> Closure | None:
     return truncate if explicit else check
 
 
+def _same(value: object) -> object:
+    return value
+
+
 def _from_jsonb(target: Type) -> Closure:
     """A jsonb scalar as a number or boolean; anything else in it is 22023, JSON null included in that it is NULL."""
     name = str(Type(target.kind))
-    finish: Closure | None = None
-    if target.kind in NUMBERS:
-        finish = numbers.conversion(Type(Kind.NUMERIC), target)
+    finish: Closure
+    if target.kind in FLOATS:
+        read = numbers.float_reader(target)
+        finish = lambda number: read(numbers.numeric_text(number))  # noqa: E731 - one of two closures
+    else:
+        convert_number = numbers.conversion(Type(Kind.NUMERIC), target) or _same
+        finish = lambda number: convert_number(numbers.fits(number))  # noqa: E731 - the digits of jsonb are not bounded
 
     def convert(value: str) -> object:
         scalar = jsonb.scalar(value)
@@ -147,7 +155,7 @@ def _from_jsonb(target: Type) -> Closure:
             if isinstance(scalar, bool):
                 return scalar
         elif not isinstance(scalar, (bool, str)) and scalar is not jsonb.CONTAINER:
-            return scalar if finish is None else finish(scalar)
+            return finish(scalar)
         raise errors.error(errors.INVALID_PARAMETER, f"cannot cast jsonb {jsonb.type_name(value)} to type {name}")
 
     return convert

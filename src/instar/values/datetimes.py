@@ -220,7 +220,7 @@ _MONTHS = {
 }
 _OFFSET = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _TIME = re.compile(
-    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?\s*(am|pm)?(?=$|[\s+\-A-Za-z])",
+    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?(?:\s*(am|pm)(?![A-Za-z]))?(?=$|[\s+\-A-Za-z])",
     re.ASCII | re.IGNORECASE,
 )
 _DATES = (
@@ -229,7 +229,7 @@ _DATES = (
     (re.compile(r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})", re.ASCII)),
     (re.compile(r"(?P<m>\d{1,2})[/.-](?P<d>\d{1,2})[/.-](?P<y>\d{4,7})", re.ASCII)),
     (re.compile(r"(?P<n>[A-Za-z]{3,9})\.?[ -](?P<d>\d{1,2})(?:,\s*|[ -])(?P<y>\d{4,7})", re.ASCII)),
-    (re.compile(r"(?P<d>\d{1,2})[ -](?P<n>[A-Za-z]{3,9})[ -,]\s*(?P<y>\d{4,7})", re.ASCII)),
+    (re.compile(r"(?P<d>\d{1,2})[ -](?P<n>[A-Za-z]{3,9})[ ,-]\s*(?P<y>\d{4,7})", re.ASCII)),
     (re.compile(r"(?P<y>\d{4,7})-(?P<n>[A-Za-z]{3,9})-(?P<d>\d{1,2})", re.ASCII)),
 )
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?\Z", re.ASCII)
@@ -255,8 +255,7 @@ def timestamp_from_text(text: str) -> int:
 def timestamptz_from_text(text: str, zone: str) -> int:
     """Microseconds since 1970 UTC; without a zone in the text, the session's. Errors: 22007, 22008, 22023."""
     moment = _parse(text, "timestamp with time zone")
-    local = check_timestamp(moment.days * DAY + moment.micros)
-    return check_timestamp(to_utc(local, moment.zone or zone))
+    return check_timestamp(to_utc(moment.days * DAY + moment.micros, moment.zone or zone))
 
 
 def _invalid(name: str, text: str) -> errors.Error:

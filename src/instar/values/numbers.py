@@ -25,7 +25,9 @@ EXACT = decimal.Context(
     traps=[decimal.Rounded, decimal.Inexact, decimal.Overflow, decimal.InvalidOperation],
 )
 # For intermediate results: wide enough for anything that two numerics can make of each other.
-WIDE = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP, Emin=-999999, Emax=999999, traps=[])
+WIDE = decimal.Context(
+    prec=400, rounding=decimal.ROUND_HALF_UP, Emin=-999999, Emax=999999, traps=[decimal.InvalidOperation]
+)
 NAN = Decimal("NaN")
 
 _SINGLE = struct.Struct("<f")
@@ -243,8 +245,8 @@ def _parse_decimal(digits: str, type_: Type) -> Decimal:
         raise out_of_range(Kind.NUMERIC)
     if len(digits) > 5000:
         raise out_of_range(Kind.NUMERIC)
-    value = WIDE.create_decimal(digits) if len(digits) < 300 else Decimal(digits)
-    if type_.precision is not None and value.adjusted() > 300 and value:
+    value = Decimal(digits.replace("_", ""))
+    if type_.precision is not None and value and value.adjusted() > MAX_NUMERIC_DIGITS:
         raise out_of_range(Kind.NUMERIC)
     return value
 
