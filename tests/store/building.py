@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from instar.store.engine import ROW_HEADER as HEADER
 from instar.store.engine import (
@@ -41,12 +41,12 @@ def body_of(value: bytes | None) -> bytes | None:
     return value[HEADER.size :]
 
 
-def row_writes(reader: Reader, changes: dict[int, bytes | None]) -> list[RowWrite]:
+def row_writes(reader: Reader, changes: Mapping[int, bytes | None]) -> list[RowWrite]:
     """Changes {number: body or None to delete}, derived from what `reader` sees."""
     return [RowWrite(row_key(number), reader.get(row_key(number)), body, 1) for number, body in changes.items()]
 
 
-def entry_writes(reader: Reader, changes: dict[int, bytes | None]) -> list[EntryWrite]:
+def entry_writes(reader: Reader, changes: Mapping[int, bytes | None]) -> list[EntryWrite]:
     """The index entries that go with `changes`."""
     entries = []
     for number, body in changes.items():
@@ -60,7 +60,7 @@ def entry_writes(reader: Reader, changes: dict[int, bytes | None]) -> list[Entry
 
 def request(
     store: Store,
-    changes: dict[int, bytes | None],
+    changes: Mapping[int, bytes | None],
     preconditions: Iterable[Precondition] = (),
     *,
     version: int = 1,
@@ -79,7 +79,7 @@ def request(
         )
 
 
-def change(store: Store, changes: dict[int, bytes | None], *preconditions: Precondition) -> int:
+def change(store: Store, changes: Mapping[int, bytes | None], *preconditions: Precondition) -> int:
     """Commit `changes`; returns the timestamp."""
     return store.commit(request(store, changes, preconditions))
 

@@ -175,7 +175,7 @@ def test_creation_races_between_processes(path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], None]]]:
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
     """A directory with room for about 3 MB, and what makes more room.
 
     A file system of its own where the test may mount one; else files may not grow further.
@@ -271,6 +271,16 @@ def test_a_full_map_is_an_error_and_the_store_stays_usable(path: Path) -> None:
     store.close()
     store = open_store(path)
     change(store, {65_000: b"after"})
+    store.close()
+
+
+def test_an_environment_that_lmdb_gave_up_is_opened_anew(path: Path) -> None:
+    """After a failure to write its meta page LMDB refuses the environment, not the store (MDB_PANIC)."""
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    store._environment._recover(lmdb.PanicError("mdb_txn_begin"))  # type: ignore[attr-defined] # no disk fails to order
+    change(store, {2: b"b"})
+    assert len(contents(store, *ALL_ROWS)) == 2
     store.close()
 
 
@@ -467,8 +477,8 @@ def test_a_stopped_announcer_holds_the_background_up_for_a_moment_only(path: Pat
     try:
         os.waitpid(child, os.WUNTRACED)
         assert store._presence.foreground_about()  # type: ignore[attr-defined]
-        done = []
-        store.background((lambda _section, number=number: done.append(number)) for number in range(50))
+        done: list[Section] = []
+        store.background([done.append] * 50)
         assert len(done) == 50
         time.sleep(0.11)
         assert not store._presence.foreground_about()  # type: ignore[attr-defined]

@@ -87,9 +87,9 @@ class StoreMachine(RuleBasedStateMachine):
         match condition:
             case KeyExists(on_failure=number):
                 return number in after
-            case RangeEmpty(allow=allow, on_failure=(first, last)):
+            case RangeEmpty(allow=allow, on_failure=(int(first), int(last))):
                 return not [n for n in after if first <= n < last and row_key(n) != allow]
-            case RangeUnchanged(since=since, on_failure=(first, last)):
+            case RangeUnchanged(since=since, on_failure=(int(first), int(last))):
                 newer = [n for n, versions in self.history.items() if versions and versions[-1][0] > since]
                 return not [n for n in newer if first <= n < last]
         raise AssertionError(condition)

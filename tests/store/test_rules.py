@@ -305,5 +305,10 @@ def test_dead_entries_are_asked_for_before_images_only(store: Store) -> None:
     change(store, {1: b"a"})
     change(store, {1: None})
     change(store, {1: b"b"})
-    store.collect(store.now(), lambda record: asked.append(record) or [])
+
+    def dead(record: LogRecord) -> list[bytes]:
+        asked.append(record)
+        return []
+
+    store.collect(store.now(), dead)
     assert [body_of(record.before) for record in asked] == [b"a"]

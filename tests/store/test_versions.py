@@ -34,6 +34,7 @@ def test_a_scan_goes_on_past_invisible_rows(store: Store) -> None:
     with store.read_at(snapshot) as reader:
         keys, values, following = scan_rows(reader, *ALL_ROWS, snapshot, limit=5)
         assert (keys, values, following) == ([], [], row_key(4) + b"\x00")
+        assert following is not None
         keys, _values, following = scan_rows(reader, following, ALL_ROWS[1], snapshot, limit=6)
         assert (keys, following) == ([row_key(9)], None)
 

@@ -46,7 +46,8 @@ _LOCK_BYTES = (MAX_READERS + 64) * _READER_BYTES
 
 SYNCHRONOUS = ("full", "normal", "off")
 
-_FIRST_CHUNK = 32
+# Ranges of fewer keys are read pair by pair.
+_SHORT = 8
 _unpack_head = HOT_HEAD.unpack_from
 
 
@@ -88,15 +89,15 @@ def _scan(cursor: Any, start: bytes, stop: bytes, reverse: bool) -> Iterator[tup
 
 
 def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) -> tuple[list[bytes], list[bytes]]:
-    """Keys first, in growing chunks (a short range reads little past its end), then as many values."""
-    if reverse:
-        pairs = list(islice(_scan(cursor, start, stop, True), limit))
+    """A short range in one go; else keys first, in growing chunks (to read little past the end), then the values."""
+    peek = limit if reverse else min(limit, _SHORT)
+    pairs = list(islice(_scan(cursor, start, stop, reverse), peek))
+    if reverse or limit <= _SHORT or len(pairs) < _SHORT:
         return [key for key, _value in pairs], [value for _key, value in pairs]
-    if limit <= 0 or not cursor.set_range(start):
-        return [], []
+    cursor.set_range(start)
     keys: list[bytes] = []
     following = cursor.iternext(values=False)
-    chunk = _FIRST_CHUNK
+    chunk = _SHORT * 8
     while len(keys) < limit:
         wanted = min(chunk, limit - len(keys))
         got = list(islice(following, wanted))
@@ -107,8 +108,6 @@ def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) ->
         if len(got) < wanted:
             break
         chunk *= 8
-    if not keys:
-        return [], []
     cursor.set_range(start)
     return keys, list(islice(cursor.iternext(keys=False), len(keys)))
 
@@ -262,13 +261,15 @@ class _Environment:
         match caught:
             case lmdb.ReadersFullError():
                 self._environment.reader_check()  # slots of killed processes
-            case lmdb.PanicError():
+            case lmdb.PanicError() | lmdb.MapResizedError():
                 self._reopen()
             case _:
                 raise _translate(caught) from caught
 
     def _reopen(self) -> None:
-        """LMDB refuses an environment for good once it failed to write its meta page: the store itself is sound."""
+        """Open the environment anew: LMDB refuses one for good once it failed to write its meta page (the store itself
+        is sound), or when another process, with a larger map, has made the file outgrow this one's.
+        """
         with self._opening:
             self._close_environment()
             self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
