@@ -133,9 +133,9 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
 @pytest.mark.parametrize(
     ("call", "sqlstate", "message"),
     [
-        (lambda: resolve_operator("+", [INTEGER, TEXT]), "42883", "operator does not exist: integer + text"),
+        (lambda: resolve_operator("+", [INTEGER, TEXT]), "42883", r"operator does not exist: integer \+ text"),
         (lambda: resolve_operator("-", [TEXT]), "42883", "operator does not exist: - text"),
-        (lambda: resolve_operator("+", [UNKNOWN, UNKNOWN]), "42725", "operator is not unique: unknown + unknown"),
+        (lambda: resolve_operator("+", [UNKNOWN, UNKNOWN]), "42725", r"operator is not unique: unknown \+ unknown"),
         (lambda: resolve_function("foo", [INTEGER]), "42883", r"function foo\(integer\) does not exist"),
         (lambda: resolve_function("length", [INTEGER]), "42883", r"function length\(integer\) does not exist"),
         (lambda: resolve_function("to_char", [DATE, TEXT]), "0A000", "function to_char is not supported"),

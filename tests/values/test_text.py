@@ -29,7 +29,7 @@ from instar.types import (
     Kind,
     Type,
 )
-from instar.values import comparison_key, from_text, to_text
+from instar.values import comparison_key, datetimes, from_text, to_text
 
 ROUND_TRIPS = [
     (BOOLEAN, " YES ", "t"),
@@ -127,7 +127,7 @@ def test_reals_survive(value: float) -> None:
     assert back == value or math.isnan(value)
 
 
-@given(st.integers(-210_866_803_200_000_000, 9_223_371_331_199_999_999), st.sampled_from(["UTC", "Asia/Kolkata"]))
+@given(st.integers(datetimes.MIN_TIMESTAMP, datetimes.MAX_TIMESTAMP), st.sampled_from(["UTC", "Asia/Kolkata"]))
 def test_timestamps_survive(value: int, zone: str) -> None:
     assert from_text(TIMESTAMP, to_text(TIMESTAMP, value)) == value
     assert from_text(TIMESTAMPTZ, to_text(TIMESTAMPTZ, value, zone), zone) == value
@@ -156,5 +156,5 @@ def test_documents_are_ordered_as_postgresql_orders_them() -> None:
     ]
     key = comparison_key(JSONB)
     assert key is not None
-    assert sorted(reversed(ordered), key=key) == ordered
+    assert sorted(ordered[::-1], key=key) == ordered
     assert key("1.0") == key("1.00")
