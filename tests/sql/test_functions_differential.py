@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from instar.sql.functions import ANY, COMMON, Function
+from instar.sql.functions import ANY, COMMON, Function, render_literal
 from instar.sql.functions.registry import FUNCTIONS, OPERATORS
 from instar.types import (
     BIGINT,
@@ -141,10 +141,26 @@ def test_both_engines_agree(entry: Function, connection: Any) -> None:
             assert found == answer, (types, row)
 
 
+@pytest.mark.parametrize("args", [(1, 5), (5, 1), (1, 10, 3), (10, 1, -4), (2, 2), (1, 2, 0)])
+@pytest.mark.parametrize("type_", [INTEGER, BIGINT], ids=str)
+def test_series_agree(type_: Type, args: tuple[int, ...], connection: Any) -> None:
+    (entry,) = (e for e in FUNCTIONS["generate_series"] if e.arguments == (type_,) * len(args))
+    literals = [render_literal(arg, type_) for arg in args]
+    ours = outcome(lambda: list(entry.closure([type_] * len(args))(*args)))
+    theirs = outcome(read, connection, f"unnest({entry.render(literals, CONTEXT).text})", type_)
+    assert ours == theirs
+
+
+def test_random_values_differ_from_row_to_row(connection: Any) -> None:
+    for name in ("random", "gen_random_uuid"):
+        (entry,) = FUNCTIONS[name]
+        data, _ = table([(1,), (2,), (3,)], [INTEGER])
+        assert len(set(read(connection, entry.render([], CONTEXT).text, entry.result, data))) == 3
+        assert entry.closure([])() != entry.closure([])()
+
+
 @pytest.mark.parametrize("type_", list(SAMPLES), ids=str)
 def test_literals(type_: Type, connection: Any) -> None:
-    from instar.sql.functions import render_literal
-
     logical = NUMERIC if type_.kind is Kind.NUMERIC else type_
     for value in [*SAMPLES[type_], None]:
         literal = render_literal(value, logical)

@@ -156,5 +156,6 @@ def test_documents_are_ordered_as_postgresql_orders_them() -> None:
     ]
     key = comparison_key(JSONB)
     assert key is not None
-    assert sorted(ordered[::-1], key=key) == ordered
+    backwards = ordered[::-1]
+    assert sorted(backwards, key=key) == ordered
     assert key("1.0") == key("1.00")

@@ -1,6 +1,6 @@
 """Dates and times: civil calendar, time zones, PostgreSQL's text forms (ISO output, MDY input), conversions.
 
-Dates run from 4713-11-24 BC to 5874897-12-31, timestamps from 4713-11-24 BC to 294246-12-31 (64 bits of microseconds
+Dates run from 4714-11-24 BC to 5874897-12-31, timestamps from 4714-11-24 BC to 294246-12-31 (64 bits of microseconds
 since 1970, which is what DuckDB and Arrow can hold too). There is no infinity: 0A000.
 """
 

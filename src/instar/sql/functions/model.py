@@ -55,7 +55,7 @@ class Function:
     Evaluate with `closure(argument types)(*values)`, or with `closure(...)(context, *values)` where `context` is set.
     If `strict`, a NULL argument makes the result NULL and the closure must not be called. `inline`, if there, is a
     Python expression with {0}, {1} for the arguments, equal to the closure for arguments that are not None.
-    A set-returning function's closure returns an iterable of values.
+    A set-returning function's closure returns an iterable of values, its DuckDB text is a list, to be unnested.
     """
 
     name: str
@@ -103,6 +103,8 @@ class Accumulator(Protocol):
 @dataclass(frozen=True, slots=True)
 class AggregateSql:
     """DISTINCT, ORDER BY, FILTER and OVER of a call, rendered; `order_by`, `filter`, `over` are bare or empty text.
+
+    Expressions in `order_by`, and in `over`'s PARTITION BY and ORDER BY, must be `sort_key`s.
 
     One call may become several of DuckDB's (avg is a sum and a count): `call` gives each the modifiers.
     """
