@@ -29,7 +29,7 @@ from instar.types import (
     Kind,
     Type,
 )
-from instar.values import from_python, to_python, type_of_python
+from instar.values import converter, from_python, to_python, type_of_python
 
 UTC = datetime.UTC
 ID = uuid.UUID("a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
@@ -79,6 +79,7 @@ def test_there_and_back(type_: Type, value: Any) -> None:
 )
 def test_parameters(type_: Type, value: Any, internal: Any) -> None:
     assert from_python(type_, value, "Europe/Berlin") == internal
+    assert converter(type_, "Europe/Berlin")(value) == internal
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ SQL or storage. `from_text`, `to_text`, `from_python`, `to_python`, `type_of_pyt
 
 from instar.values.casts import cast, cast_context, category, compile_cast, is_preferred
 from instar.values.comparison import comparison_key
-from instar.values.python import from_python, to_python, type_of_python
+from instar.values.python import converter, from_python, to_python, type_of_python
 from instar.values.text import from_text, reader, to_text, writer
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "category",
     "comparison_key",
     "compile_cast",
+    "converter",
     "from_python",
     "from_text",
     "is_preferred",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 import uuid
 from collections.abc import Callable
@@ -103,6 +104,21 @@ def from_python(type_: Type, value: Any, zone: str = "UTC") -> Any:
     raise errors.error(
         errors.DATATYPE_MISMATCH, f"cannot use a Python {value.__class__.__name__} as a parameter of type {type_}"
     )
+
+
+def converter(type_: Type, zone: str = "UTC") -> Callable[[Any], Any]:
+    """`from_python` for many values of one type: a lookup by class and a call."""
+    by_class = {
+        kind_and_class[1]: functools.partial(convert, type_)
+        for kind_and_class, convert in _CONVERTERS.items()
+        if kind_and_class[0] is type_.kind
+    }
+
+    def apply(value: Any) -> Any:
+        found = by_class.get(value.__class__)
+        return from_python(type_, value, zone) if found is None else found(value)
+
+    return apply
 
 
 _ABSTRACT: tuple[Any, ...] = (bool, int, float, Decimal, bytes, bytearray, memoryview)
