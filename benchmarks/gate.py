@@ -17,7 +17,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.sharedctypes import Synchronized
 
 from rich.console import Console
@@ -83,7 +83,7 @@ def background(path: str, running: Synchronized[int], moved: Synchronized[int]) 
     prefix = rowset_prefix(INDEX)
     done = 0
 
-    def step_for(number: int) -> object:
+    def step_for(number: int) -> Callable[[Section], None]:
         key = row_key(number)
 
         def step(section: Section) -> None:
@@ -93,7 +93,7 @@ def background(path: str, running: Synchronized[int], moved: Synchronized[int]) 
 
         return step
 
-    def steps() -> Iterator[object]:
+    def steps() -> Iterator[Callable[[Section], None]]:
         nonlocal done
         while running.value == 1:
             yield step_for(done % ROWS)
@@ -101,7 +101,7 @@ def background(path: str, running: Synchronized[int], moved: Synchronized[int]) 
 
     while running.value != 2:
         if running.value == 1:
-            store.background(steps())  # type: ignore[arg-type] # steps are Section -> None
+            store.background(steps())
             moved.value = done
         else:
             time.sleep(0.001)
@@ -182,7 +182,7 @@ def main() -> None:
             f"{result['quiet_p999_ms']:.2f} ms",
             f"{result['busy_p999_ms']:.2f} ms",
         )
-    Console().print(table)
+    Console(width=120).print(table)
     print(json.dumps(results))
 
 

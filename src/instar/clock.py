@@ -30,7 +30,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The host's clocks. CLOCK_MONOTONIC and the boot id are shared by all processes of a Linux host."""
+    """The host's clocks. CLOCK_BOOTTIME and the boot id are shared by all processes of a Linux host."""
 
     def __init__(self) -> None:
         try:
@@ -44,7 +44,8 @@ class SystemClock:
         return time.time_ns()
 
     def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+        # It goes on while the host is suspended: else a laptop's wall clock would seem to have jumped when it wakes.
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> bytes:
         return self._boot

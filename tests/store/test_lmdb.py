@@ -171,6 +171,33 @@ def test_creation_races_between_processes(path: Path) -> None:
     store.close()
 
 
+def test_a_smaller_map_where_the_system_refuses_a_large_one(path: Path) -> None:
+    def work() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+        store = open_store(path, synchronous="off")
+        change(store, {1: b"a"})
+        store.close()
+
+    assert ended(in_child(work)) == 0
+    store = open_store(path)
+    assert body_of(contents(store)[row_key(1)]) == b"a"
+    store.close()
+
+
+def test_more_readers_than_there_are_slots(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    readers = []
+    with pytest.raises(Error) as caught:
+        readers.extend(store.read() for _ in range(5000))
+    assert caught.value.sqlstate == "53300"
+    assert len(readers) >= 4096
+    for reader in readers:
+        reader.close()
+    del readers, reader
+    change(store, {1: b"a"})
+    store.close()
+
+
 # Full disks.
 
 

@@ -11,7 +11,7 @@ from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
 from instar.store.collector import cut_steps
 from instar.store.engine import ClaimLost, Commit, LogRecord, Reader
-from instar.store.gate import HOLD_NS, Step, run_gated
+from instar.store.gate import Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import HOT, HOT_KEY, SNAPSHOT_MAX_AGE_SECONDS, Identity, believed_wall, wall_timestamp
 from instar.store.log import LOG_KEY, decode, log_key
@@ -89,13 +89,13 @@ class BaseStore(ABC):
     def background(self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None) -> int:
         """As in `Store`."""
 
-        def run_batch(drawn: deque[Step]) -> int:
-            return self._run_batch(drawn, claim)
+        def run_batch(drawn: deque[Step], budget: int) -> tuple[int, int]:
+            return self._run_batch(drawn, budget, claim)
 
         return run_gated(steps, run_batch, self._presence, self._clock)
 
-    def _run_batch(self, drawn: deque[Step], claim: tuple[bytes, bytes] | None) -> int:
-        """One gated batch: at least one step, no further one after HOLD_NS. Returns how long it held the section."""
+    def _run_batch(self, drawn: deque[Step], budget: int, claim: tuple[bytes, bytes] | None) -> tuple[int, int]:
+        """One gated batch: at least one step, no further one after `budget`; (duration of the steps, of all) in ns."""
         monotonic = self._clock.monotonic_ns
         section: WriteSection | None = None
         try:
@@ -103,11 +103,12 @@ class BaseStore(ABC):
             entered = monotonic()
             if claim is not None and section.get(claim[0]) != claim[1]:
                 raise ClaimLost(claim[0])
-            deadline = entered + HOLD_NS
+            deadline = entered + budget
             while drawn:
                 drawn.popleft()(section)
                 if monotonic() >= deadline:
                     break
+            stepped = monotonic() - entered
             section.commit()
         except Exception as caught:
             if section is not None:
@@ -120,7 +121,7 @@ class BaseStore(ABC):
             if section is not None:
                 section.abort()
             raise
-        return monotonic() - entered
+        return stepped, monotonic() - entered
 
     def log(self, after: int, upto: int) -> Iterator[LogRecord]:
         """As in `Store`."""

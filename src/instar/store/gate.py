@@ -15,30 +15,34 @@ from instar.clock import Clock
 from instar.store.engine import Section
 from instar.store.presence import Presence
 
+# For how long a batch holds the section, of which at least half is for its steps: what commits take is deducted.
 HOLD_NS = 400_000
-PAUSE_FACTOR = 5
+PAUSE_FACTOR = 6
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]
 
 
-def run_gated(steps: Iterable[Step], run_batch: Callable[[deque[Step]], int], presence: Presence, clock: Clock) -> int:
+def run_gated(
+    steps: Iterable[Step], run_batch: Callable[[deque[Step], int], tuple[int, int]], presence: Presence, clock: Clock
+) -> int:
     """Run all steps in gated batches; returns the number of batches.
 
-    `run_batch` enters the atomic section, runs and removes steps from the left for about HOLD_NS, commits, and
-    returns for how many nanoseconds it held the section. Steps are drawn before the section is entered, about as many
-    as the last batch could run.
+    `run_batch` enters the atomic section, runs and removes steps from the left for about the given nanoseconds,
+    commits, and returns how long the steps took and how long it held the section. Steps are drawn before the section
+    is entered, about as many as the last batch could run.
     """
     source = iter(steps)
     drawn: deque[Step] = deque()
-    wanted, batches = 8, 0
+    wanted, batches, budget = 8, 0, HOLD_NS
     while True:
         drawn.extend(islice(source, max(0, wanted - len(drawn))))
         if not drawn:
             return batches
         before = len(drawn)
-        held = run_batch(drawn)
+        stepped, held = run_batch(drawn, budget)
         batches += 1
+        budget = max(HOLD_NS // 2, HOLD_NS - (held - stepped))
         wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
         if presence.foreground_about():
             clock.sleep(PAUSE_FACTOR * held / 1e9)
