@@ -11,7 +11,6 @@ from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.executor import Executor, apply
-from instar.schemachange.facts import StoredFacts
 from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
 from instar.schemachange.reorganize import Backfill, InProcess, Reorganizer
 from instar.schemachange.stages import Plan
@@ -28,6 +27,23 @@ from support.world import World
 T_COLUMNS = (want.NewColumn("id", BIGINT), want.NewColumn("a", INTEGER), want.NewColumn("b", TEXT))
 
 
+class Facts:
+    """What planning must know, counted."""
+
+    def __init__(self, world: ChangingWorld, buffer: Buffer | None) -> None:
+        self._world = world
+        self._buffer = buffer
+
+    def stored_empty(self, table: Table) -> bool:
+        return not self._world.rows(table)
+
+    def has_buffered(self, table: Table) -> bool:
+        return self._buffer is not None and self._buffer.table(table.id) is not None
+
+    def estimated_rows(self, table: Table) -> int:
+        return len(self._world.rows(table))
+
+
 class ChangingWorld(World):
     """`execute` is a DDL statement in autocommit; `transaction` is a session's."""
 
@@ -36,13 +52,13 @@ class ChangingWorld(World):
         self.jobs = Jobs(self.store, self.clock)
 
     def plan(self, *wanted: want.Wanted, statement: str = "a statement", buffer: Buffer | None = None) -> Plan:
-        facts = StoredFacts(self.store, buffer, lambda start, stop: 1_000_000)
+        facts = Facts(self, buffer)
         return planner.plan(self.catalog(), self.change(), facts, wanted, statement)
 
     def execute(self, *wanted: want.Wanted, statement: str = "a statement") -> int | None:
         """Plan and commit the first stage; returns the id of the job that has to finish it, if there is one."""
         change = self.change()
-        facts = StoredFacts(self.store, None, lambda start, stop: 1_000_000)
+        facts = Facts(self, None)
         made = planner.plan(change.view, change, facts, wanted, statement)
         apply(made.first, change)
         job = None
@@ -99,7 +115,7 @@ class ChangingWorld(World):
             }
 
     def check_index(self, name: str, table: str = "t") -> None:
-        """Definition 4, clauses 4 and 5: one live entry per live row, no other, none older than... newer than its row."""
+        """Definition 4, clauses 4 and 5: one live entry per live row, no other, none newer than its row."""
         found = self.table(table)
         index = next(index for index in found.indexes if index.name == name)
         codec = IndexCodec(found, index)

@@ -91,7 +91,7 @@ def set_default(draft: Draft, wanted: want.SetDefault) -> None:
     if wanted.default is None:
         _alter(draft, table, column, StepKind.DROP_DEFAULT, default=None, sequence=None)
     else:
-        text = wanted.default.freeze(table).text
+        text = draft.freeze_default(table, wanted.default.freeze)
         _alter(draft, table, column, StepKind.SET_DEFAULT, default=text, sequence=None)
 
 

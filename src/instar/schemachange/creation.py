@@ -118,7 +118,7 @@ def key_columns(by_name: dict[str, Column], names: Listing[str], what: str) -> t
 
 def _freeze_defaults(draft: Draft, table_id: int, columns: Listing[want.NewColumn]) -> None:
     table = draft.table(table_id)
-    defaults = {new.name: new.default.freeze(table).text for new in columns if new.default is not None}
+    defaults = {new.name: draft.freeze_default(table, new.default.freeze) for new in columns if new.default is not None}
     if defaults:
         made = tuple(
             msgspec.structs.replace(column, default=defaults.get(column.name)) if column.name in defaults else column

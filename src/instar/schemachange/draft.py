@@ -6,6 +6,7 @@ table gets one new version per statement. Nothing is written: `publication` says
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from instar.schemachange import rules
 from instar.schemachange.elements import Element, Phase, moving, name_of
 from instar.schemachange.naming import generated_name
 from instar.schemachange.stages import Publication, new_version, publish
+from instar.schemachange.wanted import Freezer
 
 Kind = TypeVar("Kind", Table, View, Sequence)
 
@@ -213,6 +215,15 @@ class Draft:
             self.edit(needed.id)
         else:
             self.replace(needed)
+
+    def freeze_default(self, table: Table, freeze: Freezer) -> str:
+        """A default's text. The sequences that it takes values of get a version, so that their DROP meets it."""
+        text = freeze(table).text
+        for number in re.findall(r"#(\d+)", text):
+            found = self.view.by_id(int(number))
+            if isinstance(found, Sequence):
+                self.touch(found)
+        return text
 
     def restart(self, sequence: int, value: int) -> None:
         """The sequence's next value, outside MVCC."""

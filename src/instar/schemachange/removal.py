@@ -362,7 +362,7 @@ def drop_sequences(draft: Draft, wanted: want.DropSequences) -> None:
                         f"cannot drop sequence {name} because column {column.name} of table {table.name} requires it",
                         hint=f"You can drop column {column.name} of table {table.name} instead.",
                     )
-        dependents = _sequence_users(draft, sequence, set())
+        dependents = [*_sequence_users(draft, sequence, set()), *_views_on(draft, {sequence.id})]
         _resolve(draft, f"sequence {name}", dependents, cascade=wanted.cascade)
         draft.drop(sequence)
 

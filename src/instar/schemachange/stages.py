@@ -77,6 +77,18 @@ class Publication(msgspec.Struct, frozen=True):
     def __bool__(self) -> bool:
         return bool(self.published or self.dropped or self.restarts)
 
+    @property
+    def emptied(self) -> tuple[int, ...]:
+        """The ids of tables that are dropped or truncated: what the transaction had buffered of them is void."""
+        truncated = (
+            published.after.id
+            for published in self.published
+            if isinstance(published.before, Table)
+            and isinstance(published.after, Table)
+            and published.before.rowset != published.after.rowset
+        )
+        return (*(dropped.id for dropped in self.dropped if isinstance(dropped, Table)), *truncated)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of one statement: the first publication, and the stages that a job goes through, if it needs one.

@@ -1,0 +1,382 @@
+"""DDL statements to wanted changes: names checked, expressions frozen, IF [NOT] EXISTS answered. Thin on purpose.
+
+What the statement then means for descriptors, and in which stages, is the schema change planner's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeGuard
+
+from sqlglot import exp
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Sequence, Table, View
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import constraint_names
+from instar.sql import statements as ast
+from instar.sql.binder import freeze_check, freeze_default, freeze_query
+from instar.sql.expressions import Compiler, FrameLayout, Scope
+from instar.sql.functions import Context
+from instar.sql.traversal import is_volatile
+from instar.sql.tree import Expr, Literal
+from instar.types import TEXT, Kind, Type
+from instar.values import to_text
+
+
+class Client(Protocol):
+    """What a translation asks of the session."""
+
+    def notice(self, text: str) -> None: ...
+
+    def function_context(self) -> Context:
+        """What stable functions read: the default of a new column is evaluated once, now."""
+        ...
+
+
+def is_schema_change(statement: ast.Statement) -> TypeGuard[ast.Ddl]:
+    """Whether the statement is a schema change."""
+    return isinstance(statement, ast.CreateTable | ast.AlterTable) or type(statement) in _STATEMENTS
+
+
+def command(statement: ast.Ddl) -> str:
+    """The command tag of a schema change."""
+    if isinstance(statement, ast.CreateTable):
+        return "CREATE TABLE" if statement.as_query is None else "CREATE TABLE AS"
+    return "ALTER TABLE" if isinstance(statement, ast.AlterTable) else _STATEMENTS[type(statement)][0]
+
+
+def wanted(statement: ast.Ddl, catalog: CatalogSnapshot, client: Client) -> tuple[want.Wanted, ...]:
+    """The wanted changes of a statement, on the catalog that the session sees; none if IF [NOT] EXISTS says so.
+
+    Of CREATE TABLE AS they are the table alone; its rows come by `insert_of_query`.
+    """
+    return _Translator(catalog, client).translate(statement)
+
+
+def insert_of_query(statement: ast.CreateTable) -> ast.Dml | None:
+    """The INSERT that fills the table of a CREATE TABLE AS; None WITH NO DATA."""
+    query = statement.as_query
+    if query is None or not statement.with_data:
+        return None
+    target = exp.Table(this=exp.to_identifier(statement.name.name, quoted=True))
+    return ast.Dml(exp.Insert(this=target, expression=query.expression.copy()), query.text, query.parameters)
+
+
+class _Translator:
+    def __init__(self, catalog: CatalogSnapshot, client: Client) -> None:
+        self._catalog = catalog
+        self._client = client
+
+    def translate(self, statement: ast.Ddl) -> tuple[want.Wanted, ...]:
+        if isinstance(statement, ast.CreateTable):
+            return tuple(self._create_table(statement))
+        if isinstance(statement, ast.AlterTable):
+            return tuple(self._alter_table(statement))
+        return tuple(_STATEMENTS[type(statement)][1](self, statement))
+
+    def _notice(self, text: str) -> None:
+        self._client.notice(f"NOTICE: {text}")
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _name(self, name: ast.Name) -> str:
+        """The name in schema public, the only one that users' objects are in."""
+        if name.schema in (None, "public"):
+            return name.name
+        if self._catalog.has_schema(name.schema or ""):
+            raise errors.error(
+                "42501", f"permission denied: schema {name.schema} holds system views only", position=name.position
+            )
+        raise errors.error("3F000", f'schema "{name.schema}" does not exist', position=name.position)
+
+    def _present(self, kind: str, names: Iterable[ast.Name], if_exists: bool) -> tuple[str, ...]:
+        """The names; with IF EXISTS those that are there, and a notice for each of the others."""
+        kept = []
+        for name in names:
+            found = self._name(name)
+            there = self._has_index(found) if kind == "index" else self._lookup(found) is not None
+            if there or not if_exists:
+                kept.append(found)
+            else:
+                self._notice(f'{kind} "{found}" does not exist, skipping')
+        return tuple(kept)
+
+    def _lookup(self, name: str) -> object | None:
+        return self._catalog.lookup("public", name)
+
+    def _has_index(self, name: str) -> bool:
+        return any(index.name == name for table in self._catalog.tables() for index in table.indexes)
+
+    def _exists_already(self, name: str, if_not_exists: bool) -> bool:
+        """Whether a relation of this name makes a CREATE ... IF NOT EXISTS do nothing."""
+        if not if_not_exists or (self._lookup(name) is None and not self._has_index(name)):
+            return False
+        self._notice(f'relation "{name}" already exists, skipping')
+        return True
+
+    # --- expressions -------------------------------------------------------------------------------------------------
+
+    def _default(self, node: exp.Expr, column: str, type_: Type, *, evaluate: bool) -> want.Default:
+        text, expr = freeze_default(node, column, type_, self._catalog)
+        volatile = is_volatile(expr)
+        value = self._evaluated(expr, type_) if evaluate and not volatile else None
+        return want.Default(lambda table: want.Frozen(text, ()), volatile, value)
+
+    def _evaluated(self, expr: Expr, type_: Type) -> str | None:
+        """The canonical text of a constant or stable expression's value now."""
+        if isinstance(expr, Literal):
+            value = expr.value
+        else:
+            layout = FrameLayout(0)
+            function = Compiler(Scope({}), layout).value(expr)
+            value = function((), layout.frame((), self._client.function_context(), None))
+        return None if value is None else to_text(type_, value)
+
+    def _check(self, check: ast.Check) -> want.Check:
+        return want.Check(
+            lambda table: want.Frozen(*freeze_check(check.expression, table, self._catalog)), check.name, check.column
+        )
+
+    # --- tables ------------------------------------------------------------------------------------------------------
+
+    def _create_table(self, statement: ast.CreateTable) -> Iterable[want.Wanted]:
+        name = self._name(statement.name)
+        if self._exists_already(name, statement.if_not_exists):
+            return
+        if statement.as_query is not None:
+            frozen = freeze_query(statement.as_query, statement.column_names, self._catalog)
+            yield want.CreateTable(name, tuple(want.NewColumn(*column) for column in _known(frozen.columns)))
+            return
+        keys = [found for found in statement.constraints if isinstance(found, ast.PrimaryKey)]
+        if len(keys) > 1:
+            raise errors.error(
+                errors.INVALID_TABLE_DEFINITION, f'multiple primary keys for table "{name}" are not allowed'
+            )
+        yield want.CreateTable(
+            name,
+            tuple(self._column(column, evaluate=False) for column in statement.columns),
+            keys[0].columns if keys else None,
+            keys[0].name if keys else None,
+            tuple(self._constraints(statement.constraints)),
+        )
+
+    def _column(self, column: ast.ColumnDef, *, evaluate: bool) -> want.NewColumn:
+        default = None
+        if column.default is not None:
+            default = self._default(column.default, column.name, column.type, evaluate=evaluate)
+        sequence = None
+        if column.identity is not None:
+            sequence = self._options(column.identity.options)
+        elif column.serial:
+            sequence = want.SequenceOptions()
+        identity = None if column.identity is None else ("always" if column.identity.always else "by default")
+        return want.NewColumn(
+            column.name,
+            column.type,
+            column.nullable,
+            default,
+            identity,  # type: ignore[arg-type]  # a conditional of two literals is seen as str
+            sequence,
+        )
+
+    def _constraints(self, constraints: Iterable[ast.Constraint]) -> Iterable[want.Constraint]:
+        for constraint in constraints:
+            if not isinstance(constraint, ast.PrimaryKey):
+                yield self._constraint(constraint)
+
+    def _constraint(self, constraint: ast.Constraint) -> want.Constraint:
+        if isinstance(constraint, ast.Unique):
+            return want.Unique(constraint.columns, constraint.name)
+        if isinstance(constraint, ast.Check):
+            return self._check(constraint)
+        if isinstance(constraint, ast.ForeignKey):
+            return want.ForeignKey(
+                constraint.columns,
+                self._name(constraint.parent),
+                constraint.parent_columns,
+                constraint.name,
+                constraint.on_delete,
+                constraint.on_update,
+            )
+        raise errors.unsupported("adding a primary key to a table")
+
+    # --- ALTER TABLE -------------------------------------------------------------------------------------------------
+
+    def _alter_table(self, statement: ast.AlterTable) -> Iterable[want.Wanted]:
+        name = self._name(statement.name)
+        found = self._lookup(name)
+        if found is None and statement.if_exists:
+            self._notice(f'relation "{name}" does not exist, skipping')
+            return
+        for action in statement.actions:
+            if isinstance(action, ast.RenameTable):
+                yield want.RenameObject("table", name, action.new)
+            elif isinstance(found, Table):
+                yield from self._alter_action(found, action)
+            elif isinstance(found, View | Sequence):
+                raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a table')
+            else:
+                raise errors.error(
+                    errors.UNDEFINED_TABLE, f'relation "{name}" does not exist', position=statement.name.position
+                )
+
+    def _alter_action(self, table: Table, action: ast.AlterAction) -> Iterable[want.Wanted]:
+        name = table.name
+        match action:
+            case ast.AddColumn():
+                yield from self._add_column(table, action)
+            case ast.DropColumn():
+                if action.if_exists and not self._has_column(table, action.name):
+                    self._notice(f'column "{action.name}" of relation "{name}" does not exist, skipping')
+                else:
+                    yield want.DropColumn(name, action.name, action.cascade)
+            case ast.RenameColumn():
+                yield want.RenameColumn(name, action.old, action.new)
+            case ast.RenameConstraint():
+                yield want.RenameConstraint(name, action.old, action.new)
+            case ast.SetDefault():
+                type_ = self._type(table, action.column)
+                default = self._default(action.default, action.column, type_, evaluate=False)
+                yield want.SetDefault(name, action.column, default)
+            case ast.DropDefault():
+                yield want.SetDefault(name, action.column, None)
+            case ast.DropNotNull():
+                yield want.DropNotNull(name, action.column)
+            case ast.SetType():
+                if action.using is not None:
+                    raise errors.unsupported("ALTER COLUMN TYPE with USING")
+                yield want.SetType(name, action.column, action.type)
+            case ast.AddConstraint():
+                yield want.AddConstraint(name, self._constraint(action.constraint))
+            case ast.DropConstraint():
+                if action.if_exists and action.name not in constraint_names(table):
+                    self._notice(f'constraint "{action.name}" of relation "{name}" does not exist, skipping')
+                else:
+                    yield want.DropConstraint(name, action.name, action.cascade)
+            case ast.DropIdentity():
+                yield from self._drop_identity(table, action)
+            case ast.SetNotNull():
+                raise errors.unsupported("SET NOT NULL")
+            case ast.AddIdentity():
+                raise errors.unsupported("adding identity to a column")
+            case _:
+                raise errors.unsupported("this form of ALTER TABLE")
+
+    def _add_column(self, table: Table, action: ast.AddColumn) -> Iterable[want.Wanted]:
+        column = action.column
+        if action.if_not_exists and self._has_column(table, column.name):
+            self._notice(f'column "{column.name}" of relation "{table.name}" already exists, skipping')
+            return
+        constraints = tuple(self._constraint(found) for found in column.constraints)
+        yield want.AddColumn(table.name, self._column(column, evaluate=True), constraints)
+
+    def _drop_identity(self, table: Table, action: ast.DropIdentity) -> Iterable[want.Wanted]:
+        identity = any(found.name == action.column and found.identity is not None for found in table.columns)
+        if action.if_exists and self._has_column(table, action.column) and not identity:
+            self._notice(f'column "{action.column}" of relation "{table.name}" is not an identity column, skipping')
+            return
+        yield want.DropIdentity(table.name, action.column)
+
+    @staticmethod
+    def _has_column(table: Table, name: str) -> bool:
+        return any(column.name == name and not column.hidden for column in table.columns)
+
+    def _type(self, table: Table, name: str) -> Type:
+        for column in table.columns:
+            if column.name == name and not column.hidden:
+                return column.type
+        raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
+
+    # --- the others --------------------------------------------------------------------------------------------------
+
+    def _drop_table(self, statement: ast.DropTable) -> Iterable[want.Wanted]:
+        names = self._present("table", statement.names, statement.if_exists)
+        if names:
+            yield want.DropTables(names, statement.cascade)
+
+    def _truncate(self, statement: ast.Truncate) -> Iterable[want.Wanted]:
+        names = tuple(self._name(name) for name in statement.names)
+        yield want.Truncate(names, statement.restart_identity, statement.cascade)
+
+    def _create_index(self, statement: ast.CreateIndex) -> Iterable[want.Wanted]:
+        if statement.name is None or not self._exists_already(statement.name, statement.if_not_exists):
+            columns = tuple((column.name, column.descending) for column in statement.columns)
+            yield want.CreateIndex(self._name(statement.table), columns, statement.name, statement.unique)
+
+    def _drop_index(self, statement: ast.DropIndex) -> Iterable[want.Wanted]:
+        names = self._present("index", statement.names, statement.if_exists)
+        if names:
+            yield want.DropIndexes(names, statement.cascade)
+
+    def _rename_index(self, statement: ast.RenameIndex) -> Iterable[want.Wanted]:
+        for name in self._present("index", [statement.name], statement.if_exists):
+            yield want.RenameIndex(name, statement.new)
+
+    def _create_sequence(self, statement: ast.CreateSequence) -> Iterable[want.Wanted]:
+        name = self._name(statement.name)
+        if not self._exists_already(name, statement.if_not_exists):
+            yield want.CreateSequence(name, self._options(statement.options))
+
+    def _alter_sequence(self, statement: ast.AlterSequence) -> Iterable[want.Wanted]:
+        for name in self._present("sequence", [statement.name], statement.if_exists):
+            if statement.rename is not None:
+                yield want.RenameObject("sequence", name, statement.rename)
+            else:
+                yield want.AlterSequence(name, self._options(statement.options))
+
+    def _drop_sequence(self, statement: ast.DropSequence) -> Iterable[want.Wanted]:
+        names = self._present("sequence", statement.names, statement.if_exists)
+        if names:
+            yield want.DropSequences(names, statement.cascade)
+
+    def _create_view(self, statement: ast.CreateView) -> Iterable[want.Wanted]:
+        frozen = freeze_query(statement.query, statement.column_names, self._catalog)
+        if statement.query.parameters:
+            raise errors.error(errors.UNDEFINED_PARAMETER, "there are no parameters in a view")
+        columns = tuple((name, TEXT if type_.kind is Kind.UNKNOWN else type_) for name, type_ in frozen.columns)
+        yield want.CreateView(self._name(statement.name), frozen.text, columns, frozen.depends_on, statement.or_replace)
+
+    def _rename_view(self, statement: ast.RenameView) -> Iterable[want.Wanted]:
+        for name in self._present("view", [statement.name], statement.if_exists):
+            yield want.RenameObject("view", name, statement.new)
+
+    def _drop_view(self, statement: ast.DropView) -> Iterable[want.Wanted]:
+        names = self._present("view", statement.names, statement.if_exists)
+        if names:
+            yield want.DropViews(names, statement.cascade)
+
+    def _options(self, options: ast.SequenceOptions) -> want.SequenceOptions:
+        owner = options.owned_by
+        return want.SequenceOptions(
+            options.type,
+            options.start,
+            options.increment,
+            options.minimum,
+            options.maximum,
+            options.cycle,
+            options.cache,
+            options.restart,
+            (self._name(owner[0]), owner[1]) if isinstance(owner, tuple) else owner,
+        )
+
+
+def _known(columns: Iterable[tuple[str, Type]]) -> tuple[tuple[str, Type], ...]:
+    """Columns of a query; those of unknown type (NULL, untyped literals) are text."""
+    return tuple((name, TEXT if type_.kind is Kind.UNKNOWN else type_) for name, type_ in columns)
+
+
+_STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
+    ast.DropTable: ("DROP TABLE", _Translator._drop_table),
+    ast.Truncate: ("TRUNCATE TABLE", _Translator._truncate),
+    ast.CreateIndex: ("CREATE INDEX", _Translator._create_index),
+    ast.DropIndex: ("DROP INDEX", _Translator._drop_index),
+    ast.RenameIndex: ("ALTER INDEX", _Translator._rename_index),
+    ast.CreateSequence: ("CREATE SEQUENCE", _Translator._create_sequence),
+    ast.AlterSequence: ("ALTER SEQUENCE", _Translator._alter_sequence),
+    ast.DropSequence: ("DROP SEQUENCE", _Translator._drop_sequence),
+    ast.CreateView: ("CREATE VIEW", _Translator._create_view),
+    ast.RenameView: ("ALTER VIEW", _Translator._rename_view),
+    ast.DropView: ("DROP VIEW", _Translator._drop_view),
+}
