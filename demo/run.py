@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -14,7 +14,7 @@ from pathlib import Path
 import instar
 from demo import client, tpch
 from demo.board import Board, Phase
-from demo.changes import CHANGES, LEAST_SECONDS, Course, Runner
+from demo.changes import CHANGES, LEAST_SECONDS, Change, Course, Runner
 from demo.display import Display, Scene
 from demo.report import Outcome, Settings, seen
 
@@ -79,7 +79,11 @@ class Clients:
 
 
 class Demonstration:
-    """One run. `quiet_seconds`: length of the quiet baseline; `pause`: quiet seconds after each change."""
+    """One run.
+
+    `rate`: arrivals per second, or None for `share` of what the clients reach at most. `quiet_seconds`: length of the
+    baseline. It can be run once.
+    """
 
     def __init__(
         self,
@@ -89,14 +93,18 @@ class Demonstration:
         scale: float,
         clients: int,
         rate: float | None,
+        share: float = 0.5,
         quiet_seconds: float,
         synchronous: str,
+        changes: Sequence[Change] = CHANGES,
     ) -> None:
         self._display = display
         self._path = path
         self._scale = scale
         self._count = clients
         self._rate = rate
+        self._share = share
+        self._changes = changes
         self._quiet_seconds = quiet_seconds
         self._synchronous = synchronous
         headline = f"Instar · TPC-H scale {scale:g} · {clients} clients · synchronous {synchronous}"
@@ -110,7 +118,7 @@ class Demonstration:
         self._load(work_directory)
         with self._clients() as clients:
             peak = self._calibrate(clients)
-            rate = self._rate or peak / 2
+            rate = self._rate or peak * self._share
             settings = Settings(self._scale, self._count, self._synchronous, peak, rate, self._rows)
             return self._open_loop(clients, settings), clients.board
 
@@ -177,7 +185,7 @@ class Demonstration:
 
     def _change_all(self, clients: Clients) -> list[Course]:
         runner = Runner(clients.board, str(self._path))
-        for change in CHANGES:
+        for change in self._changes:
             self._say(f"{change.title}: {change.statement}")
             course = runner.start(change)
             self._scene.courses.append(course)

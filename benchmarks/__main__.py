@@ -1,0 +1,72 @@
+"""Measure, and print targets beside what was measured.
+
+    python -m benchmarks [--quick] [--check] [name ...]
+
+Results go to bench-out/results.json as well. With --check the status is 1 if a target was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.harness import Figure, Options, show
+
+NAMES = ("lookup", "update", "bulk_insert", "scan", "ddl", "versions", "curve", "gate", "stalls")
+
+
+def main() -> int:
+    """Run the benchmarks that were named, or all."""
+    arguments = _arguments()
+    console = Console()
+    results: dict[str, list[Figure]] = {}
+    for name in arguments.names or NAMES:
+        module = importlib.import_module(f"benchmarks.{name}")
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="instar-bench-", dir=arguments.directory) as directory:
+            results[name] = list(module.run(Options(arguments.quick, Path(directory))))
+        console.print(show(f"{name} ({time.monotonic() - begin:.0f} s)", results[name]))
+    _write(arguments.output, results, quick=arguments.quick)
+    missed = [figure.name for figures in results.values() for figure in figures if figure.passes is False]
+    for name in missed:
+        console.print(f"[red]missed[/] {name}")
+    return 1 if arguments.check and missed else 0
+
+
+def _write(output: Path, results: dict[str, list[Figure]], *, quick: bool) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    report = {
+        "quick": quick,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "results": {
+            name: [{**asdict(figure), "passes": figure.passes} for figure in figures]
+            for name, figures in results.items()
+        },
+    }
+    (output / "results.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="name", help=", ".join(NAMES))
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller tables")
+    parser.add_argument("--check", action="store_true", help="status 1 if a target is missed")
+    parser.add_argument("--directory", type=Path, help="where databases are put (default: the temporary directory)")
+    parser.add_argument("--output", type=Path, default=Path("bench-out"), help="where results.json goes")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""How the cost of each kind of work grows with the table: 10^4 to 10^7 rows (10^6 in a quick run)."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Callable, Iterator
+
+import instar
+from benchmarks import lookup, update
+from benchmarks.bulk_insert import INSERT
+from benchmarks.harness import Figure, Options, rate
+from benchmarks.scan import QUERIES
+from benchmarks.tables import fill_instar, open_instar, tuples
+
+_SMALL = 100_000
+_COUNT = 10_000
+GROWTH = 1.5
+
+
+def run(options: Options) -> Iterator[Figure]:
+    sizes = [10**4, 10**5, 10**6] if options.quick else [10**4, 10**5, 10**6, 10**7]
+    costs: dict[str, dict[int, float]] = {}
+    for rows in sizes:
+        connection = open_instar(options.directory / f"curve-{rows}.instar")
+        fill_instar(connection, rows)
+        for name, measure in _kinds(connection, rows).items():
+            measure()
+            rates = [measure() for _ in range(options.rounds)]
+            costs.setdefault(name, {})[rows] = 1e6 / statistics.median(rates)
+        connection.close()
+    for name, by_size in costs.items():
+        for rows, microseconds in by_size.items():
+            yield Figure(f"{name} at {rows:,} rows", microseconds, "us")
+        if name in ("lookup", "update"):
+            growth = by_size[sizes[-1]] / by_size[_SMALL]
+            yield Figure(f"{name}, {sizes[-1]:,} rows beside {_SMALL:,}", growth, "x", GROWTH, "<=")
+
+
+def _kinds(connection: instar.Connection, rows: int) -> dict[str, Callable[[], float]]:
+    """Measurements by name, each giving operations or rows per second."""
+    draw = random.Random(rows)
+    execute = connection.execute
+    inserted = rows
+
+    def look_up() -> None:
+        for key in keys:
+            execute(lookup.QUERY, (key,)).fetchone()
+
+    def change() -> None:
+        for key in keys:
+            execute(update.STATEMENT, (key, key))
+
+    def insert() -> float:
+        nonlocal inserted
+        data = tuples(_COUNT, inserted)
+        inserted += _COUNT
+        return rate(lambda: connection.executemany(INSERT.format(name="t"), data), _COUNT)
+
+    keys = [draw.randrange(rows) for _ in range(_COUNT)]
+    kinds: dict[str, Callable[[], float]] = {
+        "lookup": lambda: rate(look_up, _COUNT),
+        "update": lambda: rate(change, _COUNT),
+    }
+    for name, query, _target in QUERIES:
+        kinds[f"{name}, per row,"] = lambda query=query: rate(lambda: execute(query).fetchall(), rows)  # type: ignore[misc]
+    kinds["executemany, per row,"] = insert
+    return kinds
