@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -48,29 +49,66 @@ class ExecutionContext:
             raise BudgetSpent
 
 
-@dataclass(slots=True)
 class Result:
-    """What a statement gives: rows of internal values (None: it gives none), or the analytic engine's Arrow table.
+    """What a statement gives: rows of internal values, from the executor as such and from the analytic engine as an
+    Arrow table; `rows` and `arrow()` give either as what is asked for.
 
-    `rowcount` is the number of rows given or changed.
+    `rowcount` is the number of rows given or changed; `rows` is None for a statement that gives none.
     """
 
-    columns: tuple[tuple[str, Type], ...]
-    rows: list[Row] | None
-    rowcount: int
-    table: pa.Table | None = None
+    __slots__ = ("_rows", "_table", "columns", "rowcount")
+
+    def __init__(
+        self,
+        columns: tuple[tuple[str, Type], ...],
+        rows: list[Row] | None,
+        rowcount: int,
+        table: pa.Table | None = None,
+    ) -> None:
+        self.columns = columns
+        self.rowcount = rowcount
+        self._rows = rows
+        self._table = table
+
+    @property
+    def rows(self) -> list[Row] | None:
+        """Tuples of internal values."""
+        if self._rows is None and self._table is not None:
+            typed = zip(self._table.columns, self.columns, strict=True)
+            columns = [internal_values(column, type_) for column, (_, type_) in typed]
+            self._rows = list(zip(*columns, strict=True)) if columns else [()] * self.rowcount
+        return self._rows
 
     def arrow(self) -> pa.Table:
-        """The rows as an Arrow table in the types of `tables.layout.arrow_type`; no rows at all is an empty table."""
-        if self.table is not None:
-            return self.table
-        rows = self.rows or []
-        arrays = []
-        for position, (_, type_) in enumerate(self.columns):
-            values = [row[position] for row in rows]
-            arrays.append(arrow_array(type_, values))
-        schema = pa.schema([pa.field(name, array.type) for (name, _), array in zip(self.columns, arrays, strict=True)])
-        return pa.Table.from_arrays(arrays, schema=schema)
+        """An Arrow table in the types of `tables.layout.arrow_type`; a statement that gives no rows has no columns."""
+        if self._table is not None:
+            arrays = [
+                _in_type(column, type_) for column, (_, type_) in zip(self._table.columns, self.columns, strict=True)
+            ]
+        else:
+            rows = self._rows or []
+            arrays = [
+                arrow_array(type_, [row[position] for row in rows]) for position, (_, type_) in enumerate(self.columns)
+            ]
+        return pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
+
+
+def internal_values(column: Any, type_: Type) -> list[object]:
+    """An Arrow column of the analytic engine as internal values of its logical type."""
+    if type_.kind is Kind.DATE:
+        column = column.cast(pa.int32())
+    elif type_.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        column = column.cast(pa.int64())
+    values: list[object] = column.to_pylist()
+    if type_.kind is Kind.NUMERIC and pa.types.is_string(column.type):
+        return [None if value is None else Decimal(str(value)) for value in values]
+    return values
+
+
+def _in_type(column: Any, type_: Type) -> Any:
+    """A numeric's scale may be narrower in the engine's column than its logical type says."""
+    target = pa.string() if type_.kind is Kind.UNKNOWN else arrow_type(type_)
+    return column if column.type == target else column.cast(target)
 
 
 def arrow_array(type_: Type, values: Sequence[object]) -> Any:

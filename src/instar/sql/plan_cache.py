@@ -174,6 +174,11 @@ class PlanCache:
         entry.used = True
         return entry.fast(store, parameters)
 
+    def columns(self, text: str) -> tuple[tuple[str, Type], ...] | None:
+        """The result columns of a text that was planned before, by its newest plan; None for other texts."""
+        entry = self._entries.get(text)
+        return entry.plans[0][1].columns if entry is not None and entry.plans else None
+
     def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
         """The plan for parameters of these classes, if there is one and it holds for the snapshot.
 

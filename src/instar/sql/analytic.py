@@ -1,0 +1,256 @@
+"""The analytic engine: DuckDB in this process, over Arrow batches of the statement's own snapshot.
+
+DuckDB holds no data. Every table that a query reads is an input of its own, decoded batch by batch as DuckDB asks for
+more, with the columns that the query needs and the key range that its WHERE leaves. Whatever the answer, it is the
+executor's: functions.py writes each expression so that both agree, and what cannot be written so is 0A000.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from instar import errors
+from instar.sql import tree
+from instar.sql.access_paths import candidates, restrictions
+from instar.sql.accesses import RangeCompiler
+from instar.sql.analytic_sql import Written, write_query
+from instar.sql.execution import ExecutionContext, Result, arrow_array
+from instar.sql.expressions import Compiler, FrameLayout, Scope
+from instar.sql.functions import UDFS, duckdb_error
+from instar.sql.plan import Access, QueryPlan
+from instar.sql.traversal import free_relations, is_volatile, walk
+from instar.sql.tree import Expr
+from instar.tables.layout import arrow_type
+from instar.tables.rowset import TableReader
+from instar.tables.view import END
+from instar.types import Kind, Type
+
+_SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
+_UDF_NAME = re.compile(r"\binstar_\w+")
+
+
+class _Engine:
+    """DuckDB as this process has it: one instance, and a connection per thread."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._root: Any = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": str(min(4, os.cpu_count() or 1)),
+                "enable_external_access": "false",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "arrow_lossless_conversion": "true",
+            },
+        )
+        self._lock = threading.Lock()
+        self._registered: set[str] = set()
+        self._local = threading.local()
+
+    def connection(self) -> Any:
+        """This thread's connection."""
+        found = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = self._root.cursor()
+        return found
+
+    def register(self, text: str) -> None:
+        """Make known to DuckDB those of our functions that the text calls."""
+        missing = set(_UDF_NAME.findall(text)) - self._registered
+        if not missing:
+            return
+        with self._lock:
+            for name in missing - self._registered:
+                udf = UDFS[name]
+                self._root.create_function(
+                    name,
+                    udf.batch,
+                    list(udf.parameters),
+                    udf.result,
+                    type="arrow",
+                    null_handling="special",
+                    side_effects=udf.volatile,
+                )
+                self._registered.add(name)
+
+    def close(self) -> None:
+        """Give DuckDB's memory back."""
+        if self.process == os.getpid():
+            self._local = threading.local()
+            self._root.close()
+
+
+_engine: _Engine | None = None
+_engine_lock = threading.Lock()
+
+
+def _current() -> _Engine:
+    """The engine of this process. A forked child has the parent's objects but not its threads: it begins anew."""
+    global _engine  # one per process is the point
+    if _engine is None or _engine.process != os.getpid():
+        with _engine_lock:
+            if _engine is None or _engine.process != os.getpid():
+                _engine = _Engine()
+                atexit.register(_engine.close)
+    return _engine
+
+
+def run_analytic(plan: QueryPlan, context: ExecutionContext) -> Result:
+    """The whole result of a query. Errors: those of the functions in it, 53100, 53200, and what its scans raise."""
+    layout = FrameLayout(len(context.parameters))
+    frame = layout.frame(context.parameters, context.functions, context)
+
+    def count(expr: Expr, clause: str) -> int | None:
+        if any(isinstance(found, _SUBQUERIES) for found in walk(expr)):
+            raise errors.unsupported(f"a subquery in {clause} of an analytic query")
+        found = Compiler(Scope({}), layout).value(expr)((), frame)
+        if found is None:
+            return None
+        if int(found) < 0:  # type: ignore[call-overload]  # the binder casts it to bigint
+            raise errors.error("2201W" if clause == "LIMIT" else "2201X", f"{clause} must not be negative")
+        return int(found)  # type: ignore[call-overload, no-any-return]  # likewise
+
+    written = write_query(plan.query, context.parameters, context.functions, count)
+    table = _run(written, _inputs(written, context, layout, frame))
+    columns = tuple(zip(plan.names, plan.types, strict=True))
+    return Result(columns, None, table.num_rows, table)
+
+
+class _Input:
+    """One scan's batches, as DuckDB pulls them; an error raised on the way is kept, since DuckDB passes on its text."""
+
+    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self.failure: BaseException | None = None
+        self._batches = batches
+        self.reader = pa.RecordBatchReader.from_batches(schema, self._guarded())
+
+    def _guarded(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches()
+        except BaseException as failure:
+            self.failure = failure
+            raise
+
+
+def _run(written: Written, inputs: dict[str, _Input]) -> pa.Table:
+    engine = _current()
+    engine.register(written.text)
+    connection = engine.connection()
+    try:
+        for name, source in inputs.items():
+            connection.register(name, source.reader)
+        table = connection.sql(written.text).to_arrow_table()
+    except duckdb.Error as failure:
+        for source in inputs.values():
+            if source.failure is not None:
+                raise source.failure from None
+        raise duckdb_error(str(failure)) from failure
+    finally:
+        for name in inputs:
+            connection.unregister(name)
+    return _stored(table)
+
+
+def _stored(table: pa.Table) -> pa.Table:
+    """Columns of Arrow's uuid extension as the 16 bytes that they are."""
+    if not any(isinstance(field.type, pa.BaseExtensionType) for field in table.schema):
+        return table
+    arrays = [
+        column.cast(column.type.storage_type) if isinstance(column.type, pa.BaseExtensionType) else column
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(arrays, names=table.column_names)
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _inputs(written: Written, context: ExecutionContext, layout: FrameLayout, frame: list[object]) -> dict[str, _Input]:
+    found: dict[str, _Input] = {}
+    for name, (scan, ordinals, conditions) in written.scans.tables.items():
+        ranges = _ranges(scan, conditions, layout, frame)
+        found[name] = _table_input(scan, ordinals, ranges, context)
+    for name, system in written.scans.systems.items():
+        found[name] = _system_input(system, context)
+    return found
+
+
+def _ranges(
+    scan: tree.TableScan, conditions: Sequence[Expr], layout: FrameLayout, frame: list[object]
+) -> list[tuple[bytes, bytes]]:
+    """The ranges of the primary key that the conditions leave."""
+    restricted = restrictions(scan.relation, conditions, _is_constant)
+    path = next(found.path for found in candidates(scan.table, restricted) if found.path.index is None)
+    if not path.restricts:
+        return [(b"", END)]
+    access = Access(Scope({}), scan.relation, scan.table, scan.alias, (), path)
+    return RangeCompiler(layout, None).ranges(access)(frame)
+
+
+def _is_constant(expr: Expr) -> bool:
+    """Whether the operand of a comparison can be evaluated before the query runs."""
+    if free_relations(expr) or is_volatile(expr):
+        return False
+    return not any(isinstance(found, _SUBQUERIES) for found in walk(expr))
+
+
+def _table_input(
+    scan: tree.TableScan, ordinals: Sequence[int], ranges: Sequence[tuple[bytes, bytes]], context: ExecutionContext
+) -> _Input:
+    # DuckDB has no relation without columns: count(*) reads the first column of the key.
+    wanted = list(ordinals) or [_key_ordinal(scan)]
+    reader = TableReader(scan.table, wanted, context.view.layouts)
+    types = [scan.table.columns[ordinal].type for ordinal in wanted]
+    schema = _schema(types)
+    uuids = any(type_.kind is Kind.UUID for type_ in types)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start, stop in ranges:
+            for batch in reader.arrow(context.view, start, stop):
+                context.check_cancel()
+                yield pa.RecordBatch.from_arrays(_typed(batch.columns, schema), schema=schema) if uuids else batch
+
+    return _Input(schema if uuids else reader.schema, batches)
+
+
+def _key_ordinal(scan: tree.TableScan) -> int:
+    columns = scan.table.columns
+    return next(ordinal for ordinal, column in enumerate(columns) if column.id == scan.table.primary_key[0])
+
+
+def _system_input(scan: tree.SystemScan, context: ExecutionContext) -> _Input:
+    types = [type_ for _, type_ in scan.columns]
+    schema = _schema(types)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        rows = list(context.system_rows(scan.view))
+        arrays = [arrow_array(type_, [row[number] for row in rows]) for number, type_ in enumerate(types)]
+        yield pa.RecordBatch.from_arrays(_typed(arrays, schema), schema=schema)
+
+    return _Input(schema, batches)
+
+
+def _schema(types: Sequence[Type]) -> pa.Schema:
+    """The schema of an input: columns c0, c1, ...; uuids as Arrow's extension, which DuckDB takes for its UUID."""
+    return pa.schema(
+        [
+            pa.field(f"c{number}", pa.uuid() if type_.kind is Kind.UUID else arrow_type(type_))
+            for number, type_ in enumerate(types)
+        ]
+    )
+
+
+def _typed(arrays: Sequence[Any], schema: pa.Schema) -> list[Any]:
+    return [
+        pa.ExtensionArray.from_storage(field.type, array) if isinstance(field.type, pa.BaseExtensionType) else array
+        for array, field in zip(arrays, schema, strict=True)
+    ]

@@ -1,0 +1,185 @@
+"""Typed expressions as DuckDB's SQL, with the physical types of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from instar import errors
+from instar.sql import tree
+from instar.sql.functions import AggregateSql, Context
+from instar.sql.functions.model import Sql
+from instar.sql.functions.rendering import render_cast, render_literal, sort_key, unify
+from instar.sql.tree import Expr, SortKey
+from instar.types import BOOLEAN, Type
+
+if TYPE_CHECKING:
+    from instar.sql.analytic_sql import QueryWriter
+
+
+class ExpressionWriter:
+    """Writes the expressions of one clause. Those equal to a group's expression are the group's value."""
+
+    def __init__(
+        self,
+        queries: QueryWriter,
+        groups: Sequence[Expr] = (),
+        sets: Sequence[tuple[int, ...]] | None = None,
+        own: frozenset[int] = frozenset(),
+    ) -> None:
+        """`own` are the relations of a query level that is grouped: above the grouping their columns are one per
+        group."""
+        self._queries = queries
+        self._own = own
+        self._context: Context = queries.context
+        self._sets = sets
+        self._groups: dict[Expr, Sql] = {}
+        self._keys: list[str] = []
+        below = ExpressionWriter(queries) if groups else self
+        for group in groups:
+            self._group(group, below.expr(group))
+
+    def _group(self, group: Expr, value: Sql) -> None:
+        key = sort_key(value)
+        self._keys.append(key)
+        if key != value.text:
+            # Grouped by another text than its own: any of the group's equal values stands for them all.
+            value = Sql(f"CASE WHEN grouping({key}) = 0 THEN first({value.text}) END", value.type)
+        self._groups[group] = value
+
+    def group_by(self) -> str:
+        """The GROUP BY clause, with its leading space; empty if there is none."""
+        if self._sets is not None:
+            listed = ", ".join("(" + ", ".join(self._keys[number] for number in chosen) + ")" for chosen in self._sets)
+            return f" GROUP BY GROUPING SETS ({listed})"
+        return f" GROUP BY {', '.join(self._keys)}" if self._keys else ""
+
+    def expr(self, expr: Expr) -> Sql:
+        """Text and physical type of an expression."""
+        if self._groups:
+            group = self._groups.get(expr)
+            if group is not None:
+                return group
+        match expr:
+            case tree.Literal():
+                return render_literal(expr.value, expr.type)
+            case tree.Parameter():
+                return render_literal(self._queries.parameters[expr.index], expr.type)
+            case tree.ColumnRef():
+                column = self._queries.columns[expr.relation, expr.ordinal]
+                # Not a group itself, it depends on the groups, as the binder made sure.
+                return Sql(f"first({column.text})", column.type) if expr.relation in self._own else column
+            case tree.Call():
+                return expr.function.render([self.expr(arg) for arg in expr.args], self._context)
+            case tree.Cast():
+                return render_cast(self.expr(expr.operand), expr.type, expr.explicit, self._context)
+            case tree.And() | tree.Or():
+                word = " AND " if isinstance(expr, tree.And) else " OR "
+                return Sql("(" + word.join(self.expr(arg).text for arg in expr.args) + ")", BOOLEAN)
+            case tree.Not():
+                return Sql(f"(NOT {self.expr(expr.operand).text})", BOOLEAN)
+            case tree.IsNull():
+                return Sql(f"({self.expr(expr.operand).text} IS {_not(expr.negated)}NULL)", BOOLEAN)
+            case tree.IsTruth():
+                wanted = {True: "TRUE", False: "FALSE", None: "NULL"}[expr.truth]
+                return Sql(f"({self.expr(expr.operand).text} IS {_not(expr.negated)}{wanted})", BOOLEAN)
+            case tree.IsDistinct():
+                left, right = self._comparable([expr.left, expr.right])
+                # `negated` is IS NOT DISTINCT FROM.
+                return Sql(f"({left} IS {_not(expr.negated)}DISTINCT FROM {right})", BOOLEAN)
+            case tree.InList():
+                operand, *items = self._comparable([expr.operand, *expr.items])
+                return Sql(f"({operand} {_not(expr.negated)}IN ({', '.join(items)}))", BOOLEAN)
+            case tree.Case():
+                return self._case(expr)
+            case tree.Coalesce():
+                args = unify([self.expr(arg) for arg in expr.args])
+                return Sql(f"COALESCE({', '.join(arg.text for arg in args)})", _physical(args))
+            case tree.AggregateCall():
+                return self._aggregate(expr)
+            case tree.WindowCall():
+                return self._window(expr)
+            case tree.ScalarSubquery() | tree.Exists() | tree.InSubquery():
+                return self._subquery(expr)
+            case tree.DefaultValue():
+                return render_literal(None, expr.type)
+            case tree.NextValue():
+                raise errors.unsupported("nextval in an analytic query")
+
+    def _comparable(self, exprs: Sequence[Expr]) -> list[str]:
+        return [sort_key(operand) for operand in unify([self.expr(expr) for expr in exprs])]
+
+    def _case(self, expr: tree.Case) -> Sql:
+        *results, default = unify([*(self.expr(result) for _, result in expr.whens), self.expr(expr.default)])
+        whens = " ".join(
+            f"WHEN {self.expr(condition).text} THEN {result.text}"
+            for (condition, _), result in zip(expr.whens, results, strict=True)
+        )
+        return Sql(f"(CASE {whens} ELSE {default.text} END)", _physical([*results, default]))
+
+    def _aggregate(self, expr: tree.AggregateCall) -> Sql:
+        below = ExpressionWriter(self._queries)
+        modifiers = AggregateSql(
+            distinct=expr.distinct,
+            order_by=below.order_by(expr.order_by),
+            filter="" if expr.filter is None else below.expr(expr.filter).text,
+        )
+        return expr.aggregate.render([below.expr(arg) for arg in expr.args], modifiers)
+
+    def _window(self, expr: tree.WindowCall) -> Sql:
+        parts = []
+        if expr.partition_by:
+            parts.append("PARTITION BY " + ", ".join(sort_key(self.expr(part)) for part in expr.partition_by))
+        if expr.order_by:
+            parts.append("ORDER BY " + self.order_by(expr.order_by))
+        if expr.frame is not None:
+            parts.append(self._frame(expr, expr.frame))
+        modifiers = AggregateSql(
+            filter="" if expr.filter is None else self.expr(expr.filter).text, over=" ".join(parts)
+        )  # fmt: skip
+        return expr.function.render([self.expr(arg) for arg in expr.args], modifiers)
+
+    def _frame(self, call: tree.WindowCall, frame: tree.Frame) -> str:
+        bounds = []
+        for kind, offset in (frame.start, frame.end):
+            if offset is None:
+                bounds.append(kind.upper())
+                continue
+            if frame.unit == "range":
+                key = self.expr(call.order_by[0].expr)
+                if sort_key(key) != key.text:
+                    raise errors.unsupported("a RANGE frame over numeric in an analytic query")
+            bounds.append(f"{self.expr(offset).text} {kind.upper()}")
+        return f"{frame.unit.upper()} BETWEEN {bounds[0]} AND {bounds[1]}"
+
+    def order_by(self, keys: Sequence[SortKey]) -> str:
+        """ORDER BY's list, without the words."""
+        return ", ".join(
+            f"{sort_key(self.expr(key.expr))} {'DESC' if key.descending else 'ASC'} "
+            f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+            for key in keys
+        )
+
+    def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Sql:
+        text, types = self._queries.query(expr.query)
+        if isinstance(expr, tree.ScalarSubquery):
+            return Sql(f"({text})", types[0])
+        if isinstance(expr, tree.Exists):
+            return Sql(f"({_not(expr.negated)}EXISTS ({text}))", BOOLEAN)
+        operands, members = [], []
+        for number, (operand, type_) in enumerate(zip(expr.operands, types, strict=True)):
+            left, right = unify([self.expr(operand), Sql(f"q.c{number}", type_)])
+            operands.append(sort_key(left))
+            members.append(sort_key(right))
+        left_side = operands[0] if len(operands) == 1 else f"({', '.join(operands)})"
+        inner = f"SELECT {', '.join(members)} FROM ({text}) AS q"
+        return Sql(f"({left_side} {_not(expr.negated)}IN ({inner}))", BOOLEAN)
+
+
+def _not(negated: bool) -> str:
+    return "NOT " if negated else ""
+
+
+def _physical(operands: Sequence[Sql]) -> Type:
+    """The physical type of unified operands."""
+    return operands[0].type
