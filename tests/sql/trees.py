@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from instar.catalog.descriptors import Table
 from instar.sql import tree
-from instar.sql.execution import ExecutionContext, Result, Row
+from instar.sql.execution import ExecutionContext, Row
 from instar.sql.functions import Context, resolve_function, resolve_operator
 from instar.sql.functions.model import Aggregate, Function
 from instar.sql.tree import Expr
@@ -143,8 +143,3 @@ def fill(world: World, table: Table, rows: Iterable[Row]) -> None:
     for row in rows:
         buffer.insert(table.id, table.version, encode([row[by_id[column]] for column in table.primary_key]), row)
     world.commit(buffer)
-
-
-def rows_of(result: Result) -> list[Row]:
-    assert result.rows is not None
-    return result.rows

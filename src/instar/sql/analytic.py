@@ -18,12 +18,13 @@ import duckdb
 import pyarrow as pa
 
 from instar import errors
+from instar.catalog.layouts import Layouts
 from instar.sql import tree
 from instar.sql.access_paths import candidates, restrictions
 from instar.sql.accesses import RangeCompiler
 from instar.sql.analytic_sql import Written, write_query
 from instar.sql.execution import ExecutionContext, Result, arrow_array
-from instar.sql.expressions import Compiler, FrameLayout, Scope
+from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
 from instar.sql.plan import Access, QueryPlan
 from instar.sql.traversal import free_relations, is_volatile, walk
@@ -104,25 +105,41 @@ def _current() -> _Engine:
     return _engine
 
 
-def run_analytic(plan: QueryPlan, context: ExecutionContext) -> Result:
-    """The whole result of a query. Errors: those of the functions in it, 53100, 53200, and what its scans raise."""
-    layout = FrameLayout(len(context.parameters))
-    frame = layout.frame(context.parameters, context.functions, context)
+class Analytic:
+    """Runs queries in this process's DuckDB. `layouts` decode what the tables hold."""
 
-    def count(expr: Expr, clause: str) -> int | None:
-        if any(isinstance(found, _SUBQUERIES) for found in walk(expr)):
-            raise errors.unsupported(f"a subquery in {clause} of an analytic query")
-        found = Compiler(Scope({}), layout).value(expr)((), frame)
-        if found is None:
-            return None
-        if int(found) < 0:  # type: ignore[call-overload]  # the binder casts it to bigint
-            raise errors.error("2201W" if clause == "LIMIT" else "2201X", f"{clause} must not be negative")
-        return int(found)  # type: ignore[call-overload, no-any-return]  # likewise
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
 
-    written = write_query(plan.query, context.parameters, context.functions, count)
-    table = _run(written, _inputs(written, context, layout, frame))
-    columns = tuple(zip(plan.names, plan.types, strict=True))
-    return Result(columns, None, table.num_rows, table)
+    def run(self, plan: QueryPlan, context: ExecutionContext) -> Result:
+        """The whole result of a query. Errors: those of the functions in it, 53100, 53200, and what its scans raise."""
+        layout = FrameLayout(len(context.parameters))
+        frame = layout.frame(context.parameters, context.functions, context)
+        written = write_query(
+            plan.query, context.parameters, context.functions, lambda expr, clause: _count(expr, clause, layout, frame)
+        )
+        found: dict[str, _Input] = {}
+        for name, (scan, ordinals, conditions) in written.scans.tables.items():
+            ranges = _ranges(scan, conditions, layout, frame)
+            found[name] = _table_input(scan, ordinals, ranges, context, self._layouts)
+        for name, system in written.scans.systems.items():
+            found[name] = _system_input(system, context)
+        table = _run(written, found)
+        columns = tuple(zip(plan.names, plan.types, strict=True))
+        return Result(columns, None, table.num_rows, table)
+
+
+def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | None:
+    """The value of LIMIT or OFFSET; None is none."""
+    if any(isinstance(found, _SUBQUERIES) for found in walk(expr)):
+        raise errors.unsupported(f"a subquery in {clause} of an analytic query")
+    value = Compiler(Scope({}), layout).value(expr)((), frame)
+    if value is None:
+        return None
+    count = int(value)  # type: ignore[call-overload]  # the binder casts it to bigint
+    if count < 0:
+        raise errors.error("2201W" if clause == "LIMIT" else "2201X", f"{clause} must not be negative")
+    return int(count)
 
 
 class _Input:
@@ -174,18 +191,8 @@ def _stored(table: pa.Table) -> pa.Table:
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _inputs(written: Written, context: ExecutionContext, layout: FrameLayout, frame: list[object]) -> dict[str, _Input]:
-    found: dict[str, _Input] = {}
-    for name, (scan, ordinals, conditions) in written.scans.tables.items():
-        ranges = _ranges(scan, conditions, layout, frame)
-        found[name] = _table_input(scan, ordinals, ranges, context)
-    for name, system in written.scans.systems.items():
-        found[name] = _system_input(system, context)
-    return found
-
-
 def _ranges(
-    scan: tree.TableScan, conditions: Sequence[Expr], layout: FrameLayout, frame: list[object]
+    scan: tree.TableScan, conditions: Sequence[Expr], layout: FrameLayout, frame: Frame
 ) -> list[tuple[bytes, bytes]]:
     """The ranges of the primary key that the conditions leave."""
     restricted = restrictions(scan.relation, conditions, _is_constant)
@@ -204,11 +211,15 @@ def _is_constant(expr: Expr) -> bool:
 
 
 def _table_input(
-    scan: tree.TableScan, ordinals: Sequence[int], ranges: Sequence[tuple[bytes, bytes]], context: ExecutionContext
+    scan: tree.TableScan,
+    ordinals: Sequence[int],
+    ranges: Sequence[tuple[bytes, bytes]],
+    context: ExecutionContext,
+    layouts: Layouts,
 ) -> _Input:
     # DuckDB has no relation without columns: count(*) reads the first column of the key.
     wanted = list(ordinals) or [_key_ordinal(scan)]
-    reader = TableReader(scan.table, wanted, context.view.layouts)
+    reader = TableReader(scan.table, wanted, layouts)
     types = [scan.table.columns[ordinal].type for ordinal in wanted]
     schema = _schema(types)
     uuids = any(type_.kind is Kind.UUID for type_ in types)

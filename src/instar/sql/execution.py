@@ -51,9 +51,9 @@ class ExecutionContext:
 
 class Result:
     """What a statement gives: rows of internal values, from the executor as such and from the analytic engine as an
-    Arrow table; `rows` and `arrow()` give either as what is asked for.
+    Arrow table; `values()` and `arrow()` give either as what is asked for.
 
-    `rowcount` is the number of rows given or changed; `rows` is None for a statement that gives none.
+    `rowcount` is the number of rows given or changed. A statement that gives no rows has no columns.
     """
 
     __slots__ = ("_rows", "_table", "columns", "rowcount")
@@ -70,14 +70,13 @@ class Result:
         self._rows = rows
         self._table = table
 
-    @property
-    def rows(self) -> list[Row] | None:
-        """Tuples of internal values."""
+    def values(self) -> list[Row]:
+        """The rows as tuples of internal values."""
         if self._rows is None and self._table is not None:
             typed = zip(self._table.columns, self.columns, strict=True)
             columns = [internal_values(column, type_) for column, (_, type_) in typed]
             self._rows = list(zip(*columns, strict=True)) if columns else [()] * self.rowcount
-        return self._rows
+        return self._rows or []
 
     def arrow(self) -> pa.Table:
         """An Arrow table in the types of `tables.layout.arrow_type`; a statement that gives no rows has no columns."""

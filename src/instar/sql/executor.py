@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from instar import errors
 from instar.catalog.layouts import Layouts
 from instar.sql.execution import BudgetSpent, ExecutionContext, Result, Row
 from instar.sql.expressions import FrameLayout
@@ -45,10 +44,7 @@ class QueryProgram:
 
     def rows(self, context: ExecutionContext) -> list[Row]:
         """The rows, for INSERT ... SELECT."""
-        rows = self.run(context).rows
-        if rows is None:
-            raise errors.error(errors.INTERNAL_ERROR, "a query gave no rows")
-        return rows
+        return self.run(context).values()
 
 
 def compile_rows(
