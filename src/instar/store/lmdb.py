@@ -239,10 +239,11 @@ class _Environment:
 
     def begin_read(self) -> LmdbReader:
         """A read transaction, whatever went wrong with the first attempt."""
+        begin = self.begin
         try:
-            return LmdbReader(self.begin())
+            return LmdbReader(begin())
         except lmdb.Error as caught:
-            self._recover(caught)
+            self._recover(caught, begin)
         try:
             return LmdbReader(self.begin())
         except lmdb.Error as caught:
@@ -250,27 +251,30 @@ class _Environment:
 
     def begin_section(self) -> LmdbSection:
         """Wait for the writer mutex and enter."""
+        begin = self.begin
         try:
-            return LmdbSection(self.begin(write=True))
+            return LmdbSection(begin(write=True))
         except lmdb.Error as caught:
-            self._recover(caught)
+            self._recover(caught, begin)
         return LmdbSection(self.begin(write=True))
 
-    def _recover(self, caught: lmdb.Error) -> None:
-        """Make a second attempt worth while, or raise."""
+    def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
+        """Make a second attempt worth while after `failed`, or raise."""
         match caught:
             case lmdb.ReadersFullError():
                 self._environment.reader_check()  # slots of killed processes
             case lmdb.PanicError() | lmdb.MapResizedError():
-                self._reopen()
+                self._reopen(failed)
             case _:
                 raise _translate(caught) from caught
 
-    def _reopen(self) -> None:
+    def _reopen(self, failed: Callable[..., Any]) -> None:
         """Open the environment anew: LMDB refuses one for good once it failed to write its meta page (the store itself
         is sound), or when another process, with a larger map, has made the file outgrow this one's.
         """
         with self._opening:
+            if self.begin is not failed:
+                return  # another thread was here first
             self._close_environment()
             self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
             self.begin = self._environment.begin
@@ -295,9 +299,11 @@ class _Environment:
             # file: so it is never closed here.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._environment))
             self._environment = None
-            presence = self.__dict__.pop("presence")
-            presence.abandon()
-            del self.queue, self.begin
+            presence = self.__dict__.pop("presence", None)
+            if presence is not None:  # else another thread was opening at the moment of the fork
+                presence.abandon()
+            self.__dict__.pop("queue", None)
+            self.__dict__.pop("begin", None)
 
 
 def _open_environment(path: str, synchronous: str, map_size: int) -> Any:

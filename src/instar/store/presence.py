@@ -69,7 +69,7 @@ class Presence:
         self._base = _WORDS
         self._words[_HIGH_WATER] = 1
         self._lock = threading.Lock()
-        self._tokens = counter()
+        self._tokens = counter(os.getpid() << 32)  # a forked child is handed its parent's tokens
         self._snapshots: dict[int, tuple[int, int]] = {}
         self._fill_slot()
 
