@@ -21,7 +21,7 @@ import pytest
 
 from instar.errors import Error, InterfaceError
 from instar.store import open_store
-from instar.store.engine import Commit, RowWrite, Section, StaleRow, Store, TableWrites
+from instar.store.engine import Commit, Reader, RowWrite, Section, StaleRow, Store, TableWrites
 from instar.store.presence import SharedPresence
 from store.building import ALL_ROWS, body_of, change, contents, dead_entries, raw, row_key
 
@@ -186,7 +186,7 @@ def test_a_smaller_map_where_the_system_refuses_a_large_one(path: Path) -> None:
 
 def test_more_readers_than_there_are_slots(path: Path) -> None:
     store = open_store(path, synchronous="off")
-    readers = []
+    readers: list[Reader] = []
     with pytest.raises(Error) as caught:
         readers.extend(store.read() for _ in range(5000))
     assert caught.value.sqlstate == "53300"
