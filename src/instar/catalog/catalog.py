@@ -24,9 +24,14 @@ PUBLIC_SCHEMA = "public"
 class SystemView(Protocol):
     """A view whose rows are made by system_tables.py: `instar.*`, information_schema, pg_catalog."""
 
-    schema: str
-    name: str
-    columns: tuple[tuple[str, Type], ...]
+    @property
+    def schema(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def columns(self) -> tuple[tuple[str, Type], ...]: ...
 
 
 class CatalogSnapshot:

@@ -86,12 +86,13 @@ class Sequences:
         after = value + sequence.increment if called else value
         with self._lock:
             self._blocks.pop(sequence.id, None)
-            self._write(sequence, lambda _: self._state(sequence, after))
+            self._write(sequence.id, lambda _: self._state(sequence, after), start=sequence.start)
 
-    def forget(self, sequence: int) -> None:
-        """Drop the reserved block: the sequence was restarted or altered."""
+    def restart(self, sequence: int, value: int) -> None:
+        """The next value is `value`, whatever its bounds say (they were checked where it was asked for)."""
         with self._lock:
             self._blocks.pop(sequence, None)
+            self._write(sequence, lambda _: SequenceState(value))
 
     def close(self) -> None:
         """Give unused values back where nobody has reserved since."""
@@ -128,7 +129,7 @@ class Sequences:
             block.next, block.left = state.next, count
             return self._state(sequence, state.next + count * sequence.increment)
 
-        self._write(sequence, advance, block)
+        self._write(sequence.id, advance, block, start=sequence.start)
         block.increment = sequence.increment
         block.size = min(wanted * 2, LARGEST_BLOCK)
 
@@ -138,14 +139,19 @@ class Sequences:
         return SequenceState(next_value, exhausted)
 
     def _write(
-        self, sequence: Sequence, change: Callable[[SequenceState], SequenceState], block: _Block | None = None
+        self,
+        sequence: int,
+        change: Callable[[SequenceState], SequenceState],
+        block: _Block | None = None,
+        *,
+        start: int = 1,
     ) -> None:
-        key = sequence_key(sequence.id)
+        key = sequence_key(sequence)
         while True:
             with self._store.read() as reader:
                 stored = reader.get(key)
                 version = reader.catalog_version
-            state = SequenceState(sequence.start) if stored is None else _DECODER.decode(stored)
+            state = SequenceState(start) if stored is None else _DECODER.decode(stored)
             record = _ENCODER.encode(change(state))
             request = Commit(
                 catalog_version=version,

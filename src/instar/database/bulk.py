@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -39,7 +39,7 @@ def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchRea
     through the buffer: one statement of the open transaction, bounded by max_transaction_rows (54000).
     """
     reader = data.to_reader() if isinstance(data, pa.Table) else data
-    batches = (batch for batch in _sized(reader) if batch.num_rows)
+    batches: Iterator[pa.RecordBatch] = (batch for batch in _sized(reader) if batch.num_rows)
     if session.transaction is None and session.autocommit:
         with session.database.store.read() as store_reader:
             catalog = session.database.catalog.at(store_reader)
@@ -120,9 +120,9 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.Recor
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _filled(session: Session, column: Column, rows: int) -> pa.Array:
+def _filled(session: Session, column: Column, rows: int) -> Any:
     """A column that the data does not have: values of its sequence, its constant default, or NULL."""
-    target = arrow_type(column.type)
+    target: Any = arrow_type(column.type)  # the stubs are generic in types known at run time only
     if column.sequence is not None:
         return pa.array([session.next_value(column.sequence) for _ in range(rows)], target)
     if column.missing is None or column.default is None:

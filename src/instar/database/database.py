@@ -14,6 +14,13 @@ from instar.catalog.sequences import Sequences
 from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.clock import Clock, SystemClock
 from instar.database.session import Session
+from instar.schemachange.executor import Executor
+from instar.schemachange.jobs import Jobs
+from instar.schemachange.launching import WorkerLauncher
+from instar.schemachange.reorganize import InProcess
+from instar.sql.execution import ExecutionContext
+from instar.sql.execution import Result as Executed
+from instar.sql.plan import QueryPlan
 from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
@@ -31,6 +38,7 @@ class Database:
     def __init__(self, store: Store, path: str, clock: Clock) -> None:
         self.store = store
         self.path = path
+        self.name = os.path.basename(path)
         self.clock = clock
         self.catalog = Catalog(SYSTEM_VIEWS)
         self.layouts = Layouts(store)
@@ -38,6 +46,8 @@ class Database:
         self.sequences = Sequences(store)
         self.plans = PlanCache()
         self.writers = Writers(self.layouts)
+        self._jobs = Jobs(store, clock)
+        self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
         self._users = 1
         self._process = os.getpid()
         _bootstrap(store)
@@ -66,6 +76,34 @@ class Database:
     def session(self, *, autocommit: bool = True) -> Session:
         """A new session."""
         return Session(self, autocommit=autocommit)
+
+    @staticmethod
+    def analytic(plan: QueryPlan, context: ExecutionContext) -> Executed:
+        """Run a query in the analytic engine, which is loaded when it is first needed."""
+        from instar.sql.analytic import run_analytic
+
+        return run_analytic(plan, context)
+
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs of the store."""
+        return self._jobs
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether no other process can open the database, so that there can be no worker."""
+        return self.path == MEMORY
+
+    def run_job(self, job: int) -> None:
+        """Take a job as far as it goes, in this process."""
+        executor = Executor(
+            self.store, self.catalog, self.ids, self.clock, b"session %d" % os.getpid(), lambda _: InProcess()
+        )
+        executor.run(job)
+
+    def ensure_worker(self) -> None:
+        """Start the background process, unless one is there."""
+        self._launcher.ensure()
 
     def release(self) -> None:
         """Give one use of the database back; the last one closes the store."""

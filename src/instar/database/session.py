@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.commit import Committer, SessionTransaction, require_crossing
@@ -17,9 +18,12 @@ from instar.database.result import Result
 from instar.database.schema import SchemaChanges
 from instar.database.settings import Settings
 from instar.sql import statements as ast
+from instar.sql.ddl import is_schema_change
+from instar.sql.functions import Context
 from instar.sql.parser import parse_one
 from instar.tables.upgrade import image_upgrader, upgraded_change
 from instar.transactions.commit import Conflict, commit
+from instar.types import BIGINT
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
 
 if TYPE_CHECKING:
@@ -68,8 +72,7 @@ class Session:
             if rows is not None:
                 return rows
         self._cancelled.clear()
-        prepared = self._queries.cached(text)
-        if prepared is not None:
+        if self._queries.knows(text):
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters))
         statement = parse_one(text)
         return self.run(statement, text, parameters)
@@ -80,7 +83,7 @@ class Session:
         statement = parse_one(text)
         if not isinstance(statement, ast.Dml):
             raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only")
-        sets = list(parameter_sets)
+        sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
         return self._in_transaction(lambda: self._queries.execute_many(text, statement, sets))
 
     def run(self, statement: ast.Statement, text: str, parameters: Sequence[object]) -> Result:
@@ -92,13 +95,13 @@ class Session:
         control = _CONTROL.get(type(statement))
         if control is not None:
             return control(self, statement)
-        if self._schema.handles(statement):
-            return self._in_transaction(lambda: self._schema.execute(statement, text), schema_change=True)
+        if is_schema_change(statement):
+            return self._in_transaction(lambda: self._schema.execute(statement, text))
         return self._in_transaction(lambda: utility.execute(self, statement, text))
 
-    def explain_query(self, statement: ast.Query | ast.Dml, text: str) -> list[str]:
+    def explain_query(self, statement: ast.Query | ast.Dml) -> list[str]:
         """The lines of a query's plan."""
-        return self._queries.explain(statement, text)
+        return self._queries.explain(statement)
 
     def explain_schema(self, statement: ast.Statement, text: str) -> Result:
         """The stages of a schema change."""
@@ -182,6 +185,7 @@ class Session:
 
     def _end(self) -> None:
         self.transaction = None
+        self._schema.forget()
         self._saved_settings = None
         if self._lasting is not None:
             self.database.store.release_snapshot(self._lasting)
@@ -190,14 +194,14 @@ class Session:
     def _commit(self, open_: SessionTransaction) -> None:
         """Commit and end the transaction, whatever comes of it; then wait for the jobs that it began."""
         try:
-            jobs = self._schema.begin_jobs(open_)
+            jobs = self._schema.begin_jobs()
             if open_.has_written:
-                commit(self.database.store, Committer(self.database, open_, jobs).derive)
+                commit(self.database.store, Committer(self.database, open_).derive)
         finally:
             self._end()
         self._schema.finish_jobs(jobs)
 
-    def _in_transaction(self, work: Callable[[], Result], *, schema_change: bool = False) -> Result:
+    def _in_transaction(self, work: Callable[[], Result]) -> Result:
         """Run one statement in the open transaction, or in one of its own, which runs again on conflicts."""
         if self.transaction is None and self.autocommit:
             return self._autocommitted(work)
@@ -207,21 +211,22 @@ class Session:
                 errors.IN_FAILED_TRANSACTION,
                 "current transaction is aborted, commands ignored until end of transaction block",
             )
-        point = open_.mark(_copy(open_.ddl))
+        point, planned = open_.mark(_copy(open_.ddl)), self._schema.mark()
         try:
-            self.begin_statement(open_, schema_change=schema_change)
+            self.begin_statement(open_)
             return work()
         except Conflict as conflict:
-            self._fail(open_, point)
+            self._fail(open_, point, planned)
             raise conflict.reported from None
         except BaseException:
-            self._fail(open_, point)
+            self._fail(open_, point, planned)
             raise
 
-    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table]) -> None:
+    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table], planned: int) -> None:
         """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
         open_.restore(point)
         open_.ddl = point.ddl
+        self._schema.restore(planned)
         if self.transaction is open_:
             open_.failed = True
 
@@ -244,12 +249,8 @@ class Session:
 
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
-    def begin_statement(self, open_: SessionTransaction, *, schema_change: bool = False) -> None:
-        """Take the statement's snapshot, and bring what is buffered to its schema (rule 14).
-
-        A schema change is planned on the newest schema, whatever the transaction's snapshot: its preconditions are on
-        the current state.
-        """
+    def begin_statement(self, open_: SessionTransaction) -> None:
+        """Take the statement's snapshot, and bring what is buffered to its schema (rule 14)."""
         store = self.database.store
         fixed = open_.isolation is Isolation.REPEATABLE_READ and open_.snapshot is not None
         if not fixed:
@@ -277,6 +278,27 @@ class Session:
         if self.transaction is None:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a transaction")
         return self.transaction
+
+    def next_value(self, sequence: int) -> int:
+        """nextval: outside MVCC, never rolled back. A row id's sequence has an id, but no descriptor."""
+        found = self.catalog().by_id(sequence)
+        if not isinstance(found, SequenceDescriptor):
+            found = SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
+        return self.database.sequences.next_value(found)
+
+    def function_context(self) -> Context:
+        """What stable functions read."""
+        return Context(now=self.open_transaction().started_us, zone=self.settings.get("timezone"))
+
+    def run_statement(self, statement: ast.Dml) -> Result:
+        """Execute DML that belongs to the running statement (CREATE TABLE AS)."""
+        return self._queries.execute(statement.text, statement, ())
+
+    def check(self, tables: tuple[str, ...] | None) -> Result:
+        """CHECK TABLE, CHECK DATABASE: a row per problem."""
+        from instar.database.checks import check
+
+        return check(self, tables)
 
     def change(self) -> CatalogChange:
         """The transaction's catalog change, begun if it has none yet."""

@@ -1,0 +1,147 @@
+"""Queries and DML of a session: from text to a prepared statement, from that to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.system_tables import SYSTEM_VIEWS, Source
+from instar.database.result import Result
+from instar.sql import statements as ast
+from instar.sql import tree
+from instar.sql.binder import bind
+from instar.sql.execution import ExecutionContext, Row
+from instar.sql.executor_dml import InsertProgram
+from instar.sql.integrity import Rules
+from instar.sql.parser import parse_one
+from instar.sql.plan_cache import Prepared, hints_of
+from instar.sql.planner import plan_statement
+from instar.sql.point import FALLBACK
+from instar.tables.view import View
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+
+_SYSTEM_VIEWS = {f"{view.schema}.{view.name}": view for view in SYSTEM_VIEWS}
+_COMMANDS = {tree.Insert: "INSERT", tree.Update: "UPDATE", tree.Delete: "DELETE"}
+
+
+class Queries:
+    """Executes queries and DML for one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._database = session.database
+        self._plans = session.database.plans
+
+    def fast(self, text: str, parameters: Sequence[object]) -> Result | None:
+        """A look-up by primary key in autocommit; None where the general way must be taken."""
+        rows = self._plans.fast(self._database.store, text, parameters)
+        if rows is FALLBACK:
+            return None
+        return Result("SELECT", self._plans.columns(text), iter(rows), len(rows))
+
+    def knows(self, text: str) -> bool:
+        """Whether the text is a query or DML that was planned before."""
+        return self._plans.columns(text) is not None
+
+    def execute(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Result:
+        """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
+        prepared = self._prepare(text, statement, parameters)
+        context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
+        executed = prepared.run(context)
+        command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
+        if command != "SELECT":
+            self._session.enlist()
+        return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
+
+    def execute_many(self, text: str, statement: ast.Dml, sets: Iterable[Sequence[object]]) -> Result:
+        """Execute DML once per parameter set; those that one plan serves are one statement of many rows."""
+        total = 0
+        prepared: Prepared | None = None
+        classes: tuple[type, ...] = ()
+        pending: list[Sequence[object]] = []
+        zone = self._session.settings.get("timezone")
+        for given in sets:
+            own = tuple(map(type, given))
+            if prepared is None or own != classes:
+                total += self._run_many(prepared, pending)
+                pending = []
+                prepared, classes = self._prepare(text, statement, given), own
+            pending.append(prepared.convert(given, zone))
+        total += self._run_many(prepared, pending)
+        command = "INSERT" if prepared is None else _COMMANDS.get(type(prepared.bound.statement), "INSERT")
+        return Result(command, rowcount=total)
+
+    def explain(self, statement: ast.Query | ast.Dml) -> list[str]:
+        """The lines of the plan."""
+        from instar.sql.explain import explain
+
+        return explain(plan_statement(bind(statement, self._session.catalog())))
+
+    def _run_many(self, prepared: Prepared | None, sets: list[Sequence[object]]) -> int:
+        if prepared is None or not sets:
+            return 0
+        if isinstance(prepared.program, InsertProgram):
+            total = prepared.program.run_many(self._context(()), sets).rowcount
+            self._session.enlist()
+            return total
+        total = 0
+        for given in sets:
+            self._session.check_cancel()
+            total += prepared.run(self._context(given)).rowcount
+            self._session.enlist()
+        return total
+
+    def _prepare(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Prepared:
+        catalog = self._session.catalog()
+        own_ddl = bool(self._session.open_transaction().ddl)
+        found = None if own_ddl else self._plans.find(text, parameters, catalog)
+        if found is None:
+            found = self._plan(statement or _parsed(text), catalog, parameters)
+            if not own_ddl:
+                self._plans.add(text, parameters, catalog, found)
+        if not found.is_query:
+            command = _COMMANDS[type(found.bound.statement)]
+            self._session.open_transaction().require_writable(command)
+        return found
+
+    def _plan(self, statement: ast.Query | ast.Dml, catalog: CatalogSnapshot, parameters: Sequence[object]) -> Prepared:
+        if statement.parameters != len(parameters):
+            raise errors.error(
+                "08P01", f"the statement takes {statement.parameters} parameters, but {len(parameters)} were given"
+            )
+        bound = bind(statement, catalog, hints_of(parameters))
+        rules = Rules(catalog, self._database.layouts)
+        return Prepared(bound, catalog, self._database.layouts, rules, self._database.analytic)
+
+    def _context(self, parameters: Sequence[object]) -> ExecutionContext:
+        session, database = self._session, self._database
+        open_ = session.open_transaction()
+        catalog = session.catalog()
+        if open_.snapshot is None:
+            raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
+        buffer = open_.buffer if open_.buffer else None
+        return ExecutionContext(
+            view=View(database.store, open_.snapshot.timestamp, buffer, database.layouts),
+            catalog=catalog,
+            buffer=open_.buffer,
+            parameters=parameters,
+            functions=session.function_context(),
+            next_value=session.next_value,
+            system_rows=lambda name: _system_rows(session, catalog, name),
+            check_cancel=session.check_cancel,
+        )
+
+
+def _parsed(text: str) -> ast.Query | ast.Dml:
+    statement = parse_one(text)
+    if not isinstance(statement, ast.Query | ast.Dml):
+        raise errors.error(errors.INTERNAL_ERROR, "a planned text is neither a query nor DML")
+    return statement
+
+
+def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Iterable[Row]:
+    return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))

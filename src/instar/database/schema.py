@@ -1,0 +1,136 @@
+"""Schema changes of a session: planned within its transaction, committed with it, and finished by jobs after it.
+
+The first stage of a change is part of the transaction that made it: it takes effect, or leaves nothing, together with
+the transaction's rows. What needs a job gets its record in the same commit; COMMIT then runs the job here if the table
+is small, or waits for the worker (mode `wait`), or leaves it to the worker (mode `async`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from instar import errors
+from instar.catalog.changes import CatalogChange
+from instar.database.facts import StoreFacts
+from instar.database.result import Result
+from instar.database.utility import rows_of
+from instar.schemachange import explain
+from instar.schemachange.executor import apply
+from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
+from instar.schemachange.planner import plan
+from instar.schemachange.reorganize import SMALL_ROWS
+from instar.schemachange.stages import Plan
+from instar.schemachange.wanted import Wanted
+from instar.sql import ddl
+from instar.sql import statements as ast
+from instar.types import TEXT
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+
+_POLL_SECONDS = 0.01
+_POLL_AT_MOST = 0.2
+
+
+class SchemaChanges:
+    """The schema changes of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._planned: list[Plan] = []  # of the open transaction, those that need jobs
+
+    def execute(self, statement: ast.Ddl, text: str) -> Result:
+        """Plan the change on what the session sees, and put its first stage into the transaction."""
+        session = self._session
+        translation = self._translate(statement)
+        session.open_transaction().require_writable(translation.tag)
+        if translation.wanted:
+            self._apply(self._plan(translation.wanted, text))
+        if translation.populate is not None:
+            return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
+        return Result(translation.tag)
+
+    def explain(self, statement: ast.Statement, text: str) -> Result:
+        """EXPLAIN (DDL): the stages, without doing anything."""
+        if not ddl.is_schema_change(statement):
+            raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
+        wanted = self._translate(statement).wanted
+        rows = explain.explain(self._plan(wanted, text), self._session.catalog()) if wanted else []
+        columns = tuple((name, TEXT) for name in explain.COLUMNS)
+        return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
+
+    def begin_jobs(self) -> list[Job]:
+        """The jobs of the transaction that is about to commit; their records are written by its commit."""
+        planned, self._planned = self._planned, []
+        if not planned:
+            return []
+        database = self._session.database
+        now = database.clock.wall_ns() // 1000
+        jobs = [new_job(database.ids.next_job(), made, now) for made in planned]
+        change = self._session.change()
+        for job in jobs:
+            change.write(job_key(job.id), encode_job(job))
+        return jobs
+
+    def forget(self) -> None:
+        """The transaction was rolled back."""
+        self._planned = []
+
+    def mark(self) -> int:
+        """For savepoints: how many changes have been planned."""
+        return len(self._planned)
+
+    def restore(self, mark: int) -> None:
+        """Forget the changes planned since `mark`."""
+        del self._planned[mark:]
+
+    def finish_jobs(self, jobs: list[Job]) -> None:
+        """Run small jobs here, wait for the others unless the mode is async. Raises what a job failed with."""
+        waits = self._session.settings.get("schema_change_mode") == "wait"
+        for job in jobs:
+            if job.rows_total <= SMALL_ROWS or self._session.database.in_memory:
+                self._session.database.run_job(job.id)
+            else:
+                self._session.database.ensure_worker()
+            if waits:
+                self._wait(job.id)
+            else:
+                self._session.notice(f"NOTICE: job {job.id} goes on in the background")
+
+    def _wait(self, job_id: int) -> None:
+        """Wait until the job has ended; 57014 leaves it running. Its failure is raised as the statement's own."""
+        pause = _POLL_SECONDS
+        database = self._session.database
+        while True:
+            job = database.jobs.get(job_id)
+            if job.is_finished:
+                break
+            if job.state is JobState.PAUSED:
+                self._session.notice(f"NOTICE: job {job_id} was paused; RESUME JOB {job_id} lets it go on")
+                return
+            self._session.check_cancel()
+            database.ensure_worker()
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_AT_MOST)
+        if job.state is not JobState.SUCCEEDED:
+            if job.problem is None:
+                raise errors.error(errors.SCHEMA_CHANGE_FAILED, f"job {job_id} failed and was reverted")
+            raise job.problem.error()
+
+    def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange) -> Plan:
+        return plan(change.view, change, StoreFacts(self._session), wanted, " ".join(text.split()).rstrip("; "))
+
+    def _apply(self, made: Plan) -> None:
+        session = self._session
+        change = session.change()
+        apply(made.first, change)
+        for table in made.first.emptied:
+            # What was written to it in this very transaction goes with it.
+            session.open_transaction().buffer.drop_table(table)
+        for sequence, value in made.first.restarts:
+            session.database.sequences.restart(sequence, value)
+        for notice in made.notices:
+            session.notice(f"NOTICE: {notice}")
+        if made.needs_job:
+            self._planned.append(made)
