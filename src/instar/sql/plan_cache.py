@@ -18,7 +18,7 @@ from instar.catalog.layouts import Layouts
 from instar.sql import tree
 from instar.sql.execution import ExecutionContext, Result
 from instar.sql.executor import QueryProgram, RunAnalytic
-from instar.sql.executor_dml import Columns, InsertProgram, ModifyProgram
+from instar.sql.executor_dml import InsertProgram, ModifyProgram
 from instar.sql.integrity import Rules
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
@@ -140,10 +140,9 @@ def _entangled(table: Table, catalog: CatalogSnapshot) -> Iterator[Table]:
 class _Entry:
     """The plans of one text, by the classes of the parameters that they were made for."""
 
-    __slots__ = ("columns", "fast", "plans", "used")
+    __slots__ = ("fast", "plans", "used")
 
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
+    def __init__(self) -> None:
         self.fast: Callable[[Store, Sequence[object]], Any] | None = None
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
         self.used = True
@@ -180,11 +179,6 @@ class PlanCache:
         entry = self._entries.get(text)
         return entry.plans[0][1].columns if entry is not None and entry.plans else None
 
-    def columns(self, text: str) -> Columns | None:
-        """Names and types of what the text gives, as its latest plan has them; None for a text that is not kept."""
-        entry = self._entries.get(text)
-        return entry.columns if entry is not None else None
-
     def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
         """The plan for parameters of these classes, if there is one and it holds for the snapshot.
 
@@ -214,8 +208,7 @@ class PlanCache:
             entry = self._entries.get(text)
             if entry is None:
                 self._make_room()
-                entry = self._entries[text] = _Entry(prepared.columns)
-            entry.columns = prepared.columns
+                entry = self._entries[text] = _Entry()
             entry.plans = [(classes, prepared), *entry.plans[: _MAX_FORMS - 1]]
         if prepared.lookup is not None:
             prepared.lookup.revalidate(catalog.version)
