@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.harness import Figure, Options, show
 
-NAMES = ("lookup", "update", "bulk_insert", "scan", "ddl", "versions", "curve", "gate", "stalls")
+NAMES = ("lookup", "update", "bulk_insert", "scan", "ddl", "versions", "curve", "gating", "stalls")
 
 
 def main() -> int:
