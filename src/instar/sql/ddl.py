@@ -6,7 +6,8 @@ What the statement then means for descriptors, and in which stages, is the schem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeGuard
+from dataclasses import dataclass
+from typing import TypeGuard
 
 from sqlglot import exp
 
@@ -25,14 +26,16 @@ from instar.types import TEXT, Kind, Type
 from instar.values import to_text
 
 
-class Client(Protocol):
-    """What a translation asks of the session."""
+@dataclass(frozen=True)
+class Translation:
+    """What a statement wants; `tag` is its command tag. Nothing is wanted where IF [NOT] EXISTS says so.
 
-    def notice(self, text: str) -> None: ...
+    `populate` is to be executed once the table is there (CREATE TABLE AS).
+    """
 
-    def function_context(self) -> Context:
-        """What stable functions read: the default of a new column is evaluated once, now."""
-        ...
+    tag: str
+    wanted: tuple[want.Wanted, ...]
+    populate: ast.Dml | None = None
 
 
 def is_schema_change(statement: ast.Statement) -> TypeGuard[ast.Ddl]:
@@ -47,15 +50,19 @@ def command(statement: ast.Ddl) -> str:
     return "ALTER TABLE" if isinstance(statement, ast.AlterTable) else _STATEMENTS[type(statement)][0]
 
 
-def wanted(statement: ast.Ddl, catalog: CatalogSnapshot, client: Client) -> tuple[want.Wanted, ...]:
-    """The wanted changes of a statement, on the catalog that the session sees; none if IF [NOT] EXISTS says so.
+def translate(
+    statement: ast.Ddl, catalog: CatalogSnapshot, functions: Context, notice: Callable[[str], None]
+) -> Translation:
+    """The wanted changes of a DDL statement, on the catalog that the session sees.
 
-    Of CREATE TABLE AS they are the table alone; its rows come by `insert_of_query`.
+    `functions` is what stable functions read: the default of a new column is evaluated once, now.
     """
-    return _Translator(catalog, client).translate(statement)
+    wanted = _Translator(catalog, functions, notice).translate(statement)
+    populate = _insert_of(statement) if isinstance(statement, ast.CreateTable) and wanted else None
+    return Translation(command(statement), wanted, populate)
 
 
-def insert_of_query(statement: ast.CreateTable) -> ast.Dml | None:
+def _insert_of(statement: ast.CreateTable) -> ast.Dml | None:
     """The INSERT that fills the table of a CREATE TABLE AS; None WITH NO DATA."""
     query = statement.as_query
     if query is None or not statement.with_data:
@@ -65,9 +72,10 @@ def insert_of_query(statement: ast.CreateTable) -> ast.Dml | None:
 
 
 class _Translator:
-    def __init__(self, catalog: CatalogSnapshot, client: Client) -> None:
+    def __init__(self, catalog: CatalogSnapshot, functions: Context, notice: Callable[[str], None]) -> None:
         self._catalog = catalog
-        self._client = client
+        self._functions = functions
+        self._notice = notice
 
     def translate(self, statement: ast.Ddl) -> tuple[want.Wanted, ...]:
         if isinstance(statement, ast.CreateTable):
@@ -75,9 +83,6 @@ class _Translator:
         if isinstance(statement, ast.AlterTable):
             return tuple(self._alter_table(statement))
         return tuple(_STATEMENTS[type(statement)][1](self, statement))
-
-    def _notice(self, text: str) -> None:
-        self._client.notice(f"NOTICE: {text}")
 
     # --- names -------------------------------------------------------------------------------------------------------
 
@@ -131,7 +136,7 @@ class _Translator:
         else:
             layout = FrameLayout(0)
             function = Compiler(Scope({}), layout).value(expr)
-            value = function((), layout.frame((), self._client.function_context(), None))
+            value = function((), layout.frame((), self._functions, None))
         return None if value is None else to_text(type_, value)
 
     def _check(self, check: ast.Check) -> want.Check:
