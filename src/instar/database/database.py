@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from instar.catalog import system
 from instar.catalog.catalog import Catalog
@@ -25,6 +25,9 @@ from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
 from instar.tables.writers import Writers
+
+if TYPE_CHECKING:
+    from instar.sql.analytic import Analytic
 
 MEMORY = ":memory:"
 
@@ -48,6 +51,7 @@ class Database:
         self.writers = Writers(self.layouts)
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
+        self._analytic: Analytic | None = None
         self._users = 1
         self._process = os.getpid()
         _bootstrap(store)
@@ -77,12 +81,13 @@ class Database:
         """A new session."""
         return Session(self, autocommit=autocommit)
 
-    @staticmethod
-    def analytic(plan: QueryPlan, context: ExecutionContext) -> Executed:
+    def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""
-        from instar.sql.analytic import run_analytic
+        if self._analytic is None:
+            from instar.sql.analytic import Analytic
 
-        return run_analytic(plan, context)
+            self._analytic = Analytic(self.layouts)
+        return self._analytic.run(plan, context)
 
     @property
     def jobs(self) -> Jobs:

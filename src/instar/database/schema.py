@@ -43,20 +43,25 @@ class SchemaChanges:
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
         session = self._session
-        translation = self._translate(statement)
-        session.open_transaction().require_writable(translation.tag)
-        if translation.wanted:
-            self._apply(self._plan(translation.wanted, text))
-        if translation.populate is not None:
-            return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
-        return Result(translation.tag)
+        tag = ddl.command(statement)
+        session.open_transaction().require_writable(tag)
+        change = session.change()
+        wanted = ddl.wanted(statement, change.view, session)
+        if not wanted:
+            return Result(tag)
+        self._apply(self._plan(wanted, text, change), change)
+        populate = ddl.insert_of_query(statement) if isinstance(statement, ast.CreateTable) else None
+        if populate is None:
+            return Result(tag)
+        return Result(tag, rowcount=session.run_statement(populate).rowcount)
 
     def explain(self, statement: ast.Statement, text: str) -> Result:
-        """EXPLAIN (DDL): the stages, without doing anything."""
+        """EXPLAIN (DDL): the stages, without doing anything: planned on a change that is thrown away."""
         if not ddl.is_schema_change(statement):
             raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
-        wanted = self._translate(statement).wanted
-        rows = explain.explain(self._plan(wanted, text), self._session.catalog()) if wanted else []
+        change = self._session.change().copy()
+        wanted = ddl.wanted(statement, change.view, self._session)
+        rows = explain.explain(self._plan(wanted, text, change), change.view) if wanted else []
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
 
@@ -74,7 +79,7 @@ class SchemaChanges:
         return jobs
 
     def forget(self) -> None:
-        """The transaction was rolled back."""
+        """The transaction has ended."""
         self._planned = []
 
     def mark(self) -> int:
@@ -87,16 +92,17 @@ class SchemaChanges:
 
     def finish_jobs(self, jobs: list[Job]) -> None:
         """Run small jobs here, wait for the others unless the mode is async. Raises what a job failed with."""
+        database = self._session.database
         waits = self._session.settings.get("schema_change_mode") == "wait"
         for job in jobs:
-            if job.rows_total <= SMALL_ROWS or self._session.database.in_memory:
-                self._session.database.run_job(job.id)
+            if job.rows_total <= SMALL_ROWS or database.in_memory:
+                database.run_job(job.id)
             else:
-                self._session.database.ensure_worker()
+                database.ensure_worker()
             if waits:
                 self._wait(job.id)
             else:
-                self._session.notice(f"NOTICE: job {job.id} goes on in the background")
+                self._session.notice(f"job {job.id} goes on in the background")
 
     def _wait(self, job_id: int) -> None:
         """Wait until the job has ended; 57014 leaves it running. Its failure is raised as the statement's own."""
@@ -107,7 +113,7 @@ class SchemaChanges:
             if job.is_finished:
                 break
             if job.state is JobState.PAUSED:
-                self._session.notice(f"NOTICE: job {job_id} was paused; RESUME JOB {job_id} lets it go on")
+                self._session.notice(f"job {job_id} was paused; RESUME JOB {job_id} lets it go on")
                 return
             self._session.check_cancel()
             database.ensure_worker()
@@ -121,9 +127,8 @@ class SchemaChanges:
     def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange) -> Plan:
         return plan(change.view, change, StoreFacts(self._session), wanted, " ".join(text.split()).rstrip("; "))
 
-    def _apply(self, made: Plan) -> None:
+    def _apply(self, made: Plan, change: CatalogChange) -> None:
         session = self._session
-        change = session.change()
         apply(made.first, change)
         for table in made.first.emptied:
             # What was written to it in this very transaction goes with it.
@@ -131,6 +136,6 @@ class SchemaChanges:
         for sequence, value in made.first.restarts:
             session.database.sequences.restart(sequence, value)
         for notice in made.notices:
-            session.notice(f"NOTICE: {notice}")
+            session.notice(notice)
         if made.needs_job:
             self._planned.append(made)

@@ -117,9 +117,9 @@ class Session:
         """SET name = value."""
         self.settings.set(name, value)
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, severity: str = "NOTICE") -> None:
         """Tell the client something."""
-        self.notices.append(text)
+        self.notices.append(f"{severity}:  {text}")
 
     def cancel(self) -> None:
         """Make the running statement fail with 57014 at its next check; called from another thread."""
@@ -140,7 +140,7 @@ class Session:
     def begin(self, modes: ast.TransactionModes) -> Result:
         """BEGIN: a warning where a transaction is open, as in PostgreSQL."""
         if self.transaction is not None and self.transaction.explicit:
-            self.notice("WARNING: there is already a transaction in progress")
+            self.notice("there is already a transaction in progress", "WARNING")
             return Result("BEGIN")
         self._open(explicit=True, modes=modes)
         return Result("BEGIN")
@@ -382,7 +382,7 @@ def _require_block(session: Session, what: str) -> SessionTransaction:
 
 def _commit(session: Session, statement: ast.Commit) -> Result:
     if session.transaction is None and session.autocommit:
-        session.notice("WARNING: there is no transaction in progress")
+        session.notice("there is no transaction in progress", "WARNING")
     chained = session.transaction if statement.chain else None
     result = session.commit()
     return _chain(session, chained, result)
@@ -390,7 +390,7 @@ def _commit(session: Session, statement: ast.Commit) -> Result:
 
 def _rollback(session: Session, statement: ast.Rollback) -> Result:
     if session.transaction is None and session.autocommit:
-        session.notice("WARNING: there is no transaction in progress")
+        session.notice("there is no transaction in progress", "WARNING")
     chained = session.transaction if statement.chain else None
     return _chain(session, chained, session.rollback())
 
@@ -413,7 +413,7 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
     open_ = session.transaction
     if open_ is None:
         if session.autocommit:
-            session.notice("WARNING: SET TRANSACTION can only be used in transaction blocks")
+            session.notice("SET TRANSACTION can only be used in transaction blocks", "WARNING")
             return Result("SET")
         open_ = session._open(explicit=False)
     if modes.isolation is not None:
