@@ -113,14 +113,14 @@ class CallBinder(ABC):
         if _is_star(call):
             raise errors.error(errors.SYNTAX_ERROR, 'syntax error at or near "*"', position=position)
         args = [self.bind(arg) for arg in call.expressions]
-        resolution = self._resolve(name, args, position)
+        resolution = self.resolve(name, args, position)
         entry = resolution.entry
         assert isinstance(entry, Function)
         if entry.returns_set:
             raise errors.unsupported(f"set-returning function {name} in {self.clause}", position=position)
         return coercion.call(entry, self.arguments(args, resolution.arguments, name, position), resolution.type)
 
-    def _resolve(self, name: str, args: Sequence[Expr], position: int | None) -> Resolution:
+    def resolve(self, name: str, args: Sequence[Expr], position: int | None) -> Resolution:
         """As `resolve_function`; the hints of parameters are tried first, since they are what the caller will pass."""
         hinted = [self.context.hint(arg) or arg.type for arg in args]
         plain = [arg.type for arg in args]
@@ -176,7 +176,7 @@ class CallBinder(ABC):
         if distinct:
             nodes = nodes[0].expressions
         bound = self._inside("an aggregate", lambda: [self.bind(node) for node in nodes])
-        resolution = self._resolve(name, bound, position)
+        resolution = self.resolve(name, bound, position)
         if not call.expressions and resolution.entry.name == "count":
             message = "count(*) must be used to call a parameterless aggregate function"
             raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
@@ -231,7 +231,7 @@ class CallBinder(ABC):
             raise errors.unsupported("ORDER BY in the arguments of a window function", position=position)
         nodes = [] if _is_star(call) else list(call.expressions)
         bound = self._inside("a window function", lambda: [self.bind(node) for node in nodes])
-        resolution = self._resolve(name, bound, position)
+        resolution = self.resolve(name, bound, position)
         args = self.arguments(bound, resolution.arguments, name, position)
         definition = combined_window(window, self.windows)
         partition = self._inside(

@@ -83,15 +83,8 @@ class Deparser:
 
     def _declare_output(self, relation: int, name: str, columns: tuple[tuple[str, Type], ...]) -> str:
         """alias(columns): named again, so that two outputs of one name can be told apart."""
-        names: list[str] = []
-        for column, _ in columns:
-            unique, number = column, 0
-            while unique in names:
-                number += 1
-                unique = f"{column}_{number}"
-            names.append(unique)
-        alias = self._declare(relation, name, tuple(names))
-        return f"{alias}({', '.join(map(quote_identifier, names))})" if names else alias
+        names = _distinct_names(columns)
+        return self._declare(relation, name, names) + _column_list(names)
 
     # --- expressions ---
 
@@ -290,7 +283,7 @@ class Deparser:
         for cte in ctes:
             self._ctes[cte.id] = self._unique(cte.name)
             how = {None: "", True: "MATERIALIZED ", False: "NOT MATERIALIZED "}[cte.materialized]
-            name = quote_identifier(self._ctes[cte.id])
+            name = quote_identifier(self._ctes[cte.id]) + _column_list(_distinct_names(_outputs(cte.query)))
             written.append(f"{name} AS {how}({self.query(cte.query)})")
         recursive = "RECURSIVE " if any(cte.recursive for cte in ctes) else ""
         return f"WITH {recursive}{', '.join(written)} "
@@ -336,6 +329,21 @@ class Deparser:
 
 def quote_function(name: str) -> str:
     return name if _PLAIN.match(name) else quote_identifier(name)
+
+
+def _distinct_names(columns: tuple[tuple[str, Type], ...]) -> tuple[str, ...]:
+    names: list[str] = []
+    for column, _ in columns:
+        unique, number = column, 0
+        while unique in names:
+            number += 1
+            unique = f"{column}_{number}"
+        names.append(unique)
+    return tuple(names)
+
+
+def _column_list(names: tuple[str, ...]) -> str:
+    return f"({', '.join(map(quote_identifier, names))})" if names else ""
 
 
 def _outputs(query: tree.Query) -> tuple[tuple[str, Type], ...]:

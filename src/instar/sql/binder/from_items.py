@@ -15,7 +15,7 @@ from instar.sql.binder import coercion
 from instar.sql.binder.context import Context, Relation
 from instar.sql.binder.expressions import ExpressionBinder
 from instar.sql.binder.scope import CteEntry, Item, Namespace, Scope, ScopeColumn
-from instar.sql.functions import Function, common_type, resolve_function
+from instar.sql.functions import Function, common_type
 from instar.sql.grammar.lexer import QUOTED, WORD, tokenize
 from instar.sql.grammar.nodes import position_of
 from instar.sql.tree import Expr, FromItem
@@ -166,8 +166,7 @@ class FromBinder(ABC):
             raise errors.unsupported(f"{node.key} in FROM", position=position)
         binder = self.binder(scope, "functions in FROM")
         args = [binder.bind(arg) for arg in node.expressions]
-        types_ = [self.context.hint(arg) or arg.type for arg in args]
-        resolution = resolve_function(node.name, types_, position=position)
+        resolution = binder.resolve(node.name, args, position)
         entry = resolution.entry
         if not isinstance(entry, Function) or not entry.returns_set:
             raise errors.unsupported(f"function {node.name} in FROM", position=position)

@@ -98,8 +98,8 @@ class QueryBinder(SelectBinder):
             query = self._recursive(body, number, name, names, scope)
         else:
             query = self.query(body, scope)
-        columns = renamed(self.columns(query), names, name, position_of(node))
-        return CteEntry(number, name, columns, query)
+            query = _with_names(query, renamed(self.columns(query), names, name, position_of(node)))
+        return CteEntry(number, name, self.columns(query), query)
 
     def _recursive(self, node: exp.SetOperation, number: int, name: str, names: list[str], scope: Scope) -> Query:
         """first UNION [ALL] second, where the second term refers to the query itself."""
@@ -278,6 +278,16 @@ def renamed(
     return tuple(
         (name, type_ if type_.kind is not Kind.UNKNOWN else types.TEXT) for name, type_ in given + columns[len(names) :]
     )
+
+
+def _with_names(query: Query, columns: tuple[tuple[str, Type], ...]) -> Query:
+    """The query with its result columns under these names."""
+    if isinstance(query, tree.Select):
+        pairs = zip(columns, query.outputs, strict=True)
+        return replace(query, outputs=tuple(Output(name, output.expr) for (name, _), output in pairs))
+    if isinstance(query, tree.SetOperation):
+        return replace(query, columns=columns)
+    return replace(query, values=replace(query.values, columns=columns))
 
 
 def check_row_lengths(node: exp.Values) -> None:

@@ -346,7 +346,9 @@ class CallGrammar(Cursor, ABC):
         self.take_words("in")
         string = self.expression(_RANGE)
         self.take_operator(")")
-        return exp.Anonymous(this="strpos", expressions=[string, substring])
+        call = exp.Anonymous(this="strpos", expressions=[string, substring])
+        call.meta["label"] = "position"  # what a result column is called
+        return call
 
     def _substring(self) -> exp.Expr:
         self.take_operator("(")

@@ -81,9 +81,9 @@ class ExpressionGrammar(CallGrammar):
         position = self.position
         word = self.advance().value
         if word == "and":
-            return exp.And(this=left, expression=self.expression(AND))
+            return place(exp.And(this=left, expression=self.expression(AND)), position)
         if word == "or":
-            return exp.Or(this=left, expression=self.expression(OR))
+            return place(exp.Or(this=left, expression=self.expression(OR)), position)
         if level == IS:
             node = self._is(left, word, position)
             if self.at_any(("is", "isnull", "notnull")):
