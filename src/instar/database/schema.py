@@ -43,24 +43,21 @@ class SchemaChanges:
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
         session = self._session
-        tag = ddl.command(statement)
-        session.open_transaction().require_writable(tag)
         change = session.change()
-        wanted = ddl.wanted(statement, change.view, session)
-        if not wanted:
-            return Result(tag)
-        self._apply(self._plan(wanted, text, change), change)
-        populate = ddl.insert_of_query(statement) if isinstance(statement, ast.CreateTable) else None
-        if populate is None:
-            return Result(tag)
-        return Result(tag, rowcount=session.run_statement(populate).rowcount)
+        translation = self._translate(statement, change)
+        session.open_transaction().require_writable(translation.tag)
+        if translation.wanted:
+            self._apply(self._plan(translation.wanted, text, change), change)
+        if translation.populate is not None:
+            return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
+        return Result(translation.tag)
 
     def explain(self, statement: ast.Statement, text: str) -> Result:
         """EXPLAIN (DDL): the stages, without doing anything: planned on a change that is thrown away."""
         if not ddl.is_schema_change(statement):
             raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
         change = self._session.change().copy()
-        wanted = ddl.wanted(statement, change.view, self._session)
+        wanted = self._translate(statement, change).wanted
         rows = explain.explain(self._plan(wanted, text, change), change.view) if wanted else []
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
@@ -123,6 +120,10 @@ class SchemaChanges:
             if job.problem is None:
                 raise errors.error(errors.SCHEMA_CHANGE_FAILED, f"job {job_id} failed and was reverted")
             raise job.problem.error()
+
+    def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:
+        session = self._session
+        return ddl.translate(statement, change.view, session.function_context(), session.notice)
 
     def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange) -> Plan:
         return plan(change.view, change, StoreFacts(self._session), wanted, " ".join(text.split()).rstrip("; "))
