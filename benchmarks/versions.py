@@ -25,7 +25,7 @@ OLDER = 1.2
 LOOKUP = "SELECT a, g, name, note FROM {name} WHERE id = ?"
 SCAN = "SELECT g, count(*), sum(a), max(note) FROM {name} GROUP BY g ORDER BY g"
 _LOOK_AT_LAYOUT = """    if value[12:16] != TAG:
-        return FALLBACK
+        return older(value)
 """
 _COUNT = 10_000
 

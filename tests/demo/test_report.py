@@ -35,9 +35,9 @@ def outcome(board, courses):
 
 
 def text_of(renderable):
-    console = Console(file=io.StringIO(), width=200)
-    console.print(renderable)
-    return console.file.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=200).print(renderable)
+    return out.getvalue()
 
 
 def test_a_row_per_change(outcome):

@@ -22,8 +22,9 @@ from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan
 from instar.sql.traversal import walk
-from instar.store.engine import ROW_HEADER, Store, rowset_prefix
-from instar.tables.rowset import TableReader
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, rowset_prefix
+from instar.tables.resolver import LAYOUT_OFFSET
+from instar.tables.rowset import Decoder, TableReader
 from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
 from instar.values import to_python
 
@@ -54,7 +55,13 @@ def fast(store, parameters):
     if value is None:
         return []
     if value[12:16] != TAG:
-        return FALLBACK
+        return older(value)
+    {result}
+
+def older(value):
+    if value[12] & TOMBSTONE:
+        return []
+    decode = decoders.get(value[12:16]) or learn(value)
     {result}
 """
 
@@ -63,20 +70,24 @@ class PointLookup:
     """`SELECT columns FROM table WHERE primary key = parameters`, in autocommit, without a buffer.
 
     `fast(store, parameters)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
-    version, a parameter that needs conversion, a row in an older layout or deleted.
+    version, a parameter that needs conversion.
     """
 
     def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
         table = access.table
         types = [table.columns[ordinal].type for ordinal in access.path.columns]
         prefix = rowset_prefix(table.rowset)
-        reader = TableReader(table, ordinals, layouts)
+        self._reader = reader = TableReader(table, ordinals, layouts)
+        self._decoders: dict[bytes, Decoder] = {}  # of layouts other than the table's newest, by a row's tag
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
             "VERSION": None,
             "TAG": ROW_HEADER.pack(0, 0, table.layout.id << 8)[12:],
             "encode": keys.compile_encoder(types, prefix=prefix),
+            "TOMBSTONE": ROW_TOMBSTONE,
             "decode": reader.decoder(table.layout.id),
+            "decoders": self._decoders,
+            "learn": self._learn,
         }
         values = [alternatives[0] for alternatives in access.path.equal]
         source = _LOOKUP.format(
@@ -92,6 +103,12 @@ class PointLookup:
     def revalidate(self, catalog_version: int) -> None:
         """The lookup holds at this catalog version."""
         self._scope["VERSION"] = catalog_version
+
+    def _learn(self, value: bytes) -> Decoder:
+        """The decoder of the layout that a stored value is in."""
+        tag = value[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
+        decode = self._decoders[tag] = self._reader.decoder(int.from_bytes(tag, "little") >> 8)
+        return decode
 
     def _key(self, values: Sequence[tree.Expr], parameters: int) -> str:
         if [getattr(value, "index", None) for value in values] == list(range(parameters)):
