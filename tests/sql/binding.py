@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from instar import types
 from instar.catalog.catalog import CatalogSnapshot
@@ -24,7 +25,7 @@ class Systemview:
     columns = (("id", types.BIGINT), ("state", types.TEXT))
 
 
-def table(number: int, name: str, columns: list[Column], primary_key: tuple[int, ...], **more: object) -> Table:
+def table(number: int, name: str, columns: list[Column], primary_key: tuple[int, ...], **more: Any) -> Table:
     return Table(
         id=number,
         name=name,
@@ -128,7 +129,7 @@ def expression(text: str, hints: tuple[Type | None, ...] = ()) -> tree.Expr:
     return select(f"SELECT {text} FROM customer c, orders o, heap h", hints).outputs[0].expr
 
 
-def show(found: object, indent: str = "") -> str:
+def show(found: Any, indent: str = "") -> str:
     """A bound tree: one line per query, FROM item or output; expressions in a line."""
     if isinstance(found, tree.BoundStatement):
         parameters = f"parameters: {', '.join(map(str, found.parameters))}\n" if found.parameters else ""
@@ -136,7 +137,7 @@ def show(found: object, indent: str = "") -> str:
     if isinstance(found, tree.QueryStatement):
         return show(found.query)
     lines = [f"{indent}{type(found).__name__}"]
-    for field in fields(found):  # type: ignore[arg-type]
+    for field in fields(found):
         value = getattr(found, field.name)
         if value is None or value is False or value == ():
             continue
@@ -159,7 +160,7 @@ def _is_block(value: object) -> bool:
     return isinstance(value, kinds)
 
 
-def brief(value: object) -> str:
+def brief(value: Any) -> str:
     """An expression in one line: columns as relation.ordinal:name, casts as ::type, implicit ones as ::~type."""
     if isinstance(value, tuple):
         return "(" + ", ".join(brief(item) for item in value) + ")"
@@ -177,7 +178,7 @@ def brief(value: object) -> str:
         return str(name or value)
     parts = [
         f"{f.name}={brief(getattr(value, f.name))}" for f in fields(value) if f.name != "type" and _given(value, f.name)
-    ]  # type: ignore[arg-type]
+    ]
     return f"{type(value).__name__}({', '.join(parts)})"
 
 

@@ -141,7 +141,6 @@ class CallBinder(ABC):
             raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist', position=position)
         if not isinstance(found, SequenceDescriptor):
             raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a sequence', position=position)
-        self.context.sequences.add(found.id)
         return tree.NextValue(found.id, types.BIGINT)
 
     # --- aggregates ---

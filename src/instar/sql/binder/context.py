@@ -31,7 +31,6 @@ class Context:
         self.hints = tuple(hints)
         self.tables: dict[int, Table] = {}
         self.views: dict[int, View] = {}
-        self.sequences: set[int] = set()
         self._parameters: list[Type | None] = [None] * parameters
         self._relations = 0
         self._ctes = 0

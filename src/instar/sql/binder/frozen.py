@@ -91,7 +91,6 @@ def bind_default_of(context: Context, column: Column) -> Expr:
         binder = QueryBinder(context, by_ids=True)
         expr = _unplaced(lambda: _default(context, binder, parse_expression(default)))
     elif column.sequence is not None:
-        context.sequences.add(column.sequence)
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
         return tree.Literal(None, column.type)

@@ -31,6 +31,8 @@ class SelectBinder(FromBinder):
         found = self._from(node, scope)
         scope.namespace = Namespace() if found is None else found[1]
         where = self.where(node, scope)
+        # ORDER BY and DISTINCT compare with the outputs, which must have their types by then.
+        keep_unknown = keep_unknown and node.args.get("distinct") is None and node.args.get("order") is None
         binder = self.binder(scope, "SELECT")
         binder.windows = _named_windows(node)
         outputs = self.outputs(node.expressions, binder, keep_unknown)
