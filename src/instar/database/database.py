@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from instar.catalog import system
-from instar.catalog.catalog import Catalog
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
 from instar.catalog.sequences import Sequences
@@ -25,11 +27,13 @@ from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
 from instar.tables.writers import Writers
+from instar.types import BIGINT
 
 if TYPE_CHECKING:
     from instar.sql.analytic import Analytic
 
 MEMORY = ":memory:"
+MAX_POINT_WRITERS = 2048
 
 
 class Database:
@@ -51,6 +55,7 @@ class Database:
         self.writers = Writers(self.layouts)
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
+        self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
         self._analytic: Analytic | None = None
         self._users = 1
         self._process = os.getpid()
@@ -80,6 +85,22 @@ class Database:
     def session(self, *, autocommit: bool = True) -> Session:
         """A new session."""
         return Session(self, autocommit=autocommit)
+
+    def next_value(self, sequence: int, catalog: CatalogSnapshot | None = None) -> int:
+        """nextval, under that catalog or the newest. A row id's sequence has an id, but no descriptor."""
+        if catalog is None:
+            with self.store.read() as reader:
+                catalog = self.catalog.at(reader)
+        found = catalog.by_id(sequence)
+        if not isinstance(found, SequenceDescriptor):
+            found = SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
+        return self.sequences.next_value(found)
+
+    def keep_point_writer(self, text: str, command: str, run: Callable[[Sequence[object]], int]) -> None:
+        """Keep the short form of an autocommit write; a few thousand of them at most."""
+        if len(self.point_writers) >= MAX_POINT_WRITERS:
+            self.point_writers.clear()
+        self.point_writers[text] = (command, run)
 
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""

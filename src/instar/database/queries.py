@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
+from instar.database.point_writes import point_writer
 from instar.database.result import Result
 from instar.sql import statements as ast
 from instar.sql import tree
@@ -43,6 +45,22 @@ class Queries:
             return None
         return Result("SELECT", self._plans.columns(text), iter(rows), len(rows))
 
+    def fast_write(self, text: str, parameters: Sequence[object]) -> Result | None:
+        """An autocommit write of one row by its key; None where the general way must be taken."""
+        found = self._database.point_writers.get(text)
+        if found is None or self._read_only:
+            return None
+        command, run = found
+        count = run(parameters)
+        if count < 0:
+            del self._database.point_writers[text]
+            return None
+        return Result(command, rowcount=count)
+
+    @property
+    def _read_only(self) -> bool:
+        return self._session.settings.get("default_transaction_read_only") == "on"
+
     def knows(self, text: str) -> bool:
         """Whether the text is a query or DML that was planned before."""
         return self._plans.columns(text) is not None
@@ -53,6 +71,8 @@ class Queries:
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
         executed = prepared.run(context)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
+        if prepared.write is not None and not self._session.in_block:
+            self._keep_writer(text, command, prepared)
         if command != "SELECT":
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
@@ -107,6 +127,16 @@ class Queries:
             command = _COMMANDS[type(found.bound.statement)]
             self._session.open_transaction().require_writable(command)
         return found
+
+    def _keep_writer(self, text: str, command: str, prepared: Prepared) -> None:
+        """Have the next execution of this text take the short way, if it has one."""
+        catalog = self._session.catalog()
+        table = catalog.by_id(prepared.write.table.id) if prepared.write is not None else None
+        if isinstance(table, Table) and prepared.holds(catalog):
+            writer = self._database.writers.get(table, catalog)
+            run = point_writer(self._database, prepared, writer, catalog.version)
+            if run is not None:
+                self._database.keep_point_writer(text, command, run)
 
     def _plan(self, statement: ast.Query | ast.Dml, catalog: CatalogSnapshot, parameters: Sequence[object]) -> Prepared:
         if statement.parameters != len(parameters):

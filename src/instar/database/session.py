@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.commit import Committer, SessionTransaction, require_crossing
@@ -23,7 +22,6 @@ from instar.sql.functions import Context
 from instar.sql.parser import parse_one
 from instar.tables.upgrade import image_upgrader, upgraded_change
 from instar.transactions.commit import Conflict, commit
-from instar.types import BIGINT
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
 
 if TYPE_CHECKING:
@@ -61,16 +59,26 @@ class Session:
         return open_ is not None and (open_.explicit or open_.has_written)
 
     @property
+    def in_block(self) -> bool:
+        """Whether the running statement is part of a transaction of several."""
+        return not self.autocommit or (self.transaction is not None and self.transaction.explicit)
+
+    @property
     def failed(self) -> bool:
         """Whether the open transaction has failed and only waits for ROLLBACK."""
         return self.transaction is not None and self.transaction.failed
 
     def execute(self, text: str, parameters: Sequence[object] = ()) -> Result:
         """Execute one statement. `parameters` are Python values for `?` or `$1`."""
-        if self.transaction is None and self.autocommit:
-            rows = self._queries.fast(text, parameters)
-            if rows is not None:
-                return rows
+        open_ = self.transaction
+        if open_ is None and self.autocommit:
+            result = self._queries.fast(text, parameters) or self._queries.fast_write(text, parameters)
+            if result is not None:
+                return result
+        elif open_ is not None and open_.is_plain:
+            result = self._queries.fast(text, parameters)
+            if result is not None:
+                return result
         self._cancelled.clear()
         if self._queries.knows(text):
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters))
@@ -280,11 +288,8 @@ class Session:
         return self.transaction
 
     def next_value(self, sequence: int) -> int:
-        """nextval: outside MVCC, never rolled back. A row id's sequence has an id, but no descriptor."""
-        found = self.catalog().by_id(sequence)
-        if not isinstance(found, SequenceDescriptor):
-            found = SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
-        return self.database.sequences.next_value(found)
+        """nextval: outside MVCC, never rolled back."""
+        return self.database.next_value(sequence, self.catalog())
 
     def function_context(self) -> Context:
         """What stable functions read."""

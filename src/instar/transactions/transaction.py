@@ -82,6 +82,16 @@ class Transaction(Generic[C, D, T]):
         """Whether there is anything to commit."""
         return bool(self.buffer) or bool(self.ddl)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a statement would see the newest committed state, and nothing else."""
+        return (
+            self.isolation is Isolation.READ_COMMITTED
+            and not self.failed
+            and self.ddl is None
+            and not self.buffer.rows
+        )
+
     def mark(self, ddl: D | None, name: str = "") -> Savepoint[D, T]:
         """Where the transaction stands now; `ddl` is a copy of the catalog change that nobody else changes."""
         return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted))

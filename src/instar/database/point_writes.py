@@ -1,0 +1,169 @@
+"""Autocommit writes of one row by its primary key: read, derive and commit without transaction, buffer or plan.
+
+What the general way does in several objects is one function here, with everything that does not change from one
+execution to the next compiled when the statement is prepared. Whatever is not plain (another catalog version, a clock
+or a session's settings in the statement) is left to the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from instar.catalog.descriptors import State
+from instar.sql import tree
+from instar.sql.functions import Context
+from instar.sql.plan_cache import Prepared
+from instar.sql.traversal import walk
+from instar.store.engine import Commit, EntryWrite, RowWrite, StaleRow, StaleSchema, TableWrites
+from instar.tables.index import IndexCodec
+from instar.tables.resolver import LAYOUT_OFFSET
+from instar.tables.writes import TableWriter
+from instar.values import converter
+
+if TYPE_CHECKING:
+    from instar.database.database import Database
+
+# How often a write is derived again, because somebody else changed the row, before the general way has a try.
+ROUNDS = 20
+
+_CONSTANT = Context(now=0)
+
+
+class _Execution:
+    """What expressions may ask of the execution: values of sequences."""
+
+    __slots__ = ("functions", "next_value")
+
+    def __init__(self, next_value: Callable[[int], int]) -> None:
+        self.next_value = next_value
+        self.functions = _CONSTANT
+
+
+def point_writer(
+    database: Database, prepared: Prepared, writer: TableWriter, version: int
+) -> Callable[[Sequence[object]], int] | None:
+    """A function from Python parameters to the number of rows changed, or -1 where the general way must be taken.
+
+    None for statements that have no such form: they read a clock, or a settings-dependent conversion.
+    """
+    write = prepared.write
+    if write is None or writer.children or writer.parents or _depends_on_context(prepared):
+        return None
+    codecs = _touched(writer, write.changed, write.operation)
+    if any(codec.index.state is not State.PUBLIC or (codec.index.unique and write.operation != "delete") for codec in codecs):
+        return None
+    return _PointWriter(database, prepared, writer, version).run
+
+
+def _depends_on_context(prepared: Prepared) -> bool:
+    """Whether the statement has anything that is not decided by its parameters, the row and sequences."""
+    return any(
+        isinstance(found, tree.Call) and (found.function.context or found.function.volatility == "stable")
+        for found in walk(prepared.bound.statement)
+    )
+
+
+def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> list[IndexCodec]:
+    """The indexes whose entries the write can change."""
+    if operation != "update":
+        return list(writer.codecs)
+    return [codec for codec in writer.codecs if changed & {part.column for part in codec.index.columns}]
+
+
+class _PointWriter:
+    def __init__(self, database: Database, prepared: Prepared, writer: TableWriter, version: int) -> None:
+        assert prepared.write is not None  # the caller's check
+        self._store = database.store
+        self._write = prepared.write
+        self._version = version
+        self._prefix = writer.prefix
+        self._table = writer.table
+        self._layout = writer.table.layout.id
+        self._encode = writer.encode
+        self._decode = writer.reader.decode
+        self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
+        self._converters = [converter(type_) for type_ in prepared.bound.parameters]
+        self._execution = _Execution(database.next_value)
+        self._is_insert = prepared.write.operation == "insert"
+
+    def run(self, parameters: Sequence[object]) -> int:
+        """Rows changed, or -1: take the general way."""
+        converters = self._converters
+        if len(parameters) != len(converters):
+            return -1
+        values = [
+            None if value is None else convert(value) for convert, value in zip(converters, parameters, strict=True)
+        ]
+        frame = self._write.frame(values, _CONSTANT, self._execution)
+        if self._is_insert:
+            return self._insert(frame)
+        found = self._write.keys(frame)
+        return self._modify(frame, found[0]) if found else 0
+
+    def _modify(self, frame: list[Any], key: bytes) -> int:
+        store, stored_at = self._store, self._prefix + key
+        for _ in range(ROUNDS):
+            reader = store.read()
+            try:
+                if reader.catalog_version != self._version:
+                    return -1
+                stored = reader.get(stored_at)
+            finally:
+                reader.close()
+            if stored is None or stored[LAYOUT_OFFSET] & 1:
+                return 0
+            old = self._decode(stored)
+            new = self._write.image(old, frame)
+            body = None if new is None else self._encode(new)
+            if self._commit(RowWrite(stored_at, stored, body, self._layout), key, old, new):
+                return 1
+        return -1
+
+    def _insert(self, frame: list[Any]) -> int:
+        image = self._write.image(None, frame)
+        assert image is not None  # an insert has a new row
+        key = self._write.key_of(image)
+        stored_at = self._prefix + key
+        body = self._encode(image)
+        # Most inserts meet nothing at their key, which the store judges anyway: so nothing is read before.
+        stored: bytes | None = None
+        for _ in range(ROUNDS):
+            if self._commit(RowWrite(stored_at, stored, body, self._layout), key, None, image):
+                return 1
+            reader = self._store.read()
+            try:
+                if reader.catalog_version != self._version:
+                    return -1
+                stored = reader.get(stored_at)
+            finally:
+                reader.close()
+            if stored is not None and not stored[LAYOUT_OFFSET] & 1:
+                raise self._write.duplicate(image)
+        return -1
+
+    def _commit(
+        self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None
+    ) -> bool:
+        """Whether the commit stands; False: the row, or what the write was derived under, has moved."""
+        entries: list[EntryWrite] = []
+        for codec in self._codecs:
+            before = None if old is None else codec.entry(old, key)
+            after = None if new is None else codec.entry(new, key)
+            if before == after:
+                continue
+            if before is not None:
+                entries.append(EntryWrite(before, len(before) - len(key), False))
+            if after is not None:
+                entries.append(EntryWrite(after, len(after) - len(key), True))
+        table = self._table
+        request = Commit(
+            catalog_version=self._version,
+            tables=[TableWrites(table.id, table.version, table.checks_version, [row])],
+            entries=entries,
+        )
+        try:
+            self._store.commit(request)
+        except (StaleRow, StaleSchema):
+            return False
+        return True
