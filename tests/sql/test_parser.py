@@ -326,6 +326,7 @@ def test_create_table() -> None:
         ("ALTER TABLE t DROP CONSTRAINT IF EXISTS c", ast.AlterTable(NAME, (ast.DropConstraint("c", True),))),
         ("ALTER SEQUENCE t RESTART", ast.AlterSequence(NAME, ast.SequenceOptions(restart="start"))),
         ("DROP VIEW t", ast.DropView((NAME,))),
+        ("EXPLAIN (VERBOSE, FORMAT text, DDL off) TRUNCATE t", ast.Explain(ast.Truncate((NAME,)), verbose=True)),
         ("EXPLAIN (DDL) DROP TABLE t", ast.Explain(ast.DropTable((NAME,)), ddl=True)),
     ],
 )

@@ -1,8 +1,8 @@
 """The statements that Instar executes itself: DDL, transaction control, settings, jobs and checks, as frozen data.
 
 `parser.parse` yields these. Queries and DML stay syntax trees (sqlglot's nodes, see grammar/nodes.py), wrapped in
-`Query` and `Dml` for the binder. So do the expressions inside DDL (defaults, checks): the binder's `freeze_expression`
-turns them into a descriptor's text. Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based
+`Query` and `Dml` for the binder. So do the expressions inside DDL (defaults, checks): the binder's `freeze_check` and
+`freeze_default` turn them into a descriptor's text. Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based
 characters in the text given to the parser.
 """
 

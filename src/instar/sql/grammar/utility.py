@@ -250,7 +250,7 @@ class StatementGrammar(TableGrammar):
         options = {"ddl": False, "analyze": False, "verbose": False}
         if self.at_operator("(") and self.peek().kind == WORD and self.peek().value not in QUERY_WORDS:
             self.index += 1
-            options.update(self.comma_list(self._explain_option))
+            options.update(found for found in self.comma_list(self._explain_option) if found[0] != "format")
             self.take_operator(")")
         else:
             options["analyze"] = self.try_any("analyze", "analyse") is not None
@@ -265,7 +265,7 @@ class StatementGrammar(TableGrammar):
         name = self.take_label()
         name = "analyze" if name == "analyse" else name
         if name == "format" and self.try_words("text"):
-            return "verbose", False
+            return name, True  # the only format there is
         if name not in ("ddl", "analyze", "verbose"):
             raise errors.unsupported(f"EXPLAIN option {name.upper()}", position=position)
         if self.at_operator(",") or self.at_operator(")"):
