@@ -2,8 +2,8 @@
 
 `parser.parse` yields these. Queries and DML stay syntax trees (sqlglot's nodes, see grammar/nodes.py), wrapped in
 `Query` and `Dml` for the binder. So do the expressions inside DDL (defaults, checks): the binder's `freeze_check` and
-`freeze_default` turn them into a descriptor's text. Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are 1-based
-characters in the text given to the parser.
+`freeze_default` turn them into a descriptor's text. Names are folded already: `"Ab"` is Ab, `Ab` is ab. Positions are
+1-based characters in the text given to the parser.
 """
 
 from __future__ import annotations
