@@ -6,13 +6,24 @@ from collections.abc import Iterable, Sequence
 
 from instar.catalog.descriptors import Table
 from instar.sql import tree
-from instar.sql.execution import ExecutionContext, Row
+from instar.sql.analytic import Analytic
+from instar.sql.binder import bind
+from instar.sql.execution import ExecutionContext, Result, Row
+from instar.sql.executor import QueryProgram
+from instar.sql.executor_dml import InsertProgram, ModifyProgram
 from instar.sql.functions import Context, resolve_function, resolve_operator
 from instar.sql.functions.model import Aggregate, Function
+from instar.sql.integrity import Rules
+from instar.sql.parser import parse_one
+from instar.sql.plan_cache import compile_program, hints_of
+from instar.sql.planner import Engines, plan_statement
+from instar.sql.statements import Dml, Query
 from instar.sql.tree import Expr
 from instar.transactions.buffer import Buffer
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMERIC, TEXT, Type
 from support.world import World
+
+Program = QueryProgram | InsertProgram | ModifyProgram
 
 _TYPES: dict[type, Type] = {bool: BOOLEAN, int: INTEGER, float: DOUBLE, str: TEXT}
 
@@ -143,3 +154,39 @@ def fill(world: World, table: Table, rows: Iterable[Row]) -> None:
     for row in rows:
         buffer.insert(table.id, table.version, encode([row[by_id[column]] for column in table.primary_key]), row)
     world.commit(buffer)
+
+
+def compiled(world: World, sql: str, parameters: Sequence[object] = (), engines: Engines = "both") -> Program:
+    """A statement planned for these engines and compiled."""
+    statement = parse_one(sql)
+    assert isinstance(statement, Query | Dml)
+    catalog = world.catalog()
+    bound_ = bind(statement, catalog, hints_of(parameters))
+    plan = plan_statement(bound_, engines)
+    rules = Rules(catalog, world.layouts)
+    return compile_program(plan, len(bound_.parameters), world.layouts, rules, Analytic(world.layouts).run)
+
+
+def run(
+    world: World,
+    sql: str,
+    parameters: Sequence[object] = (),
+    *,
+    engines: Engines = "both",
+    buffer: Buffer | None = None,
+) -> Result:
+    """Execute a statement at the newest snapshot; what it writes goes to `buffer`."""
+    return compiled(world, sql, parameters, engines).run(context(world, parameters, buffer))
+
+
+def query(world: World, sql: str, *parameters: object, engines: Engines = "both") -> list[Row]:
+    """The rows of a query."""
+    return run(world, sql, parameters, engines=engines).values()
+
+
+def write(world: World, sql: str, *parameters: object) -> Result:
+    """Execute DML and commit it."""
+    buffer = Buffer()
+    result = run(world, sql, parameters, buffer=buffer)
+    world.commit(buffer)
+    return result

@@ -178,13 +178,15 @@ def _run(written: Written, inputs: dict[str, _Input]) -> pa.Table:
 
 
 def _stored(table: pa.Table) -> pa.Table:
-    """Columns of Arrow's uuid extension as the 16 bytes that they are."""
+    """Columns of Arrow's extensions as the types they stand for: a uuid as its 16 bytes, DuckDB's boolean as such."""
     if not any(isinstance(field.type, pa.BaseExtensionType) for field in table.schema):
         return table
-    arrays = [
-        column.cast(column.type.storage_type) if isinstance(column.type, pa.BaseExtensionType) else column
-        for column in table.columns
-    ]
+    arrays = []
+    for column in table.columns:
+        if isinstance(column.type, pa.BaseExtensionType):
+            storage = column.cast(column.type.storage_type)
+            column = storage.cast(pa.bool_()) if pa.types.is_int8(storage.type) else storage
+        arrays.append(column)
     return pa.Table.from_arrays(arrays, names=table.column_names)
 
 

@@ -291,6 +291,8 @@ class Compiler:
     def _test(self, expr: tree.IsNull | tree.IsTruth) -> _Code:
         code = self._value(expr.operand)
         wanted = None if isinstance(expr, tree.IsNull) else expr.truth
+        if code.constant:
+            return self._constant((code.value is wanted) != expr.negated)
         comparison = "is not" if expr.negated else "is"
         return self._make(f"({code.text} {comparison} {wanted})", False, code)
 

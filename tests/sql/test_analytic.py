@@ -1,0 +1,348 @@
+"""The analytic engine: it answers as the executor does, and as SQLite does where the two mean the same."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from instar import errors
+from instar.sql.executor import QueryProgram
+from instar.transactions.buffer import Buffer
+from instar.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTEGER, JSONB, NUMERIC, TEXT, TIMESTAMP, UUID, Kind, Type
+from sql.trees import compiled, context, fill, query, run
+from support.world import World
+
+COLUMNS = (("id", BIGINT), ("a", INTEGER), ("b", TEXT), ("d", DOUBLE), ("n", Type(Kind.NUMERIC, 10, 2)), ("m", NUMERIC))
+
+
+def row(number: int, draw: random.Random) -> tuple[object, ...]:
+    def some(make: Callable[[], object]) -> object:
+        return None if draw.random() < 0.2 else make()
+
+    return (
+        number,
+        some(lambda: draw.randint(-3, 3)),
+        some(lambda: draw.choice(["", "a", "B", "ab", "b c", "é"])),
+        some(lambda: draw.choice([-1.5, 0.0, 0.5, 2.0, 100.25])),
+        some(lambda: Decimal(draw.randint(-300, 300)).scaleb(-2)),
+        some(lambda: Decimal(draw.choice(["1.0", "1.00", "-2.5", "0", "0.10", "7"]))),
+    )
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    made = World()
+    draw = random.Random(7)
+    indexes = (("t_a", (2,), False), ("t_ba", (3, 2), False))
+    t = made.create_table("t", COLUMNS, indexes=indexes)
+    u = made.create_table("u", COLUMNS, indexes=(("u_a", (2,), False),))
+    fill(made, t, [row(number, draw) for number in range(40)])
+    fill(made, u, [row(number, draw) for number in range(25)])
+    return made
+
+
+# --- generated queries -----------------------------------------------------------------------------------------------
+
+
+class Generator:
+    """Random queries over t and u. `portable`: only what SQLite means by it too."""
+
+    def __init__(self, seed: int, *, portable: bool = False) -> None:
+        self.draw = random.Random(seed)
+        self.portable = portable
+
+    def pick(self, *items: str) -> str:
+        return self.draw.choice(items)
+
+    def column(self, kind: str, tables: tuple[str, ...]) -> str:
+        table = self.draw.choice(tables)
+        numbers = ("id", "a") if self.portable else ("id", "a", "a")
+        return (
+            f"{table}."
+            + {"int": self.draw.choice(numbers), "text": "b", "num": self.pick("n", "m"), "float": "d"}[kind]
+        )
+
+    def integer(self, tables: tuple[str, ...], depth: int = 2) -> str:
+        choice = self.draw.random()
+        if depth == 0 or choice < 0.5:
+            return self.column("int", tables) if choice < 0.35 else str(self.draw.randint(-3, 5))
+        a, b = self.integer(tables, depth - 1), self.integer(tables, depth - 1)
+        return self.pick(
+            f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"coalesce({a}, {b})", f"nullif({a}, {b})",
+            f"case when {self.condition(tables, depth - 1)} then {a} else {b} end", f"abs({a})",
+            f"case when {b} <> 0 then {a} / {b} end" if not self.portable else f"(- {a})",
+            f"length({self.text(tables)})",
+        )  # fmt: skip
+
+    def text(self, tables: tuple[str, ...]) -> str:
+        column = self.column("text", tables)
+        return self.pick(
+            column, column, f"upper({column})" if not self.portable else column, f"({column} || 'x')", "'ab'"
+        )
+
+    def number(self, tables: tuple[str, ...]) -> str:
+        a, b = self.column("num", tables), self.column("num", tables)
+        return self.pick(a, f"({a} + {b})", f"({a} * {b})", f"round({a}, 1)", f"(- {a})", f"coalesce({a}, {b})")
+
+    def value(self, tables: tuple[str, ...]) -> str:
+        if self.portable:
+            return self.draw.choice([self.integer, self.text])(tables)
+        return self.draw.choice([self.integer, self.text, self.number, self.float])(tables)
+
+    def float(self, tables: tuple[str, ...]) -> str:
+        column = self.column("float", tables)
+        return self.pick(column, f"({column} * 2)", f"({column} + {self.column('int', tables)})")
+
+    def condition(self, tables: tuple[str, ...], depth: int = 2) -> str:
+        choice = self.draw.random()
+        if depth and choice < 0.3:
+            parts = [self.condition(tables, depth - 1) for _ in range(2)]
+            return f"({self.pick(' and ', ' or ').join(parts)})"
+        if depth and choice < 0.38:
+            return f"(not {self.condition(tables, depth - 1)})"
+        if depth and choice < 0.46:
+            return self.subquery_condition(tables)
+        compare = self.pick("=", "<>", "<", "<=", ">", ">=")
+        kind = self.draw.choice(["integer", "text"] if self.portable else ["integer", "text", "number", "float"])
+        left, right = (getattr(self, kind)(tables, *([0] if kind == "integer" else [])) for _ in range(2))
+        return self.pick(
+            f"({left} {compare} {right})", f"({left} {compare} {right})", f"({left} is null)",
+            f"({left} in ({right}, {left}, {right}))" if kind != "float" else f"({left} is not null)",
+            f"({self.column('int', tables)} between -1 and {self.draw.randint(-1, 20)})",
+            f"({self.column('int', tables)} = {self.draw.randint(-3, 3)})",
+        )  # fmt: skip
+
+    def subquery_condition(self, tables: tuple[str, ...]) -> str:
+        outer = self.column("int", tables)
+        inner = self.condition(("s",), 0)
+        return self.pick(
+            f"exists (select 1 from u s where s.a = {outer} and {inner})",
+            f"({outer} {self.pick('', 'not ')}in (select s.a from u s where {inner}))",
+            f"({outer} > (select min(s.id) from u s where s.a = {outer}))",
+        )
+
+    def from_(self) -> tuple[str, tuple[str, ...]]:
+        kind = self.draw.random()
+        if kind < 0.4:
+            return "t", ("t",)
+        both = ("t", "u")
+        on = self.pick("t.a = u.a", "t.id = u.id", "t.id = u.a", f"(t.id = u.id and {self.condition(both, 0)})")
+        if kind < 0.9:
+            return f"t {self.pick('join', 'left join', 'right join', 'full join')} u on {on}", both
+        return "t, u, lateral (select t.id + u.id as z) l", both
+
+    def select(self) -> str:
+        source, tables = self.from_()
+        if self.portable and ("full" in source or "lateral" in source or "right" in source):
+            source = "t left join u on t.id = u.id"
+            tables = ("t", "u")
+        where = f" where {self.condition(tables)}" if self.draw.random() < 0.7 else ""
+        if self.draw.random() < 0.35:
+            keys = [self.value(tables) for _ in range(self.draw.randint(0, 2))]
+            # A constant is a position in GROUP BY.
+            keys = [key if "." in key.replace("0.", "") else self.column("int", tables) for key in keys]
+            calls = self.aggregates(tables)
+            group = f" group by {', '.join(keys)}" if keys else ""
+            having = f" having count(*) > {self.draw.randint(0, 2)}" if self.draw.random() < 0.3 else ""
+            return f"select {', '.join([*keys, *calls])} from {source}{where}{group}{having}"
+        outputs = ", ".join(self.value(tables) for _ in range(self.draw.randint(1, 3)))
+        distinct = "distinct " if self.draw.random() < 0.2 else ""
+        if not distinct and self.draw.random() < 0.3:
+            keys = [f"{alias}.id" for alias in tables]
+            page = f" limit {self.draw.randint(0, 8)} offset {self.draw.randint(0, 3)}"
+            order = ", ".join([self.column("int", tables) + self.pick("", " desc"), *keys])
+            nulls = "" if not self.portable else ""
+            return f"select {outputs} from {source}{where} order by {order}{nulls}{page}"
+        return f"select {distinct}{outputs} from {source}{where}"
+
+    def aggregates(self, tables: tuple[str, ...]) -> list[str]:
+        calls = [
+            "count(*)",
+            f"sum({self.integer(tables, 1)})",
+            f"min({self.value(tables)})",
+            f"max({self.value(tables)})",
+        ]
+        calls += [f"count(distinct {self.value(tables)})", f"count({self.value(tables)})"]
+        if not self.portable:
+            calls += [
+                f"sum({self.number(tables)})",
+                f"avg({self.integer(tables, 1)})",
+                f"bool_or({self.condition(tables, 0)})",
+            ]
+            calls += [f"sum({self.integer(tables, 1)}) filter (where {self.condition(tables, 0)})"]
+        return self.draw.sample(calls, 2)
+
+    def query(self) -> str:
+        if self.draw.random() < 0.15:
+            kind = self.pick("union", "union all", "intersect", "except")
+            sides = [f"select {self.integer((name,), 1)} from {name}" for name in ("t", "u")]
+            return f" {kind} ".join(sides)
+        return self.select()
+
+
+def outcome(work: Callable[[], list[tuple[object, ...]]], *, ordered: bool) -> object:
+    """The rows, sorted where their order is not promised; of an error its SQLSTATE."""
+    try:
+        rows = work()
+    except errors.Error as error:
+        return error.sqlstate
+    return rows if ordered else sorted(rows, key=repr)
+
+
+def plain(found: object) -> object:
+    """Without the scale of numerics: which of several equal values stands for a group is nobody's promise."""
+    if isinstance(found, Decimal):
+        return found.normalize()
+    return type(found)(plain(item) for item in found) if isinstance(found, (list, tuple)) else found
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_both_engines_give_the_same(world: World, batch: int) -> None:
+    for number in range(40):
+        sql = Generator(1000 * batch + number).query()
+        ordered = "order by" in sql
+        executor = outcome(lambda: query(world, sql, engines="executor"), ordered=ordered)
+        analytic = outcome(lambda: query(world, sql, engines="analytic"), ordered=ordered)
+        if any(word in sql for word in ("group by", "distinct", "min(", "max(")):
+            executor, analytic = plain(executor), plain(analytic)
+        assert repr(executor) == repr(analytic), sql
+        assert executor not in (errors.INTERNAL_ERROR, errors.SYNTAX_ERROR), sql
+
+
+@pytest.fixture(scope="module")
+def sqlite(world: World) -> sqlite3.Connection:
+    peer = sqlite3.connect(":memory:")
+    for name in ("t", "u"):
+        peer.execute(f"create table {name} (id integer primary key, a integer, b text)")
+        rows = query(world, f"select id, a, b from {name}", engines="executor")
+        peer.executemany(f"insert into {name} values (?, ?, ?)", rows)
+    return peer
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_as_sqlite_where_the_two_agree(world: World, sqlite: sqlite3.Connection, batch: int) -> None:
+    for number in range(40):
+        sql = Generator(1000 * batch + number, portable=True).query()
+        if "order by" in sql:
+            continue  # SQLite puts NULLs elsewhere, and a page of another order is another page
+        expected = sorted(sqlite.execute(sql).fetchall(), key=repr)
+        # The sum of a bigint is a numeric.
+        rows = [
+            tuple(int(item) if isinstance(item, Decimal) else item for item in found) for found in query(world, sql)
+        ]
+        assert repr(sorted(rows, key=repr)) == repr(expected), sql
+
+
+# --- what only this engine runs --------------------------------------------------------------------------------------
+
+
+def test_windows(world: World) -> None:
+    rows = query(world, "select id, row_number() over (partition by a order by id), sum(id) over (order by id rows "
+                        "between 1 preceding and current row) from t where id < 4 order by id")  # fmt: skip
+    assert [(found[0], found[2]) for found in rows] == [(0, 0), (1, 1), (2, 3), (3, 5)]
+
+
+def test_recursive_common_table_expressions(world: World) -> None:
+    sql = "with recursive c(x, y) as (select 1, 1.5 union all select x + 1, y * 1.5 from c where x < 3) select * from c"
+    assert query(world, sql) == [(1, Decimal("1.5")), (2, Decimal("2.25")), (3, Decimal("3.375"))]
+
+
+def test_grouping_sets_in_both_engines(world: World) -> None:
+    sql = "select a, b, count(*) from t group by grouping sets ((a), (b), ())"
+    assert sorted(map(repr, query(world, sql, engines="executor"))) == sorted(
+        map(repr, query(world, sql, engines="analytic"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate"),
+    [
+        ("select 1 / (a - a) from t", errors.DIVISION_BY_ZERO),
+        ("select a + 2147483647 from t where a > 0", errors.NUMERIC_OUT_OF_RANGE),
+        ("select (select id from u) from t", errors.CARDINALITY_VIOLATION),
+        ("select b::integer from t", errors.INVALID_TEXT),
+        ("select id from t limit -1", "2201W"),
+    ],
+)
+@pytest.mark.parametrize("engines", ["executor", "analytic"])
+def test_errors_have_postgresqls_sqlstate(world: World, sql: str, sqlstate: str, engines: str) -> None:
+    with pytest.raises(errors.Error) as caught:
+        query(world, sql, engines=engines)  # type: ignore[arg-type]  # one of Engines
+    assert caught.value.sqlstate == sqlstate
+
+
+def test_literals_cannot_leave_their_quotes(world: World) -> None:
+    nasty = "'); drop table r1; --\"\\"
+    for engines in ("executor", "analytic"):
+        assert query(world, "select $1, b || $1 from t where id = 0", nasty, engines=engines)[0][0] == nasty  # type: ignore[arg-type]
+
+
+def test_every_type_travels() -> None:
+    world = World()
+    columns = (
+        ("id", BIGINT),
+        ("f", BOOLEAN),
+        ("u", UUID),
+        ("d", DATE),
+        ("s", TIMESTAMP),
+        ("j", JSONB),
+        ("x", Type(Kind.BYTEA)),
+    )
+    table = world.create_table("v", columns)
+    rows = [
+        (1, True, bytes(range(16)), -1, -1, '{"a": 1}', b"\x00\xff"),
+        (2, None, None, None, None, None, None),
+        (3, False, bytes(16), 20000, 10**15, "[1, 2]", b""),
+    ]
+    fill(world, table, rows)
+    for engines in ("executor", "analytic"):
+        result = run(world, "select * from v order by id", engines=engines)  # type: ignore[arg-type]  # one of Engines
+        assert result.values() == rows
+        assert result.arrow().schema.types == [
+            pa.int64(), pa.bool_(), pa.binary(16), pa.date32(), pa.timestamp("us"), pa.string(), pa.binary(),
+        ]  # fmt: skip
+        assert query(world, "select id from v where u = $1", bytes(16), engines=engines) == [(3,)]  # type: ignore[arg-type]
+
+
+def test_the_executor_hands_over_when_its_budget_is_spent() -> None:
+    world = World()
+    table = world.create_table("big", (("id", BIGINT), ("a", INTEGER)))
+    fill(world, table, [(number, number % 7) for number in range(3000)])
+    program = compiled(world, "select sum(a), count(*) from big")
+    assert isinstance(program, QueryProgram)
+    spent = context(world)
+    assert program.run(spent).values() == [(sum(number % 7 for number in range(3000)), 3000)]
+    assert spent.remaining < 0
+    again = context(world)
+    program.run(again)
+    assert again.remaining > 1 << 60  # it goes straight to the analytic engine
+
+
+def test_it_reads_the_snapshot_and_the_buffer(world: World) -> None:
+    buffer = Buffer()
+    before = query(world, "select count(*), sum(id) from t", engines="analytic")
+    run(world, "delete from t where id < 10", buffer=buffer)
+    run(world, "insert into t (id, a) values (1000, 1)", buffer=buffer)
+    inside = run(world, "select count(*), sum(id) from t", engines="analytic", buffer=buffer).values()
+    assert inside == [(31, sum(range(10, 40)) + 1000)]
+    assert query(world, "select count(*), sum(id) from t", engines="analytic") == before
+
+
+def test_key_ranges_are_pushed_into_the_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from instar.tables.rowset import TableReader
+
+    ranges: list[tuple[bytes, bytes]] = []
+    arrow = TableReader.arrow
+
+    def recorded(self: TableReader, view: object, start: bytes = b"", stop: bytes = b"\xff") -> object:
+        ranges.append((start, stop))
+        return arrow(self, view, start, stop)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(TableReader, "arrow", recorded)
+    query(world, "select sum(a) from t where id >= 5 and id < 7", engines="analytic")
+    assert [stop < b"\xff" and start > b"" for start, stop in ranges] == [True]
