@@ -70,10 +70,13 @@ def failing_sql(sql: list[Block]) -> Iterator[str]:
     connection = connect(":memory:", autocommit=True)
     for block in sql:
         splitter = Splitter()
+        wanted: str | None = None
         for line in [*block.text.splitlines(keepends=True), ""]:
-            for piece in [*splitter.feed(line), *(splitter.finish() if not line else ())]:
-                expected = _EXPECTED.search(piece.text) or _EXPECTED.search(line)
-                wanted = expected.group(1) if expected else None
+            expected = _EXPECTED.search(line)
+            wanted = expected.group(1) if expected else wanted
+            # The comment is taken out: behind a semicolon it would begin the next statement.
+            pieces = list(splitter.feed(_EXPECTED.sub("", line))) if line else list(splitter.finish())
+            for piece in pieces:
                 got, message = None, "it succeeds"
                 try:
                     connection.execute(piece.text).close()
@@ -81,6 +84,7 @@ def failing_sql(sql: list[Block]) -> Iterator[str]:
                     got, message = error.sqlstate, f"{error.sqlstate}: {error.message}"
                 if got != wanted:
                     yield f"{block.line + piece.line - 1}: {piece.text.splitlines()[0]}: {message}"
+                wanted = None
     connection.close()
 
 

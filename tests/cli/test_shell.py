@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,20 +29,22 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def runner() -> Iterator[Runner]:
     connection = connect(":memory:", autocommit=True)
-    yield Runner(connection.session, Settings())
+    yield Runner(connection.session, Settings(out=io.StringIO(), err=io.StringIO()))
     connection.close()
 
 
 @pytest.fixture
-def typed(runner: Runner, capsys: pytest.CaptureFixture[str]) -> Typed:
-    """Types a text and Ctrl-D; gives what was written to stdout and to stderr."""
+def typed(runner: Runner) -> Typed:
+    """Types a text and Ctrl-D; gives what came of it: results, and errors."""
 
     def typed(text: str) -> tuple[str, str]:
         with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
             keys.send_text(text + "\x04")
             Shell(runner, "shop").run()
-        captured = capsys.readouterr()
-        return captured.out.partition("leave.\n")[2], captured.err
+        out, err = runner.settings.out, runner.settings.err
+        assert isinstance(out, io.StringIO)
+        assert isinstance(err, io.StringIO)
+        return out.getvalue(), err.getvalue()
 
     return typed
 
@@ -50,7 +53,7 @@ def test_statements_go_over_lines_until_their_semicolon(typed: Typed):
     out, err = typed("SELECT\r1 AS one\r;\rSELECT 'a;\rb' AS two;\r")
     assert err == ""
     assert " one" in out
-    assert " a;+" in out
+    assert " a; +" in out
     assert out.count("(1 row)") == 2
 
 

@@ -57,7 +57,7 @@ assert value == (1,)
         ("[x](gone.md)", "no such file: gone.md"),
         ("[x](#gone)", "no such heading: #gone"),
         ("```sql\nSELECT 1;\n\nSELECT nothing;\n```\n", "4: SELECT nothing: 42703"),
-        ("```sql\nSELECT 1 -- ERROR 42703\n```\n", "2: SELECT 1 -- ERROR 42703: it succeeds"),
+        ("```sql\nSELECT 1 -- ERROR 42703\n```\n", "2: SELECT 1: it succeeds"),
         ("\n```python\n1 / 0\n```\n", "3: ZeroDivisionError"),
     ],
 )
