@@ -15,8 +15,11 @@ from pipeline.small_database import SmallDatabase
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Instar's own Spark session, with two tasks at a time."""
-    yield spark_session("local[2]", "512m")
-    stop_session()
+    # Tasks import what tests hand to them by name.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        yield spark_session("local[2]", "512m")
+        stop_session()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
 from instar.pipeline import stores
+from instar.pipeline.row_checks import CompiledCheck
 from instar.store import open_store
 from instar.store.engine import Commit
 from instar.tables.writes import Derivation, TableWriter
@@ -166,3 +167,12 @@ class SmallDatabase:
     def close(self) -> None:
         stores.forget(self.path)
         self.store.close()
+
+
+def positive(image: tuple[object, ...]) -> bool | None:
+    return None if image[2] is None else image[2] >= 0  # type: ignore[operator]  # a is an integer
+
+
+def compile_checks(table: Table) -> Sequence[CompiledCheck]:
+    """What the database compiles from SQL: here every check is `a >= 0`, and a the third column."""
+    return [CompiledCheck(check.name, positive) for check in table.checks]

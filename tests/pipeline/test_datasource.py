@@ -57,7 +57,9 @@ def refusal(action: Any) -> errors.Error:
 
     with pytest.raises(PySparkException) as caught:
         action()
-    return from_spark(caught.value)
+    found = from_spark(caught.value)
+    assert isinstance(found, errors.Error)
+    return found
 
 
 def test_every_type(spark, database):

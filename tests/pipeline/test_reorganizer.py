@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -72,23 +70,30 @@ def in_process(database: SmallDatabase, table: Table, columns: list[str], job: i
     return table
 
 
-def after(seconds: float, action: Callable[[], None]) -> Callable[[], None]:
-    """A pulse that does something once, so many seconds after its first call."""
-    begun = time.monotonic()
-    left = [action]
+def java() -> list[psutil.Process]:
+    """The JVM of this process's session."""
+    return [child for child in psutil.Process().children() if child.name() == "java"]
 
-    def pulse() -> None:
-        if left and time.monotonic() - begun > seconds:
-            left.pop()()
 
-    return pulse
+class Midway:
+    """A pulse that does something once: when the first range is done. `happened` says whether it came to that."""
+
+    def __init__(self, database: SmallDatabase, action: Callable[[], None]) -> None:
+        self.happened = False
+        self._jobs = Jobs(database.store, SystemClock())
+        self._action = action
+
+    def __call__(self) -> None:
+        if not self.happened and any(found.done for found in self._jobs.checkpoints(1, STAGE).values()):
+            self.happened = True
+            self._action()
 
 
 @pytest.fixture
-def narrow(monkeypatch) -> Iterator[None]:
-    """Ranges of a few thousand entries, so that small tables have many."""
-    monkeypatch.setattr(reorganizer, "ENTRIES_PER_RANGE", 2_000)
-    yield
+def narrow(monkeypatch) -> None:
+    """Ranges of a few thousand entries, so that small tables have many, and frequent pulses, to meet them midway."""
+    monkeypatch.setattr(reorganizer, "ENTRIES_PER_RANGE", 5_000)
+    monkeypatch.setattr(reorganizer, "PULSE_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("columns", [["a"], ["-b", "a"]])
@@ -110,7 +115,7 @@ def test_writers_go_on(spark, database, narrow):
     table = with_index(database, table, ["b"])
     stop = threading.Event()
     drawn = random.Random(5)
-    failures: list[BaseException] = []
+    failures: list[errors.Error] = []
 
     def write() -> None:
         known: dict[int, tuple[object, ...]] = {}
@@ -127,7 +132,7 @@ def test_writers_go_on(spark, database, narrow):
                     new = (victim, 2, f"u{drawn.randrange(10_000)}")
                     database.update(table, known[victim], new)
                     known[victim] = new
-        except BaseException as failure:
+        except errors.Error as failure:
             failures.append(failure)
 
     writer = threading.Thread(target=write)
@@ -158,7 +163,7 @@ def test_duplicates_are_named(spark, database, narrow):
 
 
 def test_stops_when_told_and_resumes(spark, database, narrow):
-    table = filled(database, 60_000)
+    table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
     held = claimed(database, 1)
     jobs = Jobs(database.store, SystemClock())
@@ -166,38 +171,40 @@ def test_stops_when_told_and_resumes(spark, database, narrow):
     class Stop(Exception):
         pass
 
-    def pulse() -> None:
-        if any(found.done for found in jobs.checkpoints(1, STAGE).values()):
-            raise Stop
+    def stop() -> None:
+        raise Stop
 
     with pytest.raises(Stop):
-        SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), pulse)
+        SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), Midway(database, stop))
     before = jobs.checkpoints(1, STAGE)
     assert 0 < sum(found.done for found in before.values()) < len(before)
-    SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), lambda: None)
+    SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), lambda: None)
     resumed = jobs.checkpoints(1, STAGE)
     assert {number: (found.start, found.stop) for number, found in resumed.items()} == {
         number: (found.start, found.stop) for number, found in before.items()
     }
-    assert len(entries(database, table.indexes[-1])) == 60_000
+    assert len(entries(database, table.indexes[-1])) == 40_000
 
 
 def test_survives_killed_python_workers(spark, database, narrow):
-    table = filled(database, 60_000)
+    table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
 
     def kill_workers() -> None:
-        for process in psutil.Process().children(recursive=True):
-            if "pyspark.daemon" in " ".join(process.cmdline()) and process.parent().name() != "java":
-                process.send_signal(signal.SIGKILL)
+        # Below the JVM is the daemon, below that the workers.
+        for jvm in java():
+            for daemon in jvm.children():
+                for worker in daemon.children():
+                    worker.send_signal(signal.SIGKILL)
 
-    pulse = after(1.0, kill_workers)
-    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 60_000), pulse)
-    assert len(entries(database, table.indexes[-1])) == 60_000
+    pulse = Midway(database, kill_workers)
+    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 40_000), pulse)
+    assert pulse.happened
+    assert len(entries(database, table.indexes[-1])) == 40_000
 
 
 def test_a_lost_claim_stops_it(spark, database, narrow):
-    table = filled(database, 60_000)
+    table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
     held = claimed(database, 1)
     jobs = Jobs(database.store, SystemClock())
@@ -207,18 +214,18 @@ def test_a_lost_claim_stops_it(spark, database, narrow):
         assert jobs.claim(1, b"another") is not None
 
     with pytest.raises(ClaimLost):
-        SparkReorganizer(database.path).run(backfill(database, table, held, 60_000), after(1.0, take_over))
+        SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), Midway(database, take_over))
 
 
 def test_survives_a_killed_jvm(spark, database, narrow):
-    table = filled(database, 60_000)
+    table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
 
     def kill_jvm() -> None:
-        for process in psutil.Process(os.getpid()).children():
-            if process.name() == "java":
-                process.send_signal(signal.SIGKILL)
+        for jvm in java():
+            jvm.send_signal(signal.SIGKILL)
 
-    pulse = after(1.0, kill_jvm)
-    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 60_000), pulse)
-    assert len(entries(database, table.indexes[-1])) == 60_000
+    pulse = Midway(database, kill_jvm)
+    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 40_000), pulse)
+    assert pulse.happened
+    assert len(entries(database, table.indexes[-1])) == 40_000

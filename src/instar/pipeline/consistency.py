@@ -2,7 +2,7 @@
 
     1 rows         every row decodes in a layout that exists, resolves into the schema, and stands under its own key
     2 columns      every row has a value for every public column; a frozen one counts, NULL only where it may be
-    3 rowsets      every rowset with keys has a record and an owner (exempt: what awaits deallocation)
+    3 rowsets      every rowset with keys has a record, every live one an owner (exempt: what awaits deallocation)
     4 complete     every row has a live entry in every public index
     5 valid        every live entry, whatever the state of its index, belongs to a row with that key
     6 constraints  CHECK, UNIQUE and FOREIGN KEY hold, as far as they are public
@@ -10,277 +10,120 @@
     catalog        names, ids, headers, layouts and references of the descriptors fit together
     writers        every log record's writer was at or above the floor that held when it committed, where that is known
 
-All of it is read at one snapshot, in short store transactions, so it runs beside traffic. An entry has no history
-(rule 4): one that is newer than the snapshot says nothing about it, one that is not must fit the row as of the
-snapshot. A range of rows or of entries is checked on its own, so ranges may be spread over tasks (`spark_check`).
+All of it is judged at one snapshot and read in short store transactions, so it runs beside traffic. Rows and entries
+are checked range by range, each range on its own: in this process one after the other, on Spark (`spark=True`, where
+tables are large) in tasks. Either way the memory needed does not grow with the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+import os
+from collections.abc import Iterator
 
 from instar import errors
-from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Index, State, Table
+from instar.catalog.catalog import Catalog
+from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
-from instar.encoding import keys
-from instar.encoding.format import format_key
-from instar.store.engine import ENTRY_VALUE, Reader, Store, prefix_end, rowset_prefix
-from instar.store.versions import read_row, scan_rows
-from instar.tables.index import IndexCodec
-from instar.tables.resolver import LAYOUT_OFFSET
-from instar.tables.rowset import TableReader, describe_key
+from instar.pipeline import key_ranges
+from instar.pipeline.catalog_checks import check_catalog, check_writers
+from instar.pipeline.row_checks import CompileChecks, Problem, Snapshot, check_entries, check_rows
+from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
 from instar.tables.view import END
-from instar.tables.writes import ForeignKeyProbe
 
-# Rows or entries per read transaction: about 20 ms of checking.
-BATCH = 2_048
+__all__ = ["CompileChecks", "Consistency", "Problem"]
 
-
-class Problem(NamedTuple):
-    """Something that should not be: `table` and `key` as people read them, "" where there is none."""
-
-    table: str
-    clause: str
-    key: str
-    message: str
+# Below this many rows a table is checked in this process even where Spark may be used: sooner than Spark plans a job.
+SPARK_ROWS = 200_000
 
 
-class CompiledCheck(NamedTuple):
-    """A CHECK constraint: false alone violates it. `holds` takes a row image (all columns, in descriptor order)."""
+class Consistency:
+    """The checks of one database. `compile_checks` is a function of a module: Spark's tasks import it."""
 
-    name: str
-    holds: Callable[[tuple[object, ...]], object]
+    def __init__(
+        self,
+        store: Store,
+        layouts: Layouts,
+        catalog: Catalog,
+        compile_checks: CompileChecks,
+        *,
+        spark: str | None = None,
+    ) -> None:
+        """`spark`: the path of the store, if large tables are to be checked on Spark."""
+        self._store = store
+        self._layouts = layouts
+        self._catalog = catalog
+        self._compile = compile_checks
+        self._spark = None if spark is None else os.path.realpath(spark)
 
-
-# What makes closures of a table's public CHECK constraints; SQL is not this package's business. Handed to Spark tasks
-# by its importable name, so it must be a function of a module.
-CompileChecks = Callable[[Table], Sequence[CompiledCheck]]
-
-
-class Snapshot(NamedTuple):
-    """What is checked: `store` as of `timestamp`, under `catalog`, both read from one header."""
-
-    store: Store
-    layouts: Layouts
-    timestamp: int
-    catalog: CatalogSnapshot
-
-
-def check_table(snapshot: Snapshot, table: Table, compile_checks: CompileChecks) -> Iterator[Problem]:
-    """All problems of one table's rows and indexes, in this process, in one pass over each rowset.
-
-    72000 if the watermark passes the snapshot meanwhile: register it, or take a newer one and begin again.
-    """
-    yield from check_rows(snapshot, table, compile_checks, b"", END)
-    for index in table.indexes:
-        yield from check_entries(snapshot, table, index, b"", END)
-
-
-class _Indexed:
-    """One index of the table, as the rows see it."""
-
-    def __init__(self, table: Table, index: Index) -> None:
-        self.codec = IndexCodec(table, index)
-        self.name = index.name
-        self.complete = index.state is State.PUBLIC
-
-
-class _Referenced:
-    """One foreign key of the table: whether the parent of a row is there as of the snapshot."""
-
-    def __init__(self, snapshot: Snapshot, table: Table, probe: ForeignKeyProbe) -> None:
-        self.name = probe.foreign_key.name
-        self._probe = probe
-        self._timestamp = snapshot.timestamp
-        self._parent: tuple[TableReader, IndexCodec] | None = None
-        if probe.foreign_key.parent_index is not None:
-            parent = snapshot.catalog.table(probe.foreign_key.parent)
-            index = next(found for found in parent.indexes if found.id == probe.foreign_key.parent_index)
-            codec = IndexCodec(parent, index)
-            self._parent = TableReader(parent, range(len(parent.columns)), snapshot.layouts), codec
-        self._last: bytes | None = None  # children of one parent often stand together
-
-    def holds(self, reader: Reader, image: tuple[object, ...]) -> bool:
-        """Whether the row's parent is there; true where a column is NULL."""
-        key = self._probe.key(image)
-        if key is None or key == self._last:
-            return True
-        if self._parent is None:
-            found = read_row(reader, key, self._timestamp) is not None
-        else:
-            found = self._by_index(reader, key, *self._parent)
-        if found:
-            self._last = key
-        return found
-
-    def _by_index(self, reader: Reader, prefix: bytes, rows: TableReader, codec: IndexCodec) -> bool:
-        for entry, value in reader.scan(prefix, prefix_end(prefix)):
-            timestamp, live, offset = ENTRY_VALUE.unpack(value)
-            if timestamp <= self._timestamp:
-                if live:
-                    return True
-                continue
-            stored = read_row(reader, rows.prefix + entry[offset:], self._timestamp)
-            if stored is not None and codec.prefix + codec.part(rows.decode(stored)) == entry[:offset]:
-                return True
-        return False
-
-
-class _RowChecker:
-    """Clauses 1, 2, 4 and 6 (but UNIQUE) of one table's rows."""
-
-    def __init__(self, snapshot: Snapshot, table: Table, compile_checks: CompileChecks) -> None:
-        self.table = table
-        self.timestamp = snapshot.timestamp
-        self.reader = TableReader(table, range(len(table.columns)), snapshot.layouts)
-        ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
-        self._key = [ordinals[column] for column in table.primary_key]
-        self._required = [
-            (ordinal, column.name)
-            for ordinal, column in enumerate(table.columns)
-            if not column.nullable and column.state is State.PUBLIC
-        ]
-        self._checks = list(compile_checks(table))
-        self._indexes = [_Indexed(table, index) for index in table.indexes if index.state is State.PUBLIC]
-        self._parents = [
-            _Referenced(snapshot, table, ForeignKeyProbe(table, found, snapshot.catalog))
-            for found in table.foreign_keys
-            if found.state is State.PUBLIC
-        ]
-
-    def problem(self, clause: str, key: bytes, message: str) -> Problem:
-        return Problem(self.table.name, clause, _described(self.table, key), message)
-
-    def check(self, reader: Reader, key: bytes, stored: bytes) -> Iterator[Problem]:
-        """One row as of the snapshot; `key` is its encoded primary key."""
-        layout = int.from_bytes(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8
-        if layout < self.table.oldest_layout:
-            yield self.problem("1 rows", key, f"the row is in layout {layout}, which is said to be used no more")
+    def check_database(self) -> Iterator[Problem]:
+        """Every problem there is. 72000 if the watermark passes the snapshot before the end: begin again."""
+        with self._store.read() as reader:
+            snapshot = Snapshot(self._store, self._layouts, reader.timestamp, self._catalog.at(reader))
+            # Headers and records have no history, so they are compared in the transaction of the snapshot.
+            found = list(check_catalog(snapshot, reader))
+        token = self._store.register_snapshot(snapshot.timestamp)
         try:
-            image = self.reader.decode(stored)
-            own = self.reader.encode_key([image[ordinal] for ordinal in self._key])
+            yield from found
+            yield from check_writers(snapshot)
+            for table in sorted(snapshot.catalog.tables(), key=lambda table: table.name):
+                yield from self._table(snapshot, table)
+        finally:
+            self._store.release_snapshot(token)
+
+    def check_table(self, table: int) -> Iterator[Problem]:
+        """Problems of one table's rows, indexes and constraints; `table` is its id. 72000 as above."""
+        with self._store.read() as reader:
+            snapshot = Snapshot(self._store, self._layouts, reader.timestamp, self._catalog.at(reader))
+        token = self._store.register_snapshot(snapshot.timestamp)
+        try:
+            yield from self._table(snapshot, snapshot.catalog.table(table))
+        finally:
+            self._store.release_snapshot(token)
+
+    def _table(self, snapshot: Snapshot, table: Table) -> Iterator[Problem]:
+        try:
+            if self._spark is not None and self._is_large(table):
+                yield from self._on_spark(snapshot, table)
+                return
+            yield from check_rows(snapshot, table, self._compile, b"", END)
+            for index in table.indexes:
+                yield from check_entries(snapshot, table, index, b"", END)
         except errors.Error as failed:
-            yield self.problem("1 rows", key, f"the row cannot be read: {failed.message}")
-            return
-        if own != key:
-            yield self.problem("1 rows", key, f"the row stands under a key that is not its own, {own.hex()}")
-        if None in image:
-            for ordinal, name in self._required:
-                if image[ordinal] is None:
-                    yield self.problem("2 columns", key, f'column "{name}" is NULL, which it must not be')
-        for check in self._checks:
-            if check.holds(image) is False:
-                yield self.problem("6 constraints", key, f'the row violates check constraint "{check.name}"')
-        for indexed in self._indexes:
-            entry = reader.get(indexed.codec.entry(image, key))
-            if entry is None or not _may_be_live(entry, self.timestamp):
-                yield self.problem("4 complete", key, f'the row has no entry in index "{indexed.name}"')
-        for parent in self._parents:
-            if not parent.holds(reader, image):
-                yield self.problem("6 constraints", key, f'the row violates foreign key constraint "{parent.name}"')
+            if failed.sqlstate != errors.DATA_CORRUPTED:
+                raise
+            yield Problem(table.name, "1 rows", "", f"the table cannot be checked: {failed.message}")
 
+    def _is_large(self, table: Table) -> bool:
+        prefix = rowset_prefix(table.rowset)
+        return key_ranges.split(self._store.read, prefix, prefix_end(prefix), 1).rows >= SPARK_ROWS
 
-def _may_be_live(entry: bytes, snapshot: int) -> bool:
-    """Whether an entry can be that of a row which the snapshot sees."""
-    timestamp, live, _ = ENTRY_VALUE.unpack(entry)
-    return bool(live) or timestamp > snapshot
+    def _on_spark(self, snapshot: Snapshot, table: Table) -> Iterator[Problem]:
+        from instar.pipeline import check_source
 
+        assert self._spark is not None  # asked before
+        parts = 4 * (os.cpu_count() or 1)
+        ranges: list[tuple[int, bytes, bytes]] = []
+        for index, rowset in [(0, table.rowset), *((index.id, index.rowset) for index in table.indexes)]:
+            prefix = rowset_prefix(rowset)
+            split = key_ranges.split(self._store.read, prefix, prefix_end(prefix), parts).ranges
+            bounds = [start for start, _ in split[1:]]
+            if index:
+                bounds = sorted({self._columns_of(bound) for bound in bounds})
+            cuts = [b"", *(bound[len(prefix) :] for bound in bounds), END]
+            ranges += [(index, cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
+        work = check_source.Work(
+            path=self._spark,
+            uuid=self._store.uuid,
+            timestamp=snapshot.timestamp,
+            objects=tuple(snapshot.catalog.tables()),
+            table=table.id,
+            compile_checks=f"{self._compile.__module__}:{self._compile.__qualname__}",
+            ranges=tuple(ranges),
+        )
+        yield from check_source.problems(work)
 
-def check_rows(
-    snapshot: Snapshot, table: Table, compile_checks: CompileChecks, start: bytes, stop: bytes
-) -> Iterator[Problem]:
-    """The rows of `table` whose encoded primary key is in [start, stop), and what must be there for each."""
-    checker = _RowChecker(snapshot, table, compile_checks)
-    prefix = checker.reader.prefix
-    skip = len(prefix)
-    position: bytes | None = prefix + start
-    while position is not None:
-        problems: list[Problem] = []
-        with snapshot.store.read_at(snapshot.timestamp) as reader:
-            row_keys, values, position = scan_rows(reader, position, prefix + stop, snapshot.timestamp, BATCH)
-            for key, stored in zip(row_keys, values, strict=True):
-                problems.extend(checker.check(reader, key[skip:], stored))
-        yield from problems
-
-
-def check_entries(snapshot: Snapshot, table: Table, index: Index, start: bytes, stop: bytes) -> Iterator[Problem]:
-    """The entries of an index whose key after the rowset prefix is in [start, stop): clause 5, and UNIQUE.
-
-    `start` should not lie between entries with equal index columns: UNIQUE looks at neighbours.
-    """
-    checker = _EntryChecker(snapshot, table, index)
-    prefix = checker.codec.prefix
-    position = prefix + start
-    while True:
-        problems: list[Problem] = []
-        with snapshot.store.read_at(snapshot.timestamp) as reader:
-            entry_keys, values = reader.batch(position, prefix + stop, BATCH)
-            for key, value in zip(entry_keys, values, strict=True):
-                problems.extend(checker.check(reader, key, value))
-        yield from problems
-        if len(entry_keys) < BATCH:
-            return
-        position = entry_keys[-1] + b"\x00"
-
-
-class _EntryChecker:
-    """Clause 5, and the UNIQUE part of clause 6, of one index; entries come in order."""
-
-    def __init__(self, snapshot: Snapshot, table: Table, index: Index) -> None:
-        self.codec = IndexCodec(table, index)
-        self._timestamp = snapshot.timestamp
-        self._table = table
-        self._index = index
-        self._rows = TableReader(table, range(len(table.columns)), snapshot.layouts)
-        self._unique = index.unique and index.state is State.PUBLIC
-        self._before: tuple[bytes, bytes] | None = None  # index columns and primary key of the entry before
-
-    def check(self, reader: Reader, key: bytes, value: bytes) -> Iterator[Problem]:
-        """One entry as stored."""
-        if len(value) != ENTRY_VALUE.size:
-            yield self._problem("5 valid", key, b"", "the entry is damaged")
-            return
-        timestamp, live, offset = ENTRY_VALUE.unpack(value)
-        if timestamp <= self._timestamp and not live:
-            return
-        primary = key[offset:]
-        try:
-            stored = read_row(reader, self._rows.prefix + primary, self._timestamp)
-            image = None if stored is None else self._rows.decode(stored)
-        except errors.Error:
-            return  # the row itself is reported with the rows
-        belongs = image is not None and self.codec.prefix + self.codec.part(image) == key[:offset]
-        if timestamp <= self._timestamp and not belongs:
-            what = "no row" if image is None else "a row with other values"
-            yield self._problem("5 valid", key, primary, f'an entry of index "{self._index.name}" points to {what}')
-        if belongs and image is not None and self._unique and self.codec.unique_prefix(image) is not None:
-            if self._before is not None and self._before[0] == key[:offset]:
-                other = _described(self._table, self._before[1])
-                message = f'the row violates unique constraint "{self._index.name}", as does {other}'
-                yield self._problem("6 constraints", key, primary, message)
-            self._before = key[:offset], primary
-
-    def _problem(self, clause: str, entry: bytes, primary: bytes, message: str) -> Problem:
-        shown = _described(self._table, primary) if primary else format_key(entry[len(self.codec.prefix) :])
-        return Problem(self._table.name, clause, shown, message)
-
-
-def _described(table: Table, key: bytes) -> str:
-    """A primary key for people; its bytes if they are no key."""
-    try:
-        keys.decode_key(key)
-        return describe_key(table, key)
-    except (errors.Error, ValueError):
-        return key.hex()
-
-
-def rowsets_of(table: Table) -> dict[int, str]:
-    """The rowsets that a descriptor owns, with names for people."""
-    return {table.rowset: "rows", **{index.rowset: f'index "{index.name}"' for index in table.indexes}}
-
-
-def rowset_range(rowset: int) -> tuple[bytes, bytes]:
-    """The store keys of a rowset."""
-    return rowset_prefix(rowset), prefix_end(rowset_prefix(rowset))
+    def _columns_of(self, entry: bytes) -> bytes:
+        """An entry's key without its primary key: entries with equal index columns must stay in one range."""
+        with self._store.read() as reader:
+            value = reader.get(entry)
+        return entry if value is None else entry[: ENTRY_VALUE.unpack(value)[2]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import bisect
 from collections.abc import Iterator
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -32,9 +33,14 @@ from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry, Step
 FORMAT = "instar-index-entries"
 RANGE, KEY, OFFSET, HEADER, UNIQUE = "range", "key", "offset", "header", "unique"
 COLUMNS = f"{RANGE} int, `{KEY}` binary, `{OFFSET}` int, {HEADER} binary, `{UNIQUE}` boolean"
-_ARROW = pa.schema(
-    [(RANGE, pa.int32()), (KEY, pa.binary()), (OFFSET, pa.int32()), (HEADER, pa.binary()), (UNIQUE, pa.bool_())]
-)
+_TYPES: list[tuple[str, pa.DataType]] = [
+    (RANGE, pa.int32()),
+    (KEY, pa.binary()),
+    (OFFSET, pa.int32()),
+    (HEADER, pa.binary()),
+    (UNIQUE, pa.bool_()),
+]
+_ARROW = pa.schema(_TYPES)
 
 
 class Todo(msgspec.Struct, frozen=True, array_like=True):
@@ -134,14 +140,14 @@ def _batch(todo: tuple[Todo, ...], starts: list[bytes], made: list[Entry]) -> pa
         for number, entry in zip(ranges, made, strict=True)
         if number >= 0 and todo[number].position <= entry.key < todo[number].stop
     ]
-    columns = [
-        pa.array([number for number, _ in kept], pa.int32()),
-        pa.array([entry.key for _, entry in kept], pa.binary()),
-        pa.array([entry.offset for _, entry in kept], pa.int32()),
-        pa.array([entry.header for _, entry in kept], pa.binary()),
-        pa.array([entry.unique for _, entry in kept], pa.bool_()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    columns: dict[str, list[object]] = {
+        RANGE: [number for number, _ in kept],
+        KEY: [entry.key for _, entry in kept],
+        OFFSET: [entry.offset for _, entry in kept],
+        HEADER: [entry.header for _, entry in kept],
+        UNIQUE: [entry.unique for _, entry in kept],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=_ARROW)
 
 
 class Written(WriterCommitMessage):
@@ -154,7 +160,7 @@ class EntriesWriter(DataSourceArrowWriter):
     def __init__(self, work: bytes) -> None:
         self._work = work
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as PySpark itself does
         """Put entries and record how far each range is. A range may be begun again after a kill, at its checkpoint."""
         with in_task():
             work = _DECODER.decode(self._work)
@@ -189,7 +195,7 @@ def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
     for batch in batches:
         numbers = batch.column(RANGE).to_numpy()
         cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in pairwise(cuts):
             if begin < end:
                 yield int(numbers[begin]), batch.slice(begin, end - begin)
 

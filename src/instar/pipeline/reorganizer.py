@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from instar import errors
@@ -19,7 +20,7 @@ from instar.clock import SystemClock
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import activate, is_alive, spark_session
+from instar.pipeline.session import activate, is_lost, spark_session
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.reorganize import Backfill
 from instar.store.engine import Section, prefix_end, rowset_prefix
@@ -59,7 +60,7 @@ class SparkReorganizer:
             if failed is None:
                 _finish(backfill, ranges)
                 return
-            if is_alive():
+            if not is_lost():
                 raise from_spark(failed) from failed
             if loss == MAX_LOSSES - 1:
                 raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from failed
@@ -134,7 +135,7 @@ def _ranges(backfill: Backfill) -> list[Checkpoint]:
         return planned
     prefix = rowset_prefix(backfill.index.rowset)
     bounds = [prefix, *_bounds(backfill), prefix_end(prefix)]
-    made = [Checkpoint(start, stop, start, 0) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    made = [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
     _record(backfill, made)
     return made
 

@@ -1,0 +1,285 @@
+"""What CHECK DATABASE finds without reading rows: descriptors against each other, their records, and the keyspace."""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from instar import errors
+from instar.catalog import system
+from instar.catalog.descriptors import ForeignKey, Object, Sequence, State, Table, View
+from instar.pipeline.row_checks import Problem, Snapshot
+from instar.schemachange import rules
+from instar.store.engine import (
+    PREFIX_LATEST,
+    PREFIX_LOG,
+    PREFIX_ROW,
+    PREFIX_ROWSET,
+    PREFIX_STORE,
+    PREFIX_TABLE,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    Reader,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.store.records import (
+    RowsetState,
+    decode_rowset_record,
+    decode_table_header,
+    rowset_key,
+    table_key,
+)
+from instar.store.versions import read_row
+
+_ROWSET = struct.Struct(">BI")
+_SYSTEM_ROWSETS = frozenset({system.DESCRIPTORS, system.NAMES})
+CATALOG, ROWSETS, KEYS, WRITERS = "catalog", "3 rowsets", "7 keys", "writers"
+
+
+def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
+    """Descriptors, headers, rowset records and the keyspace, all as `reader` sees them: the one that the snapshot was
+    taken with, for headers and records have no history."""
+    for found in snapshot.catalog.objects():
+        yield from _names(reader, found)
+        if isinstance(found, Table):
+            yield from _header(reader, found)
+            yield from _parts(found)
+            yield from _layouts(snapshot, found)
+            yield from _foreign_keys(snapshot, found)
+            yield from _rowset_records(reader, found)
+        elif isinstance(found, View):
+            yield from _depends(snapshot, found)
+        else:
+            yield from _owner(snapshot, found)
+    yield from _strange_names(snapshot, reader)
+    yield from _rowsets(snapshot, reader)
+    yield from _strange_keys(reader)
+
+
+def _names(reader: Reader, found: Object) -> Iterator[Problem]:
+    for name in sorted(system.relation_names(found)):
+        bearer = _bearer(reader.get(system.name_key(name)))
+        if bearer != found.id:
+            yield Problem(found.name, CATALOG, name, f"the name belongs to object {bearer}, not to {found.id}")
+
+
+def _strange_names(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
+    prefix = rowset_prefix(system.NAMES)
+    for key, stored in reader.scan(prefix, prefix_end(prefix)):
+        bearer = _bearer(stored)
+        owner = None if bearer is None else snapshot.catalog.by_id(bearer)
+        if bearer is not None and (
+            owner is None or key not in {system.name_key(name) for name in system.relation_names(owner)}
+        ):
+            yield Problem(
+                "", CATALOG, key[len(prefix) :].hex(), f"a name is taken for object {bearer}, which has not it"
+            )
+
+
+def _header(reader: Reader, table: Table) -> Iterator[Problem]:
+    stored = reader.get(table_key(table.id))
+    if stored is None:
+        yield Problem(table.name, CATALOG, "", "the table has no header")
+        return
+    header = decode_table_header(stored)
+    if header.dropped:
+        yield Problem(table.name, CATALOG, "", "the table's header says that it was dropped")
+    if header.current != table.version:
+        message = f"the header is at version {header.current}, the descriptor at {table.version}"
+        yield Problem(table.name, CATALOG, "", message)
+    if header.floor > header.current:
+        yield Problem(table.name, CATALOG, "", f"the floor {header.floor} is above version {header.current}")
+    if header.checks != table.checks_version:
+        message = f"the header has checks of version {header.checks}, the descriptor of {table.checks_version}"
+        yield Problem(table.name, CATALOG, "", message)
+
+
+def _parts(table: Table) -> Iterator[Problem]:
+    """Ids inside one descriptor: unique, below next_id, and pointing somewhere."""
+    columns = [column.id for column in table.columns]
+    listed = [*columns]
+    for parts in (table.indexes, table.checks, table.foreign_keys):
+        listed += [part.id for part in parts]
+    if len(set(listed)) < len(listed) or max(listed, default=0) >= table.next_id:
+        yield Problem(table.name, CATALOG, "", "ids of columns, indexes and constraints are not distinct and used up")
+    used = {
+        "the primary key": table.primary_key,
+        **{f'index "{index.name}"': tuple(part.column for part in index.columns) for index in table.indexes},
+        **{f'check "{check.name}"': check.columns for check in table.checks},
+        **{f'foreign key "{found.name}"': found.columns for found in table.foreign_keys},
+    }
+    for what, wanted in used.items():
+        if not set(columns).issuperset(wanted):
+            yield Problem(table.name, CATALOG, "", f"{what} has columns that the table has not")
+    stored = {column for column, _ in table.layout.columns}
+    if stored != set(columns):
+        yield Problem(table.name, CATALOG, "", f"layout {table.layout.id} has other columns than the table")
+
+
+def _layouts(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
+    if not table.oldest_layout <= table.layout.id:
+        yield Problem(table.name, CATALOG, "", "the oldest layout is newer than the newest")
+    for number in range(table.oldest_layout, table.layout.id + 1):
+        try:
+            found = snapshot.layouts.get(table.id, number)
+        except errors.Error as failed:
+            yield Problem(table.name, CATALOG, "", failed.message)
+            continue
+        if number == table.layout.id and found != table.layout:
+            yield Problem(table.name, CATALOG, "", f"layout {number} is not what its record says")
+
+
+def _foreign_keys(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
+    for found in table.foreign_keys:
+        parent = snapshot.catalog.by_id(found.parent)
+        if not isinstance(parent, Table):
+            yield Problem(table.name, CATALOG, "", f'foreign key "{found.name}" refers to a table that is not there')
+            continue
+        if table.id not in parent.referenced_by:
+            yield Problem(parent.name, CATALOG, "", f'does not know that table "{table.name}" refers to it')
+        yield from _probed(table, found, table, found.child_index)
+        yield from _probed(table, found, parent, found.parent_index)
+    for child_id in table.referenced_by:
+        child = snapshot.catalog.by_id(child_id)
+        if not isinstance(child, Table) or all(found.parent != table.id for found in child.foreign_keys):
+            yield Problem(table.name, CATALOG, "", f"says that table {child_id} refers to it, which does not")
+
+
+def _probed(table: Table, found: ForeignKey, holder: Table, index_id: int | None) -> Iterator[Problem]:
+    if index_id is None or found.state is not State.PUBLIC:
+        return
+    index = next((index for index in holder.indexes if index.id == index_id), None)
+    if index is None or index.state is not State.PUBLIC:
+        yield Problem(table.name, CATALOG, "", f'foreign key "{found.name}" uses an index that is not public')
+
+
+def _depends(snapshot: Snapshot, view: View) -> Iterator[Problem]:
+    for object_id, columns in view.depends_on:
+        found = snapshot.catalog.by_id(object_id)
+        if found is None:
+            yield Problem(view.name, CATALOG, "", f"the view reads object {object_id}, which is not there")
+        elif isinstance(found, Table) and not {column.id for column in found.columns}.issuperset(columns):
+            yield Problem(view.name, CATALOG, "", f'the view reads columns that table "{found.name}" has not')
+
+
+def _owner(snapshot: Snapshot, sequence: Sequence) -> Iterator[Problem]:
+    if sequence.owned_by is None:
+        return
+    table_id, column_id = sequence.owned_by
+    table = snapshot.catalog.by_id(table_id)
+    if not isinstance(table, Table) or all(column.id != column_id for column in table.columns):
+        yield Problem(sequence.name, CATALOG, "", "the sequence belongs to a column that is not there")
+
+
+def _owned(table: Table) -> dict[int, str]:
+    return {table.rowset: "its rows", **{index.rowset: f'index "{index.name}"' for index in table.indexes}}
+
+
+def _rowset_records(reader: Reader, table: Table) -> Iterator[Problem]:
+    for rowset, what in _owned(table).items():
+        stored = reader.get(rowset_key(rowset))
+        if stored is None:
+            yield Problem(table.name, ROWSETS, "", f"rowset {rowset} of {what} has no record")
+            continue
+        record = decode_rowset_record(stored)
+        if record.state is not RowsetState.LIVE or record.owner != table.id:
+            message = f"the record of rowset {rowset} of {what} says {record.state.value}, owner {record.owner}"
+            yield Problem(table.name, ROWSETS, "", message)
+
+
+def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
+    """Live records that no descriptor owns, and keys under rowsets without a record. Dead ones await deallocation."""
+    owned = {rowset for table in snapshot.catalog.tables() for rowset in _owned(table)} | _SYSTEM_ROWSETS
+    recorded = set()
+    for key, stored in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET)):
+        rowset = int.from_bytes(key[1:], "big")
+        recorded.add(rowset)
+        record = decode_rowset_record(stored)
+        if record.state is RowsetState.LIVE and rowset not in owned:
+            yield Problem("", ROWSETS, "", f"rowset {rowset} is live, but nothing owns it")
+    position = PREFIX_ROW
+    while True:
+        # One seek per rowset: to the first key at or above, then past all that share its prefix.
+        keys, _ = reader.batch(position, prefix_end(PREFIX_ROW), 1)
+        if not keys:
+            return
+        rowset = _ROWSET.unpack_from(keys[0])[1]
+        if rowset not in recorded:
+            yield Problem("", ROWSETS, "", f"there are keys under rowset {rowset}, which has no record")
+        position = prefix_end(rowset_prefix(rowset))
+
+
+def _strange_keys(reader: Reader) -> Iterator[Problem]:
+    known = [PREFIX_STORE, PREFIX_TABLE, PREFIX_ROWSET, PREFIX_LATEST, PREFIX_ROW, PREFIX_LOG]
+    starts = [b"\x00", *(prefix_end(prefix) for prefix in known)]
+    stops = [*known, b"\xff" * 8]
+    for start, stop in zip(starts, stops, strict=True):
+        keys, _ = reader.batch(start, stop, 1)
+        if keys:
+            yield Problem("", KEYS, keys[0].hex(), "a key of no known kind")
+
+
+class _Published(NamedTuple):
+    """One version of a table: when it was published, its number, and the least floor from then on."""
+
+    timestamp: int
+    version: int
+    floor: int
+
+
+def check_writers(snapshot: Snapshot) -> Iterator[Problem]:
+    """Log records against the floors that the rules demanded of the versions published before them.
+
+    Known as far back as the log reaches: a descriptor's history is its row's.
+    """
+    with snapshot.store.read_at(snapshot.timestamp) as reader:
+        histories = {table.id: _history(reader, table, snapshot.timestamp) for table in snapshot.catalog.tables()}
+        after = reader.watermark
+    for record in snapshot.store.log(after, snapshot.timestamp):
+        history = histories.get(record.table)
+        known = None
+        if history:
+            position = bisect.bisect_right(history, record.timestamp, key=lambda version: version.timestamp)
+            known = history[position - 1] if position else None
+        if known is not None and not known.floor <= record.version <= known.version:
+            name = snapshot.catalog.table(record.table).name
+            message = (
+                f"a commit at {record.timestamp} was derived under version {record.version} of the table, "
+                f"when the floor was at least {known.floor} and the version {known.version}"
+            )
+            yield Problem(name, WRITERS, record.key[5:].hex(), message)
+
+
+def _history(reader: Reader, table: Table, snapshot: int) -> list[_Published]:
+    """The versions of a table in the order of their publication, as far back as the log reaches."""
+    key = system.descriptor_key(table.id)
+    found: list[tuple[int, Table]] = []
+    at = snapshot
+    while at >= reader.watermark:
+        stored = read_row(reader, key, at)
+        descriptor = None if stored is None else system.decode_stored(stored)
+        if stored is None or not isinstance(descriptor, Table):
+            break
+        timestamp = ROW_HEADER.unpack_from(stored)[0]
+        found.append((timestamp, descriptor))
+        at = timestamp - 1
+    history: list[_Published] = []
+    before: Table | None = None
+    floor = 0
+    for timestamp, descriptor in reversed(found):
+        if before is not None:
+            demanded = rules.floor(before, descriptor)
+            floor = floor if demanded == "keep" else max(floor, demanded)
+        history.append(_Published(timestamp, descriptor.version, floor))
+        before = descriptor
+    return history
+
+
+def _bearer(stored: bytes | None) -> int | None:
+    """The object that a row of the names says bears the name."""
+    if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
+        return None
+    return int.from_bytes(stored[ROW_HEADER.size :], "little", signed=True)
