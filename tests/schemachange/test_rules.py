@@ -7,10 +7,10 @@ import pytest
 
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Step, StepKind, Table
 from instar.schemachange import rules
+from instar.schemachange.draft import Scheduled
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.planner import schedule
 from instar.schemachange.stages import Move, Reorganization, new_version
-from instar.schemachange.draft import Scheduled
 from instar.types import BIGINT, INTEGER
 
 

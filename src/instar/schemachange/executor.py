@@ -64,6 +64,8 @@ class Executor:
         clock: Clock,
         owner: bytes,
         reorganizer: Callable[[Backfill], Reorganizer],
+        *,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.jobs = Jobs(store, clock)
         self._store = store
@@ -72,9 +74,11 @@ class Executor:
         self._clock = clock
         self._owner = owner
         self._reorganizer = reorganizer
+        self._stopping = stopping
 
     def run(self, job: int) -> Job | None:
-        """Take the job as far as it goes: finished or paused. None if another holds it, or took it over."""
+        """Take the job as far as it goes: finished or paused, or until the process is to stop; then it is left to
+        others. None if another holds it, or took it over."""
         held = self.jobs.claim(job, self._owner)
         if held is None:
             return None
@@ -94,7 +98,9 @@ class Executor:
             return msgspec.structs.replace(found, state=state, started=found.started or now)
 
         found = self.jobs.update(job, begin, held)
-        while not found.is_finished:
+        if not found.stages and found.state is not JobState.REVERTING:
+            return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
+        while not (found.is_finished or self._stopping()):
             if found.requested == "cancel" and found.state is not JobState.REVERTING:
                 cancelled = errors.error(errors.QUERY_CANCELED, f"job {job} was cancelled")
                 found = self._revert(found, held, problem_of(cancelled))
@@ -145,6 +151,8 @@ class Executor:
             if now - renewed > LEASE_SECONDS * 1e9 / 3:
                 self.jobs.renew(held)
                 renewed = now
+            if self._stopping():
+                raise _Interrupted
             if now - looked > _PULSE_SECONDS * 1e9:
                 looked = now
                 if self.jobs.get(job.id).requested is not None and job.state is not JobState.REVERTING:

@@ -1,0 +1,286 @@
+"""The background process of a store: `python -m instar.worker PATH`.
+
+It runs the jobs that nobody works on, cuts the log as far as retention allows, and removes rowsets that no snapshot can
+see. Never in a thread of the application: a process of its own leaves the application's interpreter alone. It is
+started on demand, there is one per store, and it ends when it has had nothing to do for a while. Spark is started by
+the first job that needs it, and kept warm until the process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from instar import errors
+from instar.catalog import system
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.ids import IdAllocator
+from instar.catalog.layouts import Layouts, layout_key
+from instar.clock import Clock, SystemClock
+from instar.schemachange.executor import Executor
+from instar.schemachange.jobs import Jobs
+from instar.schemachange.reorganize import SMALL_ROWS, Backfill, InProcess, Reorganizer
+from instar.store import open_store
+from instar.store.collector import collection_limit
+from instar.store.engine import (
+    PREFIX_ROWSET,
+    PREFIX_TABLE,
+    Commit,
+    PreconditionFailed,
+    Reader,
+    Section,
+    Store,
+    ValueUnchanged,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.store.records import (
+    RowsetRecord,
+    RowsetState,
+    decode_rowset_record,
+    decode_table_header,
+    rowset_record,
+)
+from instar.tables.garbage import DeadEntries
+
+# Nothing to do for so long, and the process ends.
+IDLE_SECONDS = 60.0
+_TURN_SECONDS = 0.05
+_COLLECT_SECONDS = 1.0
+# After a job has failed for a reason outside it (a full disk), it is left alone for so long.
+_BACKOFF_SECONDS = 5.0
+_KEYS_PER_STEP = 256
+
+# What Spark may report that says nothing of the data: the job is done in this process instead.
+_NOT_THE_JOBS_FAULT = frozenset({errors.OBJECT_NOT_READY, errors.IO_ERROR, errors.INTERNAL_ERROR})
+
+
+class Worker:
+    """Turns of background work on one store. It reads no clock but the given one, and stops between two batches."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        large: Callable[[], Reorganizer] = InProcess,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._large = large
+        self._stopping = stopping
+        self._catalog = Catalog()
+        self._layouts = Layouts(store)
+        self._jobs = Jobs(store, clock)
+        owner = b"%d:%s" % (os.getpid(), os.urandom(8))
+        ids = IdAllocator(store)
+        self._executor = Executor(store, self._catalog, ids, clock, owner, self._reorganizer, stopping=stopping)
+        self._dead_entries = DeadEntries(self._newest, self._layouts)
+        self._collected_ns = 0
+        self._retry_ns: dict[int, int] = {}
+
+    def turn(self) -> bool:
+        """Do what there is to do now; returns whether there was anything."""
+        worked = self._run_jobs()
+        now = self._clock.monotonic_ns()
+        if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
+            self._collected_ns = now
+            worked |= self.collect()
+            worked |= self.deallocate()
+        return worked
+
+    # --- jobs --------------------------------------------------------------------------------------------------------
+
+    def _run_jobs(self) -> bool:
+        worked = False
+        for job in self._jobs.runnable():
+            if self._stopping():
+                break
+            if self._clock.monotonic_ns() < self._retry_ns.get(job.id, 0):
+                continue
+            try:
+                worked |= self._executor.run(job.id) is not None
+            except errors.Error:
+                # Not the job's own failure, which it records, but the store's: the next turn may fare better.
+                traceback.print_exc()
+                self._retry_ns[job.id] = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS * 1e9)
+        return worked
+
+    def _reorganizer(self, backfill: Backfill) -> Reorganizer:
+        if backfill.rows <= SMALL_ROWS:
+            return InProcess()
+        return _WithFallback(self._large())
+
+    # --- garbage -----------------------------------------------------------------------------------------------------
+
+    def collect(self) -> bool:
+        """Cut the log as far as retention and live snapshots allow."""
+        with self._store.read() as reader:
+            watermark, newest = reader.watermark, reader.timestamp
+        oldest = self._store.oldest_snapshot()
+        limit = collection_limit(
+            now=self._store.now(),
+            watermark=watermark,
+            holds=() if oldest is None else (oldest,),
+            retention_seconds=self._store.retention_seconds,
+            log_bytes=self._store.log_bytes(),
+            log_max_bytes=self._store.log_max_bytes,
+        )
+        limit = min(limit, newest)
+        return limit > watermark and self._store.collect(limit, self._dead_entries) > 0
+
+    def deallocate(self) -> bool:
+        """Remove dead rowsets that no snapshot sees, and building ones whose job has ended (rules 9, 22)."""
+        with self._store.read() as reader:
+            watermark = reader.watermark
+            found = list(_rowsets(reader))
+        worked = False
+        for key, stored, rowset, record in found:
+            if self._stopping():
+                break
+            if record.state is RowsetState.BUILDING:
+                if self._is_over(record.owner):
+                    worked |= self._replace(key, stored, rowset_record(record.owner, RowsetState.DEAD, 1))
+            elif record.state is RowsetState.DEAD and not record.since:
+                # Its death was committed before this moment: so the newest timestamp is late enough.
+                with self._store.read() as reader:
+                    since = reader.timestamp
+                worked |= self._replace(key, stored, rowset_record(record.owner, RowsetState.DEAD, max(since, 1)))
+            elif record.state is RowsetState.DEAD and record.since <= watermark:
+                self._store.background(self._removal(rowset, key))
+                worked = True
+        return self._forget_tables() or worked
+
+    def _is_over(self, job: int) -> bool:
+        try:
+            return self._jobs.get(job).is_finished
+        except errors.Error:
+            return True
+
+    def _replace(self, key: bytes, before: bytes, after: bytes) -> bool:
+        with self._store.read() as reader:
+            version = reader.catalog_version
+        unchanged = ValueUnchanged(key, before, None)
+        try:
+            self._store.commit(Commit(catalog_version=version, preconditions=[unchanged], raw=[(key, after)]))
+        except PreconditionFailed:
+            return False
+        return True
+
+    def _removal(self, rowset: int, record: bytes) -> Iterator[Callable[[Section], None]]:
+        """Gated steps that delete every key of the rowset, and its record last."""
+        start = rowset_prefix(rowset)
+        stop = prefix_end(start)
+        left = True
+        while left:
+            with self._store.read() as reader:
+                keys, _ = reader.batch(start, stop, 16 * _KEYS_PER_STEP)
+            left = bool(keys)
+            for begin in range(0, len(keys), _KEYS_PER_STEP):
+                yield _deletion(keys[begin : begin + _KEYS_PER_STEP])
+            if keys:
+                start = keys[-1] + b"\x00"
+        yield _deletion([record])
+
+    def _forget_tables(self) -> bool:
+        """Remove headers and layouts of dropped tables once nothing can refer to them: when the collector has removed
+        the tombstone of the descriptor, the watermark has passed the drop."""
+        gone: list[bytes] = []
+        with self._store.read() as reader:
+            for key, value in reader.scan(PREFIX_TABLE, prefix_end(PREFIX_TABLE)):
+                table = int.from_bytes(key[len(PREFIX_TABLE) :], "big")
+                if decode_table_header(value).dropped and reader.get(system.descriptor_key(table)) is None:
+                    layouts = layout_key(table, 0)[:-4]
+                    gone += [key, *(found for found, _ in reader.scan(layouts, prefix_end(layouts)))]
+        if gone:
+            self._store.background([_deletion(gone)])
+        return bool(gone)
+
+    def _newest(self) -> CatalogSnapshot:
+        with self._store.read() as reader:
+            return self._catalog.at(reader)
+
+
+class _WithFallback:
+    """A reorganizer that may be missing what it needs (Java, memory), and the one that needs nothing."""
+
+    def __init__(self, first: Reorganizer) -> None:
+        self._first = first
+
+    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        """As in `Reorganizer`. What the first one has put stands; the other finds it there."""
+        try:
+            self._first.run(backfill, pulse)
+        except errors.Error as failed:
+            if failed.sqlstate not in _NOT_THE_JOBS_FAULT:
+                raise
+            traceback.print_exc()
+            InProcess().run(backfill, pulse)
+
+
+def _rowsets(reader: Reader) -> Iterator[tuple[bytes, bytes, int, RowsetRecord]]:
+    for key, value in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET)):
+        yield key, value, int.from_bytes(key[len(PREFIX_ROWSET) :], "big"), decode_rowset_record(value)
+
+
+def _deletion(keys: list[bytes]) -> Callable[[Section], None]:
+    def step(section: Section) -> None:
+        for key in keys:
+            section.delete(key)
+
+    return step
+
+
+def serve(path: str, clock: Clock, stopping: Callable[[], bool], idle_seconds: float = IDLE_SECONDS) -> None:
+    """Work on the store at `path` until told to stop, or idle for so long. Another worker there: return at once."""
+    store = open_store(path, create=False, clock=clock)
+    try:
+        if store.worker_present():
+            return
+        store.announce_worker(True)
+        worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping)
+        busy_ns = clock.monotonic_ns()
+        while not stopping() and clock.monotonic_ns() - busy_ns < idle_seconds * 1e9:
+            if worker.turn():
+                busy_ns = clock.monotonic_ns()
+            else:
+                clock.sleep(_TURN_SECONDS)
+        store.announce_worker(False)
+    finally:
+        store.close()
+
+
+def _spark(path: str, store: Store) -> Reorganizer:
+    """The reorganizer on this process's Spark session, which the first run starts."""
+    from instar.pipeline.reorganizer import SparkReorganizer
+
+    return SparkReorganizer(path)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the worker of one store; SIGTERM and SIGINT end it after the batch that it is at."""
+    if len(arguments) != 1:
+        print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
+        return 2
+    stop: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.append(number)
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    try:
+        serve(arguments[0], SystemClock(), lambda: bool(stop))
+    except errors.Error as failed:
+        print(f"{failed.sqlstate}: {failed}", file=sys.stderr)  # noqa: T201 - a command of its own
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,255 @@
+"""Jobs: claims, leases, requests; crashes at every store commit; both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from instar import errors
+from instar.catalog.descriptors import State
+from instar.clock import ManualClock
+from instar.schemachange import reorganize
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import LEASE_SECONDS, JobState
+from instar.schemachange.reorganize import Backfill, InProcess
+from instar.store import open_store
+from instar.store.engine import ClaimLost, Commit, Store
+from support.changes import ChangingWorld, Server
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> ChangingWorld:
+    if request.param == "memory":
+        made = ChangingWorld()
+    else:
+        clock = ManualClock()
+        made = ChangingWorld(open_store(tmp_path / "store", synchronous="off", clock=clock))
+        made.clock = made.jobs._clock = clock
+    made.create_t([(number, number * 10, "x") for number in range(50)])
+    return made
+
+
+def begin(world: ChangingWorld, *, unique: bool = False) -> int:
+    job = world.execute(want.CreateIndex("t", (("a", False),), "i", unique), statement="CREATE INDEX i ON t (a)")
+    assert job is not None
+    return job
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
+
+
+def test_a_job_is_on_record_with_its_first_stage(world: ChangingWorld) -> None:
+    job = world.jobs.get(begin(world))
+    assert (job.kind, job.state, job.stage, job.rows_total) == ("build index", JobState.PENDING, 1, 50)
+    assert job.tables == (world.table().id,)
+    assert world.table().indexes[0].state is State.DELETE_ONLY
+    assert [found.id for found in world.jobs.all()] == [job.id]
+    assert [found.id for found in world.jobs.runnable()] == [job.id]
+    with pytest.raises(errors.Error, match="does not exist"):
+        world.jobs.get(77)
+
+
+def test_a_finished_job_leaves_its_record_only(world: ChangingWorld) -> None:
+    number = begin(world)
+    done = world.executor().run(number)
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    assert world.jobs.get(number) == done
+    assert world.jobs.progress(done).rows_done == 50
+    assert world.jobs.runnable() == []
+    assert world.jobs.checkpoints(number, 3) == {}
+
+
+def test_one_claim_at_a_time_until_the_lease_ends(world: ChangingWorld) -> None:
+    number = begin(world)
+    one = world.jobs.claim(number, b"one")
+    assert one is not None
+    assert world.jobs.claim(number, b"two") is None
+    assert world.executor(b"two").run(number) is None
+    world.clock.advance(LEASE_SECONDS * 0.9)
+    world.jobs.renew(one)
+    world.clock.advance(LEASE_SECONDS * 0.9)
+    assert world.jobs.claim(number, b"two") is None
+    world.clock.advance(LEASE_SECONDS * 0.2)
+    two = world.jobs.claim(number, b"two")
+    assert two is not None
+    assert two.epoch == one.epoch + 1
+    with pytest.raises(ClaimLost):
+        world.jobs.renew(one)
+    with pytest.raises(ClaimLost):
+        world.store.background([lambda section: None], claim=one.claim)
+
+
+def test_a_lease_ends_with_the_boot(world: ChangingWorld) -> None:
+    number = begin(world)
+    assert world.jobs.claim(number, b"one") is not None
+    world.clock.boot = b"\x02" * 16
+    assert world.jobs.claim(number, b"two") is not None
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_a_worker_that_slept_through_its_lease_writes_nothing(world: ChangingWorld) -> None:
+    """Rule 9: another adopts the job and finishes it while the first is asleep in the middle of the backfill."""
+    number = begin(world)
+
+    class Sleeping(InProcess):
+        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+            world.clock.advance(LEASE_SECONDS + 1)
+            assert world.executor(b"adopter").run(number).state is JobState.SUCCEEDED  # type: ignore[union-attr]
+            super().run(backfill, lambda: None)
+
+    version = world.table().version
+    assert world.executor(b"sleeper", lambda backfill: Sleeping()).run(number) is None
+    assert world.table().version == version + 2
+    world.check_index("i")
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_pause_and_resume(world: ChangingWorld) -> None:
+    number = begin(world)
+    batches = []
+
+    class Pausing(InProcess):
+        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+            def counted() -> None:
+                batches.append(1)
+                if len(batches) == 3:
+                    world.jobs.pause(number)
+                    world.clock.advance(1)
+                pulse()
+
+            super().run(backfill, counted)
+
+    paused = world.executor(reorganizer=lambda backfill: Pausing()).run(number)
+    assert paused is not None
+    assert paused.state is JobState.PAUSED
+    assert world.jobs.runnable() == []
+    assert world.jobs.progress(paused).rows_done == 16
+    assert world.executor().run(number).state is JobState.PAUSED  # type: ignore[union-attr]
+    world.jobs.resume(number)
+    assert world.executor().run(number).state is JobState.SUCCEEDED  # type: ignore[union-attr]
+    world.check_index("i")
+
+
+def test_pause_before_anybody_works(world: ChangingWorld) -> None:
+    number = begin(world)
+    world.jobs.pause(number)
+    assert world.jobs.get(number).state is JobState.PAUSED
+    world.jobs.resume(number)
+    assert world.jobs.get(number).state is JobState.PENDING
+
+
+def test_cancel_takes_the_change_back(world: ChangingWorld) -> None:
+    number = begin(world)
+    before = world.table()
+    world.jobs.pause(number)
+    world.jobs.cancel(number)
+    assert [job.id for job in world.jobs.runnable()] == [number]
+    done = world.executor().run(number)
+    assert done is not None
+    assert done.state is JobState.CANCELLED
+    assert done.problem is not None
+    assert done.problem.sqlstate == "57014"
+    assert world.table().indexes == ()
+    assert world.table().layout == before.layout
+    with pytest.raises(errors.Error) as refused:
+        world.jobs.cancel(number)
+    assert refused.value.sqlstate == "55000"
+
+
+def test_a_job_without_stages_has_died_with_its_process(world: ChangingWorld) -> None:
+    from instar.schemachange.loading import Loading
+
+    world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
+    Loading(world.store, world.ids, world.clock, world.table("l"))
+    (job,) = [job for job in world.jobs.all() if job.kind == "load"]
+    assert world.jobs.runnable() == []
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert world.executor().run(job.id).state is JobState.FAILED  # type: ignore[union-attr]
+
+
+# --- crashes ---------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """A store whose process dies before or after its n-th write; everything else is the store's."""
+
+    def __init__(self, store: Store, lives: int, *, after: bool) -> None:
+        self._store = store
+        self.lives = lives
+        self._after = after
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def _count(self) -> bool:
+        self.lives -= 1
+        return self.lives == 0
+
+    def commit(self, request: Commit) -> int:
+        dying = self._count()
+        if dying and not self._after:
+            raise Killed
+        timestamp = self._store.commit(request)
+        if dying:
+            raise Killed
+        return timestamp
+
+    def background(self, steps, *, claim=None):  # type: ignore[no-untyped-def]
+        done = 0
+        for step in steps:
+            dying = self._count()
+            if dying and not self._after:
+                raise Killed
+            done += self._store.background([step], claim=claim)
+            if dying:
+                raise Killed
+        return done
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("duplicate", [False, True], ids=["succeeds", "fails"])
+def test_a_kill_at_any_write_leaves_a_job_that_another_finishes(duplicate: bool, after: bool) -> None:
+    lives = 0
+    died = True
+    while died:
+        lives += 1
+        world = ChangingWorld()
+        world.create_t([(number, number * 10, "x") for number in range(20)])
+        if duplicate:
+            writer = Server(world)
+            writer.insert(99, 150, "duplicate of 15")
+            writer.commit()
+        number = begin(world, unique=True)
+        immortal = world.store
+        world.store = Mortal(immortal, lives, after=after)  # type: ignore[assignment]
+        try:
+            world.executor(b"mortal").run(number)
+            died = False
+        except Killed:
+            pass
+        world.store = immortal
+        if not world.jobs.get(number).is_finished:
+            assert world.executor(b"too early").run(number) is None or lives <= 1
+            world.clock.advance(LEASE_SECONDS + 1)
+            world.executor(b"adopter").run(number)
+        done = world.jobs.get(number)
+        if duplicate:
+            assert done.state is JobState.FAILED
+            assert done.problem is not None
+            assert done.problem.sqlstate == "23505"
+            assert world.table().indexes == ()
+        else:
+            assert done.state is JobState.SUCCEEDED
+            world.check_index("i")
+        assert world.table().version <= 6
+    assert lives > 7
