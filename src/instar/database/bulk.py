@@ -7,17 +7,17 @@ when its process dies the worker fails the job and removes the rowsets it was bu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 
 from instar import errors
-from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, State, Table
+from instar.database.columns import parameter_columns
 from instar.database.result import Result
 from instar.schemachange.loading import Loading
+from instar.sql import tree
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.tables.layout import arrow_type
 from instar.tables.load import ROWS_PER_BATCH, TableLoad
@@ -27,9 +27,7 @@ from instar.values import from_text
 if TYPE_CHECKING:
     from instar.database.session import Session
 
-# Fewer rows than this are not worth a job of their own.
-SMALLEST_LOAD = 10_000
-ROWS_PER_STATEMENT = 10_000
+SMALLEST_LOAD = 10_000  # fewer rows are not worth a job of their own
 
 
 def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchReader) -> int:
@@ -48,9 +46,31 @@ def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchRea
         if first is None:
             return 0
         batches = itertools.chain([first], batches)
-        if isinstance(found, Table) and first.num_rows >= SMALLEST_LOAD and _loadable(session, found, reader.schema):
+        if isinstance(found, Table) and first.num_rows >= SMALLEST_LOAD and _loadable(session, found, reader.schema.names):
             return _load(session, found, batches)
     return _append(session, name, reader.schema, batches)
+
+
+def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequence[object]]) -> int | None:
+    """executemany of an INSERT of parameters into an empty table, in autocommit: loaded as `insert_arrow` loads.
+
+    None where it is not such a case, or somebody else wrote to the table meanwhile: the general way is right always.
+    """
+    columns = parameter_columns(bound, session.settings.get("timezone"))
+    statement = bound.statement
+    if columns is None or not isinstance(statement, tree.Insert):
+        return None
+    table = statement.target.table
+    names = [table.columns[ordinal].name for ordinal in statement.columns]
+    if not _loadable(session, table, names):
+        return None
+    batches = (columns.batch(sets[begin : begin + ROWS_PER_BATCH]) for begin in range(0, len(sets), ROWS_PER_BATCH))
+    try:
+        return _load(session, table, batches)
+    except errors.OperationalError as refused:
+        if refused.sqlstate == errors.SERIALIZATION_FAILURE:
+            return None
+        raise
 
 
 def _sized(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -67,13 +87,13 @@ def _sized(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(held).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
-def _loadable(session: Session, table: Table, schema: pa.Schema) -> bool:
+def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
     """Whether nothing but the rows themselves must be judged, and nobody can have rows in the table."""
     if table.checks or table.foreign_keys or table.referenced_by:
         return False
     if any(index.state is not State.PUBLIC for index in table.indexes):
         return False
-    given = set(schema.names)
+    given = set(names)
     for column in table.columns:
         simple = column.default is None or column.missing is not None
         if column.name not in given and not (simple or column.sequence is not None):
@@ -86,6 +106,7 @@ def _loadable(session: Session, table: Table, schema: pa.Schema) -> bool:
 
 
 def _load(session: Session, table: Table, batches: Iterator[pa.RecordBatch]) -> int:
+    """Load into unseen rowsets and publish. Sequences are advanced for rows that say nothing of their columns."""
     database = session.database
     loading = Loading(database.store, database.ids, database.clock, table)
     rows = 0
@@ -124,7 +145,7 @@ def _filled(session: Session, column: Column, rows: int) -> Any:
     """A column that the data does not have: values of its sequence, its constant default, or NULL."""
     target: Any = arrow_type(column.type)  # the stubs are generic in types known at run time only
     if column.sequence is not None:
-        return pa.array([session.next_value(column.sequence) for _ in range(rows)], target)
+        return pa.array([session.database.next_value(column.sequence) for _ in range(rows)], target)
     if column.missing is None or column.default is None:
         return pa.nulls(rows, target)
     value = from_text(column.type, column.missing)

@@ -9,6 +9,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
+from instar.database.bulk import insert_many
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
 from instar.sql import statements as ast
@@ -94,6 +95,14 @@ class Queries:
         total += self._run_many(prepared, pending)
         command = "INSERT" if prepared is None else _COMMANDS.get(type(prepared.bound.statement), "INSERT")
         return Result(command, rowcount=total)
+
+    def load_many(self, statement: ast.Dml, sets: list[Sequence[object]]) -> int | None:
+        """Many rows of an INSERT into an empty table, as a bulk load; None where it is not such a case."""
+        if self._read_only or statement.parameters != len(sets[0]):
+            return None
+        with self._database.store.read() as reader:
+            catalog = self._database.catalog.at(reader)
+        return insert_many(self._session, bind(statement, catalog, hints_of(sets[0])), sets)
 
     def explain(self, statement: ast.Query | ast.Dml) -> list[str]:
         """The lines of the plan."""

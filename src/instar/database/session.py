@@ -11,6 +11,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
+from instar.database.bulk import SMALLEST_LOAD, insert_arrow
 from instar.database.commit import Committer, SessionTransaction, require_crossing
 from instar.database.queries import Queries
 from instar.database.result import Result
@@ -92,6 +93,10 @@ class Session:
         if not isinstance(statement, ast.Dml):
             raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only")
         sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
+        if self.transaction is None and self.autocommit and len(sets) >= SMALLEST_LOAD:
+            loaded = self._queries.load_many(statement, sets)
+            if loaded is not None:
+                return Result("INSERT", rowcount=loaded)
         return self._in_transaction(lambda: self._queries.execute_many(text, statement, sets))
 
     def run(self, statement: ast.Statement, text: str, parameters: Sequence[object]) -> Result:
@@ -117,8 +122,6 @@ class Session:
 
     def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
         """Append Arrow rows; see the DB-API."""
-        from instar.database.bulk import insert_arrow
-
         return insert_arrow(self, table, data)
 
     def set(self, name: str, value: str) -> None:
