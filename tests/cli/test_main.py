@@ -18,6 +18,7 @@ import pytest
 
 from instar import __version__
 from instar.cli.main import app, guarded
+from instar.store import open_store
 
 
 class Done(NamedTuple):
@@ -160,11 +161,11 @@ def test_help_names_every_command(shop: Path, run: Run):
     )
 
 
-@pytest.mark.parametrize("command", ["check", "jobs", "debug"])
+@pytest.mark.parametrize("command", ["check", "jobs", "debug", "worker"])
 def test_what_is_no_database_is_not_made_one(command: str, tmp_path: Path, run: Run):
     done = run(command, tmp_path / "gone")
     assert done.status == 1
-    assert done.err.startswith("ERROR:  58030: there is no store in ")
+    assert "58030: there is no store in " in done.err
     (tmp_path / "other").write_text("")
     done = run(command, tmp_path)
     assert done.status == 1
@@ -237,6 +238,20 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+
+
+def test_worker_runs_until_it_is_told_to_stop(shop: Path):
+    with subprocess.Popen(command("worker", shop), stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        store = open_store(shop, create=False)
+        deadline = time.monotonic() + 30
+        while not store.worker_present() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert store.worker_present()
+        store.close()
+        process.terminate()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=20) == 0
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(shop: Path):

@@ -155,6 +155,20 @@ def export(
         print(f"EXPORT {export_query(connection, query, Path(names[-1]))}")
 
 
+# --- background work -------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def worker(path: DatabasePath) -> None:
+    """Do the background work of a database here: jobs, garbage collection. Starts by itself where it is needed.
+
+    Ends when there has been nothing to do for a minute, or at once where another worker is at it.
+    """
+    from instar.worker import main as run
+
+    raise typer.Exit(run([str(path)]))
+
+
 # --- looking inside --------------------------------------------------------------------------------------------------
 
 
