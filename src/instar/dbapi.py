@@ -26,7 +26,7 @@ from instar.errors import (
     NotSupportedError,
     OperationalError,
     ProgrammingError,
-    Warning,
+    Warning,  # noqa: A004 - PEP 249 prescribes the name
 )
 from instar.types import INTEGERS, NUMBERS, STRINGS, TIMESTAMPS, Kind
 
@@ -90,7 +90,7 @@ def TimeFromTicks(ticks: float) -> dt.time:  # noqa: N802 - the name is prescrib
 
 def TimestampFromTicks(ticks: float) -> dt.datetime:  # noqa: N802 - the name is prescribed by PEP 249
     """The local date and time of `ticks` seconds since the epoch."""
-    return dt.datetime(*time.localtime(ticks)[:6])  # noqa: DTZ001 - PEP 249 wants local time without a zone
+    return dt.datetime(*time.localtime(ticks)[:6])
 
 
 def connect(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.world import World, describe_table
 
 from instar import errors
 from instar.catalog.changes import CatalogChange
@@ -12,6 +11,7 @@ from instar.catalog.descriptors import Index, IndexColumn, Table, View
 from instar.store.records import decode_table_header, table_key
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT
+from support.world import World, describe_table
 
 
 def new_table(change: CatalogChange, name: str) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.world import World
 
 from instar.catalog.descriptors import Table
 from instar.encoding.keys import successor
@@ -13,6 +12,7 @@ from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View
 from instar.transactions.buffer import Buffer
+from support.world import World
 
 Row = tuple[object, ...]
 Model = dict[int, Row]

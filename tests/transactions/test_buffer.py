@@ -103,4 +103,6 @@ def test_any_rollback_restores_what_was_there(operations: list[tuple[str, int]])
     assert seen == rows
     if T in buffer.tables:
         assert buffer.tables[T].ordered() == sorted(changes)
-        assert buffer.tables[T].keys_between(b"\x01", b"\x03") == [k for k in sorted(changes) if k in (b"\x01", b"\x02")]
+        assert buffer.tables[T].keys_between(b"\x01", b"\x03") == [
+            k for k in sorted(changes) if k in (b"\x01", b"\x02")
+        ]

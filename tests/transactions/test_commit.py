@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support.world import World
 
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Table
 from instar.encoding.keys import successor
@@ -16,6 +15,7 @@ from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import Conflict, commit
 from instar.types import INTEGER
+from support.world import World
 
 
 def insert(world: World, table: Table, *rows: tuple[object, ...]) -> int:

@@ -210,8 +210,8 @@ class CatalogChange:
             preconditions.append(RangeUnchanged(start, stop, reader.timestamp, conflict))
         for rowset, owner in self._live_rowsets.items():
             raw.append((records.rowset_key(rowset), records.rowset_record(owner, RowsetState.LIVE, 0)))
-        for rowset in self._dead_rowsets:
-            raw.append((records.rowset_key(rowset), records.rowset_record(0, RowsetState.DEAD, UNKNOWN_SINCE)))
+        dead = records.rowset_record(0, RowsetState.DEAD, UNKNOWN_SINCE)
+        raw.extend((records.rowset_key(rowset), dead) for rowset in self._dead_rowsets)
         for table in self._fences.values():
             if table.id not in self._put:
                 self._floor_header(reader, table, raw, preconditions)
@@ -270,4 +270,3 @@ class CatalogChange:
             raise CatalogConflict(old.id, old.name).error()
         header = records.decode_table_header(stored)
         return msgspec.structs.replace(header, current=header.current + 1, floor=header.current + 1, dropped=True)
-

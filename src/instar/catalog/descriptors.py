@@ -90,7 +90,7 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The physical row layout of one version: columns in storage order. Looked up by id outside any version (rule 26)."""
+    """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26)."""
 
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)

@@ -123,7 +123,14 @@ def _all_columns(source: Source) -> Iterator[Row]:
 
 
 def _column_row(
-    source: Source, table: str, name: str, position: int, type_: Type, nullable: bool, default: str | None, identity: bool
+    source: Source,
+    table: str,
+    name: str,
+    position: int,
+    type_: Type,
+    nullable: bool,
+    default: str | None,
+    identity: bool,
 ) -> Row:
     precision, scale = (type_.precision, type_.scale) if type_.kind in NUMBERS else (None, None)
     return (

@@ -46,7 +46,11 @@ def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchRea
         if first is None:
             return 0
         batches = itertools.chain([first], batches)
-        if isinstance(found, Table) and first.num_rows >= SMALLEST_LOAD and _loadable(session, found, reader.schema.names):
+        if (
+            isinstance(found, Table)
+            and first.num_rows >= SMALLEST_LOAD
+            and _loadable(session, found, reader.schema.names)
+        ):
             return _load(session, found, batches)
     return _append(session, name, reader.schema, batches)
 
@@ -130,9 +134,7 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.Recor
     known = {column.name for column in table.columns if not column.hidden}
     for name in names:
         if name not in known:
-            raise errors.error(
-                errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist'
-            )
+            raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
     arrays = [
         batch.column(names.index(column.name)) if column.name in names else _filled(session, column, batch.num_rows)
         for column in table.columns

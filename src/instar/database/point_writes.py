@@ -51,7 +51,10 @@ def point_writer(
     if write is None or writer.children or writer.parents or _depends_on_context(prepared):
         return None
     codecs = _touched(writer, write.changed, write.operation)
-    if any(codec.index.state is not State.PUBLIC or (codec.index.unique and write.operation != "delete") for codec in codecs):
+    if any(
+        codec.index.state is not State.PUBLIC or (codec.index.unique and write.operation != "delete")
+        for codec in codecs
+    ):
         return None
     return _PointWriter(database, prepared, writer, version).run
 
@@ -142,9 +145,7 @@ class _PointWriter:
                 raise self._write.duplicate(image)
         return -1
 
-    def _commit(
-        self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None
-    ) -> bool:
+    def _commit(self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> bool:
         """Whether the commit stands; False: the row, or what the write was derived under, has moved."""
         entries: list[EntryWrite] = []
         for codec in self._codecs:

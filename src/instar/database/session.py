@@ -270,9 +270,8 @@ class Session:
                 open_.snapshot = Snapshot(reader.timestamp, catalog)
             if open_.isolation is Isolation.REPEATABLE_READ:
                 self._lasting = store.register_snapshot(open_.snapshot.timestamp)
-        if open_.ddl:
-            if not fixed and open_.snapshot is not None:
-                open_.ddl.rebase(open_.snapshot.catalog)
+        if open_.ddl and not fixed and open_.snapshot is not None:
+            open_.ddl.rebase(open_.snapshot.catalog)
         self._upgrade_buffers(open_)
 
     def catalog(self) -> CatalogSnapshot:

@@ -39,7 +39,8 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
             raise _bad(name, value) from None
         if not low <= number <= high:
             raise errors.error(
-                errors.INVALID_PARAMETER, f'{number} is outside the valid range for parameter "{name}" ({low} .. {high})'
+                errors.INVALID_PARAMETER,
+                f'{number} is outside the valid range for parameter "{name}" ({low} .. {high})',
             )
         return str(number)
 

@@ -8,6 +8,7 @@ snapshot from before the swap reads the old rowsets, under its own schema.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -71,7 +72,7 @@ class TableLoad:
         """Whether the keys ascend and follow all those before them: then none of them can be there already."""
         if not keys:
             return True
-        ordered = keys[0] > self._last_key and all(a < b for a, b in zip(keys, keys[1:], strict=False))
+        ordered = keys[0] > self._last_key and all(a < b for a, b in pairwise(keys))
         self._last_key = max(self._last_key, keys[-1] if ordered else max(keys))
         return ordered
 
@@ -80,11 +81,12 @@ class TableLoad:
             if not column.nullable and batch.column(place).null_count:
                 raise errors.error(
                     errors.NOT_NULL_VIOLATION,
-                    f'null value in column "{column.name}" of relation "{self.table.name}" violates not-null constraint',
+                    f'null value in column "{column.name}" of relation "{self.table.name}" '
+                    "violates not-null constraint",
                 )
 
     def _require_distinct(self, keys: list[bytes]) -> None:
-        for key, following in zip(keys, keys[1:], strict=False):
+        for key, following in pairwise(keys):
             if key == following:
                 raise self._duplicate(key)
 
@@ -118,7 +120,9 @@ class _IndexLoad:
         self._places = [places[part.column] for part in index.columns]
         self._columns: list[Column] = [table.columns[place] for place in self._places]
         types = [column.type for column in self._columns]
-        self._encode = compile_key_batch_encoder(types, [part.descending for part in index.columns], prefix=self._prefix)
+        self._encode = compile_key_batch_encoder(
+            types, [part.descending for part in index.columns], prefix=self._prefix
+        )
 
     def steps(self, batch: pa.RecordBatch, keys: list[bytes]) -> Iterator[Step]:
         """Steps that put the entries of rows whose store keys are `keys`, in the order of the index."""

@@ -213,9 +213,7 @@ class Derivation:
                 if codec.index.unique and change.image is not None:
                     self._unique(writer.table, codec, codec.index, change.image, after)
 
-    def _unique(
-        self, table: Table, codec: IndexCodec, index: Index, image: tuple[object, ...], entry: bytes
-    ) -> None:
+    def _unique(self, table: Table, codec: IndexCodec, index: Index, image: tuple[object, ...], entry: bytes) -> None:
         prefix = codec.unique_prefix(image)
         if prefix is None:
             return
@@ -238,7 +236,7 @@ class Derivation:
                 self.preconditions.append(KeyExists(parent_key, found.parent_index is not None, failure))
 
     def _children(self, writer: TableWriter, buffer: TableBuffer) -> None:
-        """A referenced key that goes away needs that nobody refers to it, unless another row of this commit bears it."""
+        """A referenced key that goes away needs that nobody refers to it, unless another row here bears it."""
         for probe in writer.children:
             gone, borne = set(), set()
             for change in buffer.changes.values():
@@ -250,6 +248,9 @@ class Derivation:
                 prefix = probe.key(values)
                 if prefix is not None:
                     failure = ConstraintFailure(
-                        probe.child.name, probe.foreign_key.name, errors.FOREIGN_KEY_VIOLATION, "The row is referred to."
+                        probe.child.name,
+                        probe.foreign_key.name,
+                        errors.FOREIGN_KEY_VIOLATION,
+                        "The row is referred to.",
                     )
                     self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, failure))

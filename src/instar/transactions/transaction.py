@@ -86,10 +86,7 @@ class Transaction(Generic[C, D, T]):
     def is_plain(self) -> bool:
         """Whether a statement would see the newest committed state, and nothing else."""
         return (
-            self.isolation is Isolation.READ_COMMITTED
-            and not self.failed
-            and self.ddl is None
-            and not self.buffer.rows
+            self.isolation is Isolation.READ_COMMITTED and not self.failed and self.ddl is None and not self.buffer.rows
         )
 
     def mark(self, ddl: D | None, name: str = "") -> Savepoint[D, T]:
