@@ -21,6 +21,7 @@ from rich.console import Console
 
 from benchmarks.harness import Figure, Options, show
 
+_FILE_WIDTH = 140  # characters, where the output is no terminal
 NAMES = ("lookup", "update", "bulk_insert", "scan", "ddl", "versions", "curve", "gating", "stalls")
 
 
@@ -28,6 +29,8 @@ def main() -> int:
     """Run the benchmarks that were named, or all."""
     arguments = _arguments()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
     results: dict[str, list[Figure]] = {}
     for name in arguments.names or NAMES:
         module = importlib.import_module(f"benchmarks.{name}")

@@ -22,11 +22,15 @@ from demo.display import open_display
 from demo.report import Outcome, changes_table, write_json
 from demo.run import ClientFailed, Demonstration
 
+_FILE_WIDTH = 140  # characters, where the output is no terminal
+
 
 def main() -> int:
     """Run the demonstration; the status that the process ends with."""
     arguments = _arguments()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=_FILE_WIDTH)
     try:
         with tempfile.TemporaryDirectory(prefix="instar-demo-") as scratch:
             return _run(arguments, console, Path(scratch))
