@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from instar.clock import SystemClock
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import Jobs, JobState
 from instar.store import open_store
-from instar.store.engine import prefix_end, rowset_prefix
+from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.records import rowset_key, table_key
 from instar.worker import Worker
 from support.changes import ChangingWorld, Server
@@ -139,7 +140,7 @@ def test_rowsets_of_a_load_whose_process_died_are_removed(world: ChangingWorld) 
     world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
     loading = Loading(world.store, world.ids, world.clock, world.table("l"))
     row = rowset_prefix(loading.table.rowset) + b"\x10half a load"
-    loading.put([lambda section: section.put(row, b"x" * 20)])
+    loading.put([putting(row, b"x" * 20)])
     worker.turn()
     assert keys(world, loading.table.rowset) == 1
     for _ in range(3):
@@ -147,10 +148,17 @@ def test_rowsets_of_a_load_whose_process_died_are_removed(world: ChangingWorld) 
     assert keys(world, loading.table.rowset) == 0
 
 
+def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
+    def step(section: Section) -> None:
+        section.put(key, value)
+
+    return step
+
+
 # --- as a process ----------------------------------------------------------------------------------------------------
 
 
-def wait_for(condition, seconds: float = 10.0) -> None:  # type: ignore[no-untyped-def]
+def wait_for(condition, seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -173,7 +181,9 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
         assert world.jobs.get(number).state is JobState.SUCCEEDED
         world.check_index("i")
         assert store.worker_present()
-        second = subprocess.run([sys.executable, "-m", "instar.worker", str(path)], env=environment, timeout=20)
+        second = subprocess.run(
+            [sys.executable, "-m", "instar.worker", str(path)], env=environment, timeout=20, check=False
+        )
         assert second.returncode == 0
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(10) == 0
@@ -188,6 +198,7 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
     refused = subprocess.run(
         [sys.executable, "-m", "instar.worker", str(tmp_path / "nothing")],
+        check=False,
         env=environment, capture_output=True, text=True, timeout=20,
     )  # fmt: skip
     assert refused.returncode == 1

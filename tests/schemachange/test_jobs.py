@@ -203,7 +203,7 @@ class Mortal:
             raise Killed
         return timestamp
 
-    def background(self, steps, *, claim=None):  # type: ignore[no-untyped-def]
+    def background(self, steps, *, claim=None):
         done = 0
         for step in steps:
             dying = self._count()

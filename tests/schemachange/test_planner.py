@@ -35,7 +35,7 @@ def check(column: str) -> want.Check:
 
 @pytest.fixture
 def world() -> ChangingWorld:
-    """parent (id, code unique) with a row; child (id, parent -> parent, n) with an index, a check and a row; v on child."""
+    """parent (id, code unique) and child (id, parent -> parent, n: index, check), a row each; view v on child."""
     made = ChangingWorld()
     made.execute(
         want.CreateTable(
@@ -43,7 +43,7 @@ def world() -> ChangingWorld:
             (NewColumn("id", types.BIGINT), NewColumn("code", CODE)),
             ("id",),
             constraints=(want.Unique(("code",)),),
-        )  # fmt: skip
+        )
     )
     columns = (NewColumn("id", types.BIGINT), NewColumn("parent", types.BIGINT), NewColumn("n", types.INTEGER))
     made.execute(
@@ -52,7 +52,7 @@ def world() -> ChangingWorld:
             columns,
             ("id",),
             constraints=(want.ForeignKey(("parent",), "parent"), check("n")),
-        )  # fmt: skip
+        )
     )
     made.execute(want.CreateIndex("child", (("n", False),)))
     child = made.table("child")

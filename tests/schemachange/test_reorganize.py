@@ -5,7 +5,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.wanted import Default, Frozen, NewColumn
-from instar.store.engine import ENTRY_VALUE
+from instar.store.engine import ENTRY_VALUE, Section
 from support.changes import ChangingWorld, Server
 
 
@@ -15,7 +15,7 @@ def backfill_of(world: ChangingWorld, *columns: tuple[str, bool], unique: bool =
     made: list[Backfill] = []
 
     class Capture:
-        def run(self, backfill, pulse):  # type: ignore[no-untyped-def]
+        def run(self, backfill, pulse):
             made.append(backfill)
 
     # The build "ends" without any work: what follows puts the entries itself.
@@ -25,7 +25,7 @@ def backfill_of(world: ChangingWorld, *columns: tuple[str, bool], unique: bool =
     return job, backfill
 
 
-def entries(world: ChangingWorld, backfill: Backfill):  # type: ignore[no-untyped-def]
+def entries(world: ChangingWorld, backfill: Backfill):
     with world.store.read() as reader:
         return backfill.entries(reader, *reader.batch(backfill.start, backfill.stop, 1000))
 
@@ -75,7 +75,11 @@ def test_an_entry_that_stands_is_left_alone_and_a_tombstone_is_not() -> None:
     world.store.background(backfill.steps(made))
     with world.store.read() as reader:
         assert reader.get(key) == before
-    world.store.background([lambda section: section.put(key, ENTRY_VALUE.pack(1, 0, made[0].offset))])
+
+    def delete(section: Section) -> None:
+        section.put(key, ENTRY_VALUE.pack(1, 0, made[0].offset))
+
+    world.store.background([delete])
     world.store.background(backfill.steps(made))
     timestamp = world.entries(world.table().indexes[0])[key]
     assert timestamp > int.from_bytes(row[:8], "little")  # type: ignore[index]  # the row's own, of its newest version

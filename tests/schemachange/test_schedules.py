@@ -24,7 +24,7 @@ from instar.transactions.commit import Conflict
 from instar.types import BIGINT
 from support.changes import ChangingWorld, Server
 
-Hook = Callable[[str], None]
+Hook = Callable[[str], object]
 
 
 class Stepping(Executor):
@@ -132,7 +132,7 @@ def test_a_row_changed_between_deriving_and_putting_is_derived_anew(world: Chang
     """Rule 10, for the backfill: the writer commits after the batch was read, before it is put."""
 
     class Late(Backfill):
-        def steps(self, entries):  # type: ignore[no-untyped-def, override]
+        def steps(self, entries):
             writer = Server(world)
             writer.update(3, a=31)
             writer.delete(4)
@@ -342,7 +342,7 @@ def test_without_floors_some_schedule_corrupts_the_index(monkeypatch: pytest.Mon
 def test_skipping_rows_that_changed_corrupts_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """F1's own optimisation (§4.4) does not hold where an update of another column writes no entry."""
 
-    def skipping(self: Backfill, section: Section, row: bytes, stored: bytes):  # type: ignore[no-untyped-def]
+    def skipping(self: Backfill, section: Section, row: bytes, stored: bytes):
         made = original(self, section, row, stored)
         return made._replace(key=made.key + b"skipped")
 
@@ -379,7 +379,7 @@ def test_a_unique_index_that_meets_duplicates_is_taken_back(world: ChangingWorld
 @pytest.mark.parametrize("at", ["before the backfill", "before a batch", "before stage 4"])
 def test_a_duplicate_written_during_the_build_is_met_by_one_of_the_two(world: ChangingWorld, at: str) -> None:
     """Rule 21: whoever comes second, the writer or the backfill, sees the other's entry."""
-    refused = []
+    refused: list[bool] = []
 
     def hook(where: str) -> None:
         if where == at and not refused:

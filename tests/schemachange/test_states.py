@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from instar.schemachange.elements import ElementKind, Phase
@@ -25,6 +27,6 @@ def test_every_path_leads_both_ways_through_the_same_states(kind: ElementKind) -
     back = (Phase.PUBLIC, *path.between(Phase.PUBLIC, Phase.ABSENT))
     assert there == path.phases == tuple(reversed(back))
     assert path.between(Phase.PUBLIC, Phase.PUBLIC) == ()
-    assert all(path.distance(one, other) == 1 for one, other in zip(there, there[1:], strict=False))
+    assert all(path.distance(one, other) == 1 for one, other in pairwise(there))
     # What a phase's work makes possible is the step towards public, so there is none at either end.
     assert not {Phase.ABSENT, Phase.PUBLIC} & set(path.work)

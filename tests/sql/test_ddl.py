@@ -1,0 +1,192 @@
+"""DDL from SQL text to descriptors: parser, binder, translation and planner together."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors, types
+from instar.catalog.descriptors import Sequence, Table, View
+from instar.schemachange import planner
+from instar.schemachange.executor import apply
+from instar.sql import ddl
+from instar.sql.functions import Context
+from instar.sql.parser import parse_one
+from support.changes import ChangingWorld, Facts
+
+NOW = 1_700_000_000_000_000
+
+
+class Client:
+    """A session that knows DDL only."""
+
+    def __init__(self) -> None:
+        self.world = ChangingWorld()
+        self.notices: list[str] = []
+
+    def translate(self, text: str) -> ddl.Translation:
+        statement = parse_one(text)
+        assert ddl.is_schema_change(statement)
+        return ddl.translate(statement, self.world.catalog(), Context(now=NOW, zone="UTC"), self.notices.append)
+
+    def execute(self, text: str) -> str:
+        translation = self.translate(text)
+        if translation.wanted:
+            change = self.world.change()
+            plan = planner.plan(change.view, change, Facts(self.world, None), translation.wanted, text)
+            assert not plan.needs_job
+            apply(plan.first, change)
+            self.notices += plan.notices
+            self.world.commit(change=change)
+        return translation.tag
+
+    def table(self, name: str = "t") -> Table:
+        return self.world.table(name)
+
+    def refused(self, text: str) -> str:
+        with pytest.raises(errors.Error) as refused:
+            self.execute(text)
+        return refused.value.sqlstate
+
+
+@pytest.fixture
+def client() -> Client:
+    made = Client()
+    made.execute("CREATE TABLE t (id serial PRIMARY KEY, a int DEFAULT 1 + 1 CHECK (a > 0), b varchar(5) UNIQUE)")
+    return made
+
+
+def test_a_table_with_everything(client: Client) -> None:
+    assert (
+        client.execute(
+            "CREATE TABLE c (n bigint GENERATED ALWAYS AS IDENTITY, t int REFERENCES t ON DELETE CASCADE, "
+            "at timestamptz DEFAULT now(), CONSTRAINT pk PRIMARY KEY (n), CONSTRAINT fine CHECK (t < n), UNIQUE (t, at))"
+        )
+        == "CREATE TABLE"
+    )
+    table = client.table("c")
+    assert [(column.name, column.nullable) for column in table.columns] == [("n", False), ("t", True), ("at", True)]
+    assert (table.primary_key_name, table.columns[0].identity) == ("pk", "always")
+    assert table.columns[2].default is not None
+    assert [check.name for check in table.checks] == ["fine"]
+    assert table.checks[0].columns == (1, 2)
+    assert table.foreign_keys[0].on_delete == "cascade"
+    assert [index.name for index in table.indexes] == ["c_t_at_key"]
+    assert table.foreign_keys[0].child_index == table.indexes[0].id
+    first = client.table()
+    assert [check.name for check in first.checks] == ["t_a_check"]
+    assert [index.name for index in first.indexes] == ["t_b_key"]
+
+
+def test_defaults_are_frozen_when_a_column_is_added(client: Client) -> None:
+    client.execute(
+        "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 6 * 7, ADD at timestamptz DEFAULT now(), ADD d date"
+    )
+    columns = {column.name: column for column in client.table().columns}
+    assert columns["c"].missing == "42"
+    assert columns["at"].missing == "2023-11-14 22:13:20+00"
+    assert columns["d"].missing is None
+    client.execute("ALTER TABLE t ALTER c SET DEFAULT 5, ALTER c DROP NOT NULL")
+    column = client.table().columns[3]
+    assert (column.missing, column.nullable, column.default) == ("42", True, "5")
+    client.execute("ALTER TABLE t ALTER c DROP DEFAULT")
+    assert client.table().columns[3].default is None
+
+
+def test_renames_and_types(client: Client) -> None:
+    client.execute("ALTER TABLE t RENAME a TO z")
+    client.execute("ALTER TABLE t RENAME TO u")
+    client.execute("ALTER TABLE u ALTER z TYPE bigint, ALTER b TYPE text")
+    client.execute("ALTER INDEX t_b_key RENAME TO k")
+    client.execute("ALTER TABLE u RENAME CONSTRAINT t_a_check TO positive")
+    table = client.table("u")
+    assert [(column.name, column.type) for column in table.columns][1:] == [("z", types.BIGINT), ("b", types.TEXT)]
+    assert (table.indexes[0].name, table.checks[0].name) == ("k", "positive")
+
+
+def test_views_are_kept_by_ids(client: Client) -> None:
+    client.execute("CREATE VIEW v (x) AS SELECT a, b FROM t WHERE a > 1")
+    view = client.world.catalog().lookup("public", "v")
+    assert isinstance(view, View)
+    assert view.columns == (("x", types.INTEGER), ("b", types.Type(types.Kind.VARCHAR, length=5)))
+    assert view.depends_on == ((client.table().id, (2, 3)),)
+    assert client.refused("ALTER TABLE t DROP COLUMN b") == "2BP01"
+    assert client.refused("DROP TABLE t") == "2BP01"
+    client.execute("ALTER TABLE t DROP COLUMN b CASCADE")
+    assert client.world.catalog().lookup("public", "v") is None
+    assert client.notices == ["drop cascades to view v"]
+    client.execute("CREATE VIEW w AS SELECT 1 AS one, NULL AS nothing")
+    client.execute("ALTER VIEW w RENAME TO w2")
+    assert client.execute("DROP VIEW w2") == "DROP VIEW"
+
+
+def test_sequences(client: Client) -> None:
+    client.execute("CREATE SEQUENCE s START 5 INCREMENT 2 MAXVALUE 99 CYCLE OWNED BY t.a")
+    found = client.world.catalog().lookup("public", "s")
+    assert isinstance(found, Sequence)
+    assert (found.start, found.increment, found.maximum, found.cycle) == (5, 2, 99, True)
+    assert found.owned_by == (client.table().id, 2)
+    client.execute("ALTER SEQUENCE s NO MAXVALUE RESTART WITH 7")
+    client.execute("CREATE TABLE x (n int DEFAULT nextval('s'))")
+    assert client.refused("DROP SEQUENCE s") == "2BP01"
+    client.execute("DROP SEQUENCE s CASCADE")
+    assert client.table("x").columns[0].default is None
+    assert client.refused("DROP SEQUENCE t_id_seq") == "2BP01"
+
+
+def test_create_table_as(client: Client) -> None:
+    translation = client.translate("CREATE TABLE x (p) AS SELECT a, count(*) FROM t GROUP BY a")
+    assert translation.tag == "CREATE TABLE AS"
+    assert translation.populate is not None
+    client.execute("CREATE TABLE x (p) AS SELECT a, count(*) FROM t GROUP BY a")
+    assert [(column.name, column.type) for column in client.table("x").columns] == [
+        ("p", types.INTEGER), ("count", types.BIGINT), ("rowid", types.BIGINT)
+    ]  # fmt: skip
+    assert client.translate("CREATE TABLE y AS SELECT 1 WITH NO DATA").populate is None
+    assert client.translate("CREATE TABLE IF NOT EXISTS x AS SELECT 1").populate is None
+
+
+def test_if_exists_and_if_not_exists_notice_and_do_nothing(client: Client) -> None:
+    version = client.world.catalog().version
+    for text in (
+        "CREATE TABLE IF NOT EXISTS t (a int)",
+        "DROP TABLE IF EXISTS nope, nope2",
+        "ALTER TABLE IF EXISTS nope ADD a int",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS a int",
+        "ALTER TABLE t DROP COLUMN IF EXISTS nope",
+        "ALTER TABLE t DROP CONSTRAINT IF EXISTS nope",
+        "CREATE INDEX IF NOT EXISTS t_b_key ON t (b)",
+        "DROP INDEX IF EXISTS nope",
+        "CREATE SEQUENCE IF NOT EXISTS t_id_seq",
+        "DROP SEQUENCE IF EXISTS nope",
+        "DROP VIEW IF EXISTS nope",
+    ):
+        client.execute(text)
+    assert client.world.catalog().version == version
+    assert len(client.notices) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("CREATE TABLE other.x (a int)", "3F000"),
+        ("CREATE TABLE x (a int PRIMARY KEY, b int, PRIMARY KEY (b))", "42P16"),
+        ("CREATE TABLE x (a int, a int)", "42701"),
+        ("CREATE TABLE x (a int CHECK (b > 0))", "42703"),
+        ("CREATE TABLE x (a int CHECK (a > random()))", "42P17"),
+        ("CREATE TABLE x (a int DEFAULT 'no number')", "22P02"),
+        ("CREATE TABLE x (a int DEFAULT true)", "42804"),
+        ("ALTER TABLE nope ADD a int", "42P01"),
+        ("ALTER TABLE t_id_seq ADD a int", "42809"),
+        ("ALTER TABLE t ALTER nope SET DEFAULT 1", "42703"),
+        ("ALTER TABLE t ALTER a TYPE text", "0A000"),
+        ("ALTER TABLE t ALTER a TYPE bigint USING a + 1", "0A000"),
+        ("ALTER TABLE t ALTER a SET NOT NULL", "0A000"),
+        ("ALTER TABLE t ADD PRIMARY KEY (a)", "0A000"),
+        ("ALTER TABLE t ALTER a ADD GENERATED ALWAYS AS IDENTITY", "0A000"),
+        ("CREATE VIEW v AS SELECT $1::int", "42P02"),
+        ("DROP VIEW t", "42809"),
+        ("DROP TABLE t_id_seq", "42809"),
+    ],
+)
+def test_what_is_wrong_is_refused(client: Client, text: str, sqlstate: str) -> None:
+    assert client.refused(text) == sqlstate
