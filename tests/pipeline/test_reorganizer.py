@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import psutil
@@ -177,6 +178,9 @@ def test_stops_when_told_and_resumes(spark, database, narrow):
     with pytest.raises(Stop):
         SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), Midway(database, stop))
     before = jobs.checkpoints(1, STAGE)
+    standing = entries(database, table.indexes[-1])
+    time.sleep(0.5)
+    assert entries(database, table.indexes[-1]) == standing  # nobody writes any more
     assert 0 < sum(found.done for found in before.values()) < len(before)
     SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), lambda: None)
     resumed = jobs.checkpoints(1, STAGE)

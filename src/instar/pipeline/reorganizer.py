@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from instar.clock import SystemClock
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import activate, is_lost, spark_session
+from instar.pipeline.session import activate, is_lost, spark_session, stop_session
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.reorganize import Backfill
 from instar.store.engine import Section, prefix_end, rowset_prefix
@@ -36,7 +37,7 @@ FIRST_NUMBER = 1
 # How often Spark may be lost (its JVM killed) before the job is left to another attempt.
 MAX_LOSSES = 3
 PULSE_SECONDS = 0.5
-# A cancelled task ends within Spark's task kill timeout, or is killed.
+# A cancelled task is killed after Spark's task kill timeout of 2 s; one that lives longer goes with its JVM.
 CANCEL_SECONDS = 15.0
 
 
@@ -111,7 +112,10 @@ class _Run:
         except BaseException:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
             self._ended.wait(CANCEL_SECONDS)
+            _await_tasks(self._session)
             raise
+        if self._failed is not None and not is_lost():
+            _await_tasks(self._session)
         return self._failed
 
     def _run(self) -> None:
@@ -126,6 +130,18 @@ class _Run:
             self._failed = problem
         finally:
             self._ended.set()
+
+
+def _await_tasks(session: Any) -> None:
+    """Return when no task runs any more: Spark reports a job as over while its tasks are still being killed, and what
+    they write must not meet what the caller does next under the same claim."""
+    tracker = session.sparkContext._jsc.sc().statusTracker()  # the Python tracker does not count tasks of dead stages
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+        if time.monotonic() > deadline:
+            stop_session()
+            return
+        time.sleep(0.02)
 
 
 def _ranges(backfill: Backfill) -> list[Checkpoint]:
