@@ -88,6 +88,7 @@ class _Engine:
         if self.process == os.getpid():
             self._local = threading.local()
             self._root.close()
+            del self._root
 
 
 _engine: _Engine | None = None
@@ -161,20 +162,27 @@ class _Input:
 def _run(written: Written, inputs: dict[str, _Input]) -> pa.Table:
     engine = _current()
     engine.register(written.text)
-    connection = engine.connection()
+    outcome = _outcome(engine.connection(), written.text, inputs)
+    if isinstance(outcome, str):
+        for source in inputs.values():
+            if source.failure is not None:
+                raise source.failure
+        raise duckdb_error(outcome)
+    return _stored(outcome)
+
+
+def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table | str:
+    """The result, or DuckDB's message. Its exception stays here: the frames that hang on it would keep the connection
+    alive past the engine's end."""
     try:
         for name, source in inputs.items():
             connection.register(name, source.reader)
-        table = connection.sql(written.text).to_arrow_table()
+        return connection.sql(text).to_arrow_table()
     except duckdb.Error as failure:
-        for source in inputs.values():
-            if source.failure is not None:
-                raise source.failure from None
-        raise duckdb_error(str(failure)) from failure
+        return str(failure)
     finally:
         for name in inputs:
             connection.unregister(name)
-    return _stored(table)
 
 
 def _stored(table: pa.Table) -> pa.Table:
