@@ -12,7 +12,7 @@ from typing import NamedTuple
 from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
 from instar.catalog.descriptors import Check, Column, ForeignKey, Index, State, Table
 from instar.store.engine import Store
-from instar.types import BIGINT, BOOLEAN, INTEGER, NUMBERS, TEXT, Kind, Type
+from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMBERS, TEXT, TIMESTAMPTZ, Kind, Type
 
 Row = tuple[object, ...]
 
@@ -178,6 +178,12 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         minimum=BIGINT, maximum=BIGINT, cycles=BOOLEAN,
     ),
     _view("instar", "views", _views, id=BIGINT, name=TEXT, version=BIGINT, query=TEXT),
+    _view(
+        # Its rows are made by the database package, which knows jobs.
+        "instar", "jobs", lambda source: (), id=BIGINT, kind=TEXT, statement=TEXT, state=TEXT, reason=TEXT,
+        stage=INTEGER, stages=INTEGER, progress=DOUBLE, rows_done=BIGINT, rows_total=BIGINT, rows_per_second=DOUBLE,
+        started_at=TIMESTAMPTZ, finished_at=TIMESTAMPTZ,
+    ),
     _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
     _view(
         "information_schema", "tables", _relations, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,

@@ -10,6 +10,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
+from instar.database.jobs import job_rows
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
 from instar.sql import statements as ast
@@ -183,4 +184,6 @@ def _parsed(text: str) -> ast.Query | ast.Dml:
 
 
 def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Iterable[Row]:
+    if name == "instar.jobs":
+        return job_rows(session.database.jobs, session.database.clock)
     return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))

@@ -82,6 +82,18 @@ def _check_database(session: Session, statement: ast.CheckDatabase, text: str) -
     return session.check(None)
 
 
+def _show_jobs(session: Session, statement: ast.ShowJobs, text: str) -> Result:
+    from instar.database import jobs
+
+    return jobs.show(session)
+
+
+def _job_control(session: Session, statement: ast.JobControl, text: str) -> Result:
+    from instar.database import jobs
+
+    return jobs.control(session, statement)
+
+
 _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.SetVariable: _set,
     ast.ShowVariable: _show,
@@ -89,4 +101,6 @@ _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.Explain: _explain,
     ast.CheckTable: _check_table,
     ast.CheckDatabase: _check_database,
+    ast.ShowJobs: _show_jobs,
+    ast.JobControl: _job_control,
 }
