@@ -3,7 +3,7 @@
 It runs the jobs that nobody works on, cuts the log as far as retention allows, and removes rowsets that no snapshot can
 see. Never in a thread of the application: a process of its own leaves the application's interpreter alone. It is
 started on demand, there is one per store, and it ends when it has had nothing to do for a while. Spark is started by
-the first job that needs it, and kept warm until the process ends.
+the first job that is large enough for it, and kept warm until the process ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from instar.catalog.layouts import Layouts, layout_key
 from instar.clock import Clock, SystemClock
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
-from instar.schemachange.reorganize import SMALL_ROWS, Backfill, InProcess, Reorganizer
+from instar.schemachange.reorganize import Backfill, InProcess, Reorganizer
 from instar.store import open_store
 from instar.store.collector import collection_limit
 from instar.store.engine import (
@@ -47,6 +47,8 @@ from instar.store.records import (
 )
 from instar.tables.garbage import DeadEntries
 
+# Up to so many rows are reorganized in this process: it takes less than starting Spark does.
+WITHOUT_SPARK_ROWS = 100_000
 # Nothing to do for so long, and the process ends.
 IDLE_SECONDS = 60.0
 _TURN_SECONDS = 0.05
@@ -112,7 +114,7 @@ class Worker:
         return worked
 
     def _reorganizer(self, backfill: Backfill) -> Reorganizer:
-        if backfill.rows <= SMALL_ROWS:
+        if backfill.rows <= WITHOUT_SPARK_ROWS:
             return InProcess()
         return _WithFallback(self._large())
 

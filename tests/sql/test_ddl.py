@@ -59,7 +59,8 @@ def test_a_table_with_everything(client: Client) -> None:
     assert (
         client.execute(
             "CREATE TABLE c (n bigint GENERATED ALWAYS AS IDENTITY, t int REFERENCES t ON DELETE CASCADE, "
-            "at timestamptz DEFAULT now(), CONSTRAINT pk PRIMARY KEY (n), CONSTRAINT fine CHECK (t < n), UNIQUE (t, at))"
+            "at timestamptz DEFAULT now(), CONSTRAINT pk PRIMARY KEY (n), CONSTRAINT fine CHECK (t < n), "
+            "UNIQUE (t, at))"
         )
         == "CREATE TABLE"
     )
