@@ -138,6 +138,8 @@ def test_refusals(spark, database, tmp_path):
     missing = spark.read.format("instar").option("path", str(tmp_path / "no")).option("table", "t")
     assert refusal(missing.load).sqlstate == errors.IO_ERROR
     frame = load(spark, database, "t")
+    saved = frame.write.format("instar").option("path", database.path).option("table", "t").mode("append").save
+    assert refusal(saved).sqlstate == errors.FEATURE_NOT_SUPPORTED
     early = database.now
     database.insert(table, [(1,)])
     database.store.collect(database.now, lambda _: [])

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from instar import errors
@@ -86,6 +86,12 @@ class InstarDataSource(DataSource):
             if self.options.get("pushdown", "false").lower() == "true":
                 return NarrowingReader(source, ordinals, partitions)
             return InstarReader(source, ordinals, partitions)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """0A000: constraints, defaults and sequences are SQL's business, and a load is published by one commit, which
+        tasks that may be tried again cannot do. Export to Parquet and `instar import` it."""
+        with in_task():
+            raise errors.unsupported('writing a DataFrame to format "instar"')
 
     def _resolved(self) -> Source:
         if self._source is None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA = 17
+INSTALLED = Path("/usr/lib/jvm")
 DEFAULT_MASTER = "local[*]"
 DEFAULT_MEMORY = "1g"
 
@@ -121,7 +122,8 @@ def _forget() -> None:
 
 
 def java_home() -> Path:
-    """The home of a Java that Spark runs on: $JAVA_HOME, the `java` on the path, else the newest under /usr/lib/jvm.
+    """The home of a Java that Spark runs on: $JAVA_HOME, the `java` on the path, else the oldest that will do of those
+    under /usr/lib/jvm.
 
     55000 if there is none of version 17 or newer.
     """
@@ -158,7 +160,7 @@ def _candidates() -> Iterator[Path]:
     on_path = shutil.which("java")
     if on_path:
         yield Path(on_path).resolve().parent.parent
-    installed = [home for home in Path("/usr/lib/jvm").glob("*") if java_version(home) is not None]
+    installed = [home for home in INSTALLED.glob("*") if java_version(home) is not None]
     # Of several, the oldest that will do: it is the one that Spark has been tested on the longest.
     yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
 

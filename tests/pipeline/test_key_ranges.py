@@ -1,0 +1,106 @@
+"""Splitting a key space: ranges cover it, are adjacent, and hold about as much each."""
+
+from __future__ import annotations
+
+import bisect
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from instar.encoding.keys import compile_encoder
+from instar.pipeline.key_ranges import merged, split
+from instar.types import BIGINT, INTEGER, TEXT, UUID, Type
+
+START, STOP = b"", b"\xff"
+
+
+class Keys:
+    """A sorted list of keys as a reader of a store; `reads` counts how often it was asked."""
+
+    catalog_version = timestamp = watermark = 0
+
+    def __init__(self, keys: list[bytes]) -> None:
+        self.keys = sorted(set(keys))
+        self.reads = 0
+
+    def __enter__(self) -> Keys:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        return b"" if key in self.keys else None
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        self.reads += 1
+        found = self.keys[bisect.bisect_left(self.keys, start) : bisect.bisect_left(self.keys, stop)]
+        return ((key, b"") for key in (reversed(found) if reverse else found))
+
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
+        found = [key for key, _ in islice(self.scan(start, stop, reverse=reverse), limit)]
+        return found, [b""] * len(found)
+
+    def sizes(self, ranges: list[tuple[bytes, bytes]]) -> list[int]:
+        return [bisect.bisect_left(self.keys, stop) - bisect.bisect_left(self.keys, start) for start, stop in ranges]
+
+
+def encoded(types: list[Type], rows: list[tuple[object, ...]]) -> list[bytes]:
+    encode = compile_encoder(types)
+    return [encode(row) for row in rows]
+
+
+_random = random.Random(1)
+DISTRIBUTIONS: dict[str, Callable[[], list[bytes]]] = {
+    "dense": lambda: encoded([BIGINT], [(i,) for i in range(50_000)]),
+    "two clusters": lambda: encoded([BIGINT], [(i if i < 25_000 else i + 10**12,) for i in range(50_000)]),
+    "log-uniform": lambda: encoded([BIGINT], [(int(10 ** _random.uniform(0, 18)),) for _ in range(50_000)]),
+    "orders and lines": lambda: encoded([BIGINT, INTEGER], [(i // 4, i % 4) for i in range(50_000)]),
+    "skewed tenants": lambda: encoded(
+        [INTEGER, INTEGER], [(int(_random.paretovariate(1)), _random.randrange(2**31)) for _ in range(50_000)]
+    ),
+    "uuids": lambda: encoded([UUID], [(_random.randbytes(16),) for _ in range(50_000)]),
+    "numbered text": lambda: encoded([TEXT], [(f"Customer#{i:09}",) for i in range(50_000)]),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("parts", [2, 7, 16])
+def test_ranges_are_even(name, parts):
+    keys = Keys(DISTRIBUTIONS[name]())
+    found = split(lambda: keys, START, STOP, parts)
+    assert len(found.ranges) == parts
+    # Digits in text lie in nested gaps, which the estimate of densities does not see through.
+    assert max(keys.sizes(found.ranges)) <= (4 if "text" in name else 1.5) * len(keys.keys) / parts
+    assert keys.reads < 3_000  # not a scan
+    if "text" not in name:
+        assert found.rows == pytest.approx(len(keys.keys), rel=0.1)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=6).filter(lambda key: key[0] != 0xFF)), st.integers(1, 9))
+def test_ranges_cover_everything_once(drawn, parts):
+    keys = Keys(drawn)
+    found = split(lambda: keys, START, STOP, parts)
+    assert 1 <= len(found.ranges) <= parts
+    assert found.ranges[0][0] == START
+    assert found.ranges[-1][1] == STOP
+    assert all(
+        one[1] == other[0] and one[0] < one[1] for one, other in zip(found.ranges, found.ranges[1:], strict=False)
+    )
+    assert sum(keys.sizes(found.ranges)) == len(keys.keys)
+    fewer = merged(found.ranges, 2)
+    assert len(fewer) <= 2
+    assert (fewer[0][0], fewer[-1][1]) == (START, STOP)
+
+
+def test_few_keys_are_counted():
+    keys = Keys([b"a", b"b", b"c"])
+    assert split(lambda: keys, START, STOP, 4).rows == 3
+    assert split(lambda: Keys([]), START, STOP, 4) == ([(START, STOP)], 0)

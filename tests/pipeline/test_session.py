@@ -1,0 +1,77 @@
+"""Java is found or its absence named; the session's configuration keeps to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from instar import errors
+from instar.pipeline import session
+
+
+def java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").touch(mode=0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+@pytest.fixture
+def nowhere(monkeypatch, tmp_path) -> Path:
+    """No Java in the environment, none on the path, none installed."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr(session, "INSTALLED", tmp_path / "jvm")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("written", "version"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25)])
+def test_version(tmp_path, written, version):
+    assert session.java_version(java(tmp_path / "j", written)) == version
+
+
+def test_version_of_what_is_no_java(tmp_path):
+    assert session.java_version(tmp_path) is None
+
+
+def test_java_home_wins(nowhere, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(java(nowhere / "mine", "21.0.1")))
+    java(nowhere / "jvm" / "java-17", "17.0.15")
+    assert session.java_home() == nowhere / "mine"
+
+
+def test_an_old_one_is_passed_over(nowhere, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(java(nowhere / "old", "11.0.2")))
+    java(nowhere / "jvm" / "java-21", "21.0.1")
+    java(nowhere / "jvm" / "java-17", "17.0.15")
+    assert session.java_home() == nowhere / "jvm" / "java-17"
+
+
+def test_none_is_an_error_that_says_what_to_do(nowhere, monkeypatch):
+    with pytest.raises(errors.Error) as caught:
+        session.java_home()
+    assert caught.value.sqlstate == errors.OBJECT_NOT_READY
+    monkeypatch.setenv("JAVA_HOME", str(java(nowhere / "old", "11.0.2")))
+    with pytest.raises(errors.Error) as caught:
+        session.java_home()
+    assert "Java 11" in (caught.value.detail or "")
+    assert "apt install" in (caught.value.hint or "")
+
+
+@pytest.mark.spark
+def test_session(spark):
+    assert session.spark_session() is spark
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert not session.is_lost()
+    # Executors run this very Python and import this very instar.
+    seen = spark.sparkContext.parallelize([0], 1).map(_where).collect()
+    assert seen == [_where(0)]
+
+
+def _where(_: int) -> tuple[str, str]:
+    import sys
+
+    import instar
+
+    return sys.executable, str(instar.__file__)
