@@ -20,6 +20,7 @@ from demo.histogram import BUCKETS, bucket_of
 
 WINDOW_NS = 100_000_000
 WINDOWS_PER_SECOND = 1_000_000_000 // WINDOW_NS
+_LOOK_BACK = 60 * WINDOWS_PER_SECOND
 
 
 class Phase(enum.IntEnum):
@@ -99,6 +100,14 @@ class Board:
     def now(self) -> int:
         """The window of this moment."""
         return min((time.monotonic_ns() - self.origin) // WINDOW_NS, self.windows - 1)
+
+    @property
+    def answered(self) -> int:
+        """The newest window of which an arrival has been answered: behind `now` while clients are stalled."""
+        now = self.now + 1
+        first = max(now - _LOOK_BACK, 0)
+        known = np.flatnonzero(self.longest(first, now))
+        return first + int(known[-1]) if len(known) else first
 
     def seconds_since_start(self) -> float:
         """Seconds since the open loop began."""

@@ -15,12 +15,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from demo.board import WINDOWS_PER_SECOND, Board
+from demo.board import Board
 from demo.changes import CHANGES, Course
-from demo.report import Seen, duration, milliseconds, seen, verdict
+from demo.report import Seen, duration, milliseconds, seen, seen_lately, verdict
 
 _SPARKS = " ▁▂▃▄▅▆▇█"
 _PLAIN_EVERY = 5.0  # seconds
+_WORTH_SAYING = 0.5  # seconds that clients are behind
 
 
 @dataclass
@@ -67,14 +68,13 @@ class PlainDisplay:
         self._stage = stage
         if scene.board is not None and time.monotonic() - self._printed >= _PLAIN_EVERY:
             self._printed = time.monotonic()
-            last = scene.board.now
-            now = seen(scene.board, max(last - 2 * WINDOWS_PER_SECOND, 0), max(last, 1))
+            now, behind = seen_lately(scene.board)
             progress = (
                 f", {running.rows_done:,} of {running.rows_total:,} rows" if running and running.rows_total else ""
             )
             self.note(
                 f"  {now.completed_per_second:,.0f}/s, median {milliseconds(now.median)},"
-                f" p99.9 {milliseconds(now.p999)}, longest {milliseconds(now.longest)}{progress}"
+                f" p99.9 {milliseconds(now.p999)}, longest {milliseconds(now.longest)}{_backlog(behind)}{progress}"
             )
 
     def note(self, text: str) -> None:
@@ -116,11 +116,10 @@ def draw(scene: Scene, width: int) -> RenderableType:
 
 
 def _figures(scene: Scene, board: Board) -> Table:
-    last = board.now
-    now = seen(board, max(last - WINDOWS_PER_SECOND, 0), max(last, 1))
-    ever = seen(board, 0, max(last, 1))
+    now, behind = seen_lately(board)
+    ever = seen(board, 0, max(board.now, 1))
     table = Table(box=None, padding=(0, 2), pad_edge=False)
-    table.add_column("")
+    table.add_column(_backlog(behind).removeprefix(", "), min_width=24)
     for heading in ("operations/s", "median", "p99.9", "longest stall"):
         table.add_column(heading, justify="right")
     rows = [("last second", now), ("quiet", scene.quiet), ("whole run", ever)]
@@ -133,6 +132,10 @@ def _figures(scene: Scene, board: Board) -> Table:
                 style="bold" if name == "last second" else "dim",
             )
     return table
+
+
+def _backlog(seconds: float) -> str:
+    return f", clients are {seconds:.1f} s behind" if seconds >= _WORTH_SAYING else ""
 
 
 def _sparks(scene: Scene, board: Board, width: int) -> Table:

@@ -39,6 +39,18 @@ def seen(board: Board, first: int, last: int) -> Seen:
     )
 
 
+def seen_lately(board: Board) -> tuple[Seen, float]:
+    """What the clients saw of the last second that was answered, and by how many seconds they are behind.
+
+    The throughput is that of the last second by the clock, whatever was answered in it.
+    """
+    now, answered = board.now, board.answered
+    lately = seen(board, max(answered - WINDOWS_PER_SECOND, 0), max(answered, 1))
+    completed = board.completed(max(now - WINDOWS_PER_SECOND, 0), max(now, 1)).sum()
+    behind = (now - answered) / WINDOWS_PER_SECOND
+    return dataclasses.replace(lately, completed_per_second=float(completed)), behind
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the run was asked for, and what it found out about the machine."""

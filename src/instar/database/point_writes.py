@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from instar import errors
 from instar.catalog.descriptors import State
 from instar.sql import tree
 from instar.sql.functions import Context
@@ -92,6 +93,16 @@ class _PointWriter:
 
     def run(self, parameters: Sequence[object]) -> int:
         """Rows changed, or -1: take the general way."""
+        try:
+            return self._run(parameters)
+        except errors.Error:
+            # What does not fit the schema that this was compiled for may fit the newest: a column was widened, say.
+            with self._store.read() as reader:
+                if reader.catalog_version != self._version:
+                    return -1
+            raise
+
+    def _run(self, parameters: Sequence[object]) -> int:
         converters = self._converters
         if len(parameters) != len(converters):
             return -1
