@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from sql.trees import NULL, all_of, any_of, call, lit, op, param
 
 from instar import errors
 from instar.sql import tree
@@ -13,6 +12,7 @@ from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.tree import Expr
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
+from sql.trees import NULL, all_of, any_of, call, lit, op, param
 
 A = tree.ColumnRef(1, 0, BOOLEAN, "a")
 B = tree.ColumnRef(1, 1, BOOLEAN, "b")
@@ -22,7 +22,9 @@ SCOPE = Scope({(1, 0): 0, (1, 1): 1})
 THREE = (True, False, None)
 
 
-def evaluate(expr: Expr, row: tuple[object, ...] = (), parameters: tuple[object, ...] = (), zone: str = "UTC") -> object:
+def evaluate(
+    expr: Expr, row: tuple[object, ...] = (), parameters: tuple[object, ...] = (), zone: str = "UTC"
+) -> object:
     layout = FrameLayout(len(parameters))
     function = Compiler(SCOPE, layout).value(expr)
     return function(row, layout.frame(parameters, Context(now=0, zone=zone), None))

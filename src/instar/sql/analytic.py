@@ -177,7 +177,8 @@ def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table 
     try:
         for name, source in inputs.items():
             connection.register(name, source.reader)
-        return connection.sql(text).to_arrow_table()
+        table: pa.Table = connection.sql(text).to_arrow_table()
+        return table
     except duckdb.Error as failure:
         return str(failure)
     finally:

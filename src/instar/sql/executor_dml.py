@@ -69,10 +69,11 @@ class InsertProgram:
 
     def run_many(self, context: ExecutionContext, parameters: Iterable[Sequence[object]]) -> Result:
         """As one statement: the source evaluated for each of the parameter tuples (executemany)."""
+        count = self._layout.parameters
+        context.parameters = [None] * count  # until the first set comes
         frame = self._frame(context)
 
         def images() -> Iterator[Row]:
-            count = self._layout.parameters
             for given in parameters:
                 context.parameters = given
                 frame[:count] = given

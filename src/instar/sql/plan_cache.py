@@ -145,7 +145,7 @@ class _Entry:
     def __init__(self) -> None:
         self.fast: Callable[[Store, Sequence[object]], Any] | None = None
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
-        self.used = True
+        self.used = False
 
 
 # A text whose parameters keep changing class is planned anew rather than kept in ever more forms.

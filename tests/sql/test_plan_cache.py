@@ -1,0 +1,163 @@
+"""The plan cache: valid by identity of descriptors, one form per classes of parameters, bounded; and the lean forms."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from instar import errors
+from instar.catalog.descriptors import Table
+from instar.sql.analytic import Analytic
+from instar.sql.binder import bind
+from instar.sql.functions import Context
+from instar.sql.integrity import Rules
+from instar.sql.parser import parse_one
+from instar.sql.plan_cache import PlanCache, Prepared, hints_of
+from instar.sql.point import FALLBACK
+from instar.sql.statements import Dml, Query
+from instar.types import BIGINT, DATE, INTEGER, NUMERIC, TEXT, Kind, Type
+from sql.trees import context, fill, write
+from support.world import World
+
+LOOKUP = "select b, d, id from t where id = $1"
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    table = made.create_table("t", (("id", BIGINT), ("a", INTEGER), ("b", TEXT), ("d", DATE)))
+    fill(made, table, [(number, number, f"b{number}", number or None) for number in range(10)])
+    made.create_table("other")
+    return made
+
+
+def prepare(world: World, sql: str, *parameters: object) -> Prepared:
+    statement = parse_one(sql)
+    assert isinstance(statement, Query | Dml)
+    catalog = world.catalog()
+    bound = bind(statement, catalog, hints_of(parameters))
+    return Prepared(bound, catalog, world.layouts, Rules(catalog, world.layouts), Analytic(world.layouts).run)
+
+
+def table_of(world: World, name: str = "t") -> Table:
+    found = world.catalog().lookup(None, name)
+    assert isinstance(found, Table)
+    return found
+
+
+def test_a_plan_holds_as_long_as_its_descriptors_do(world: World) -> None:
+    cache = PlanCache()
+    prepared = prepare(world, LOOKUP, 1)
+    cache.add(LOOKUP, (1,), world.catalog(), prepared)
+    assert cache.find(LOOKUP, (5,), world.catalog()) is prepared
+    world.alter(table_of(world, "other"), name="elsewhere")
+    assert cache.find(LOOKUP, (5,), world.catalog()) is prepared
+    world.alter(table_of(world), name="renamed")
+    assert cache.find(LOOKUP, (5,), world.catalog()) is None
+
+
+def test_forms_by_class_of_parameter(world: World) -> None:
+    cache, sql = PlanCache(), "select $1"
+    as_int, as_text = prepare(world, sql, 1), prepare(world, sql, "x")
+    cache.add(sql, (1,), world.catalog(), as_int)
+    assert cache.find(sql, ("x",), world.catalog()) is None
+    cache.add(sql, ("x",), world.catalog(), as_text)
+    assert cache.find(sql, (2,), world.catalog()) is as_int
+    assert cache.find(sql, ("y",), world.catalog()) is as_text
+    assert cache.find(sql, (None,), world.catalog()) in (as_int, as_text)
+    assert cache.find(sql, (2**70,), world.catalog()) is None
+    assert (as_int.columns[0][1], as_text.columns[0][1]) == (BIGINT, TEXT)
+    assert hints_of((2**70, None, Decimal(1))) == (NUMERIC, None, NUMERIC)
+
+
+def test_it_is_bounded_and_keeps_what_is_used(world: World) -> None:
+    cache = PlanCache(capacity=3)
+    prepared = prepare(world, "select 1")
+    for number in range(3):
+        cache.add(f"q{number}", (), world.catalog(), prepared)
+    for number in range(3, 20):
+        cache.find("q0", (), world.catalog())
+        cache.add(f"q{number}", (), world.catalog(), prepared)
+        assert len(cache) == 3
+    assert cache.find("q0", (), world.catalog()) is prepared
+
+
+def test_the_fast_lookup_gives_python_objects(world: World) -> None:
+    import datetime
+
+    cache = PlanCache()
+    assert cache.fast(world.store, LOOKUP, (1,)) is FALLBACK
+    cache.add(LOOKUP, (1,), world.catalog(), prepare(world, LOOKUP, 1))
+    assert cache.fast(world.store, LOOKUP, (3,)) == [("b3", datetime.date(1970, 1, 4), 3)]
+    assert cache.fast(world.store, LOOKUP, (0,)) == [("b0", None, 0)]
+    assert cache.fast(world.store, LOOKUP, (99,)) == []
+    for odd in ((True,), ("3",), (None,), (2**63,), (), (1, 2)):
+        assert cache.fast(world.store, LOOKUP, odd) is FALLBACK
+
+
+def test_the_fast_lookup_falls_back_where_it_must(world: World) -> None:
+    cache = PlanCache()
+    cache.add(LOOKUP, (1,), world.catalog(), prepare(world, LOOKUP, 1))
+    write(world, "delete from t where id = 3")
+    assert cache.fast(world.store, LOOKUP, (3,)) in (FALLBACK, [])
+    world.alter(table_of(world, "other"), name="elsewhere")
+    assert cache.fast(world.store, LOOKUP, (4,)) is FALLBACK  # another catalog version
+    assert cache.find(LOOKUP, (4,), world.catalog()) is not None  # which leaves the plan as it is
+    assert cache.fast(world.store, LOOKUP, (4,))[0][0] == "b4"
+
+
+@pytest.mark.parametrize(
+    ("sql", "lean"),
+    [
+        ("select b from t where id = 1", True),
+        ("select b from t where id = $1 + 1", False),
+        ("select b || 'x' from t where id = $1", False),
+        ("select b from t where id = $1 and a = 1", False),
+        ("select b from t where id in ($1, 2)", False),
+    ],
+)
+def test_what_is_a_point_lookup(world: World, sql: str, lean: bool) -> None:
+    assert (prepare(world, sql, *((1,) if "$1" in sql else ())).lookup is not None) is lean
+
+
+def test_point_writes(world: World) -> None:
+    functions = Context(now=0)
+    update = prepare(world, "update t set a = a + $2 where id = $1", 1, 1).write
+    assert update is not None
+    assert (update.operation, update.changed) == ("update", frozenset({2}))
+    frame = update.frame((4, 10), functions, context(world))
+    assert update.image((4, 4, "b4", None), frame) == (4, 14, "b4", None)
+    assert len(update.keys(frame)) == 1
+    assert update.keys(update.frame((None, 1), functions, context(world))) == []
+    insert = prepare(world, "insert into t values ($1, 1, 'x')", 1).write
+    assert insert is not None
+    image = insert.image(None, insert.frame((77,), functions, context(world)))
+    assert image == (77, 1, "x", None)
+    assert insert.duplicate(image).detail == "Key (id)=(77) already exists."
+    with pytest.raises(errors.IntegrityError):
+        insert.image(None, insert.frame((None,), functions, context(world)))
+    delete = prepare(world, "delete from t where id = $1", 1).write
+    assert delete is not None
+    assert delete.image((1, 1, "b", None), delete.frame((1,), functions, context(world))) is None
+
+
+def test_what_is_no_point_write(world: World) -> None:
+    for sql in (
+        "update t set id = 5 where id = 1",
+        "update t set a = 5 where a = 1",
+        "update t set a = 5 where id = 1 returning a",
+        "insert into t values (1), (2)",
+        "insert into t values (1) on conflict do nothing",
+        "delete from t",
+    ):
+        assert prepare(world, sql).write is None
+
+
+def test_parameters_are_converted_and_counted(world: World) -> None:
+    prepared = prepare(world, "insert into t values ($1, $2, $3, $4)", 1, 1, "x", "2024-01-01")
+    assert prepared.convert((1, 2, "x", "1970-01-03"), "UTC") == (1, 2, "x", 2)
+    with pytest.raises(errors.Error) as caught:
+        prepared.convert((1,), "UTC")
+    assert caught.value.sqlstate == "08P01"
+    assert prepared.bound.parameters[1] == Type(Kind.INTEGER)

@@ -1,0 +1,97 @@
+"""Plans as EXPLAIN prints them, in golden/plans.txt; INSTAR_GOLDEN=write writes it anew, to be read and committed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from instar import errors
+from instar.sql.explain import explain
+from instar.types import BIGINT, DATE, INTEGER, NUMERIC, TEXT
+from sql.trees import compiled
+from support.world import World
+
+GOLDEN = Path(__file__).parent / "golden" / "plans.txt"
+
+QUERIES = (
+    "select total from orders where id = $1",
+    "select id from orders where id in (1, 2, 3) and total > 10",
+    "select id from orders where customer = 5",
+    "select id from orders where customer = 5 and day >= '2024-01-01' order by day desc limit 3",
+    "select id from orders where id > 10 and id <= 20 and note like 'a%'",
+    "select id from orders order by id desc limit 5",
+    "select sum(total) from orders",
+    "select max(day) from orders where customer = 7",
+    "select max(id) from orders",
+    "select note, count(*) from orders where customer = 1 group by note having count(*) > 1 order by 2 desc",
+    "select c.name, o.total from customers c join orders o on o.customer = c.id where c.id = 3",
+    "select c.name, o.total from orders o left join customers c on o.customer = c.id where o.id = 3",
+    "select c.name, o.id from orders o join customers c on o.note = c.name",
+    "select o.id from orders o where exists (select 1 from customers c where c.id = o.customer) and o.id = 9",
+    "select id from orders where customer = (select id from customers where id = 4)",
+    "select v.id from (select * from orders where total > 1) v where v.id = 2",
+    "with x as (select id from orders where customer = 1) select * from x a join x b on a.id = b.id",
+    "select id from orders where customer = 1 union all select id from customers where id = 1",
+    "select distinct customer from orders where id < 10",
+    "select rank() over (order by total) from orders",
+    "with recursive r(n) as (select 1 union all select n + 1 from r where n < 3) select n from r",
+    "select * from generate_series(1, 3)",
+    "select random() from orders",
+    "values (1), (2)",
+    "insert into customers values (1, 'x')",
+    "insert into customers select id, note from orders where id = 1",
+    "update orders set total = total + 1 where id = $1",
+    "update orders o set note = c.name from customers c where c.id = o.customer and o.id = 5",
+    "delete from orders where total < 0",
+    "delete from orders using customers c where orders.customer = c.id and c.id = 8",
+)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    made = World()
+    columns = (("id", BIGINT), ("customer", BIGINT), ("day", DATE), ("total", NUMERIC), ("note", TEXT))
+    made.create_table("orders", columns, indexes=(("orders_customer_day", (2, 3), False),))
+    made.create_table("customers", (("id", BIGINT), ("name", TEXT)), indexes=(("customers_name_key", (2,), True),))
+    made.create_table("pairs", (("a", INTEGER), ("b", INTEGER), ("c", INTEGER)), primary_key=(1, 2))
+    return made
+
+
+def test_plans_are_as_agreed(world: World) -> None:
+    parts = []
+    for sql in QUERIES:
+        parameters = (1,) if "$1" in sql else ()
+        parts.append("\n".join([sql, *("    " + line for line in explain(compiled(world, sql, parameters).plan))]))
+    text = "\n\n".join(parts) + "\n"
+    if os.environ.get("INSTAR_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+@pytest.mark.parametrize(
+    ("condition", "title"),
+    [
+        ("a = 1 and b = 2", "Lookup pairs by pairs_pkey"),
+        ("b = 2 and a = 1 and c = 3", "Lookup pairs by pairs_pkey"),
+        ("a = 1", "Range pairs by pairs_pkey"),
+        ("a = 1 and b > 5", "Range pairs by pairs_pkey"),
+        ("a + 0 = 1", "Scan pairs by pairs_pkey"),
+        ("b = 1", "Scan pairs by pairs_pkey"),
+        ("a = b", "Scan pairs by pairs_pkey"),
+        ("a = 1.5", "Scan pairs by pairs_pkey"),
+        ("a = 3000000000", "Range pairs by pairs_pkey"),
+        ("1 = a or a = 2", "Scan pairs by pairs_pkey"),
+        ("a in (1, 2) and b in (3, 4)", "Lookup pairs by pairs_pkey"),
+    ],
+)
+def test_conditions_that_drive_a_key(world: World, condition: str, title: str) -> None:
+    lines = explain(compiled(world, f"select c from pairs where {condition}").plan)
+    assert title in [line.strip() for line in lines]
+
+
+def test_what_neither_engine_runs_is_refused(world: World) -> None:
+    with pytest.raises(errors.NotSupportedError) as caught:
+        compiled(world, "select random(), rank() over (order by id) from orders")
+    assert caught.value.sqlstate == errors.FEATURE_NOT_SUPPORTED
