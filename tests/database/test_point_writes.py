@@ -1,4 +1,4 @@
-"""Autocommit writes of one row beside schema changes of another session: they never judge by the schema of yesterday."""
+"""Autocommit writes of one row beside schema changes of another session: never judged by the schema of yesterday."""
 
 import pytest
 
