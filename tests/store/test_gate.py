@@ -9,7 +9,7 @@ import pytest
 from instar.clock import ManualClock
 from instar.store import MemoryStore
 from instar.store.engine import Section, Store
-from instar.store.gate import HOLD_NS, PAUSE_FACTOR
+from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, PAUSE_FACTOR
 from instar.store.presence import ABOUT_NS, ANNOUNCED_NS
 from store.building import change
 
@@ -46,8 +46,12 @@ def slow_steps(clock: ManualClock, count: int, during: Callable[[], object] = la
     return [step] * count
 
 
-def test_a_batch_holds_the_section_for_a_bounded_time(store: Store, clock: RecordingClock) -> None:
-    assert store.background(slow_steps(clock, 40)) == 40 * STEP // HOLD_NS
+def test_a_batch_holds_the_section_for_a_bounded_time_which_grows_while_nobody_is_about(
+    store: Store, clock: RecordingClock
+) -> None:
+    clock.monotonic += ABOUT_NS
+    batches = store.background(slow_steps(clock, 4000))
+    assert 4000 * STEP // LONGEST_HOLD_NS <= batches < 4000 * STEP // HOLD_NS // 4
 
 
 def test_nobody_about_no_pause(store: Store, clock: RecordingClock) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from instar.catalog.descriptors import Table
-from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, prefix_end, rowset_prefix
+from instar.pipeline.key_ranges import split
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, prefix_end, rowset_prefix
 
 if TYPE_CHECKING:
     from instar.database.session import Session
-
-_SAMPLE = 8_192
 
 
 class StoreFacts:
@@ -33,24 +32,6 @@ class StoreFacts:
         return self._buffer.table(table.id) is not None
 
     def estimated_rows(self, table: Table) -> int:
-        """About how many rows the table has: exact up to 8,192, else by where evenly spread keys fall."""
+        """About how many rows the table has, found without walking it."""
         start = rowset_prefix(table.rowset)
-        with self._store.read() as reader:
-            keys, _ = reader.batch(start, prefix_end(start), _SAMPLE)
-            return len(keys) if len(keys) < _SAMPLE else _estimate(reader, start, keys)
-
-
-def _estimate(reader: Reader, start: bytes, sample: list[bytes]) -> int:
-    """The density of the first keys, taken over the whole range of keys as numbers of their first bytes.
-
-    Right for evenly spread keys such as serial ones; for others an order of magnitude, which is what plans and
-    progress need. Progress corrects the total when it has passed it.
-    """
-    last = next(iter(reader.scan(start, prefix_end(start), reverse=True)))[0]
-    width = len(start) + 16
-    first_value, sample_value, last_value = (
-        int.from_bytes(key[len(start) : width].ljust(16, b"\x00"), "big") for key in (sample[0], sample[-1], last)
-    )
-    if sample_value <= first_value:
-        return len(sample)
-    return max(len(sample), len(sample) * (last_value - first_value) // (sample_value - first_value))
+        return split(self._store.read, start, prefix_end(start), 1).rows

@@ -15,6 +15,7 @@ from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.integrity import KeyLookup, Rules, Staged, StatementEnd, TableRules
 from instar.sql.operators import NodeCompiler
 from instar.sql.plan import BASE_ORDINAL, KEY_ORDINAL, InsertPlan, ModifyPlan
+from instar.sql.traversal import walk
 from instar.sql.tree import Expr, Output
 from instar.tables.view import RowVersion
 from instar.types import Type
@@ -54,6 +55,8 @@ class InsertProgram:
         self._layout = FrameLayout(parameters)
         nodes = NodeCompiler(self._layout, plan.subplans, layouts)
         self._image = nodes.compiler(_source_scope(statement)).row(insert_image(statement, _source_row(statement)))
+        values = single_row(statement)
+        self._direct = None if values is None else nodes.compiler(Scope({})).row(insert_image(statement, values))
         relation = statement.target.relation
         scope = Scope({(relation, ordinal): ordinal for ordinal in range(len(statement.target.table.columns))})
         self._returning = nodes.compiler(scope).row([output.expr for output in statement.returning])
@@ -75,8 +78,11 @@ class InsertProgram:
 
         def images() -> Iterator[Row]:
             for given in parameters:
-                context.parameters = given
                 frame[:count] = given
+                if self._direct is not None:
+                    yield self._direct((), frame)
+                    continue
+                context.parameters = given
                 for row in self._source.rows(context):
                     yield self._image(row, frame)
 
@@ -120,6 +126,17 @@ def insert_image(statement: tree.Insert, row: Sequence[Expr]) -> list[Expr]:
         else:
             given[ordinal] = tree.Literal(None, column.type)
     return [given[ordinal] for ordinal in range(len(table.columns))]
+
+
+def single_row(statement: tree.Insert) -> tuple[Expr, ...] | None:
+    """The expressions of VALUES with one row and nothing else around it; None for any other source."""
+    source = statement.source
+    if not isinstance(source, tree.ValuesQuery) or len(source.values.rows) != 1 or source.limit or source.offset:
+        return None
+    row = source.values.rows[0]
+    if any(isinstance(found, tree.ScalarSubquery | tree.Exists | tree.InSubquery) for found in walk(row)):
+        return None
+    return row
 
 
 def _source_row(statement: tree.Insert) -> list[Expr]:

@@ -26,7 +26,7 @@ from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, po
 from instar.sql.traversal import walk
 from instar.store.engine import Store
 from instar.types import BIGINT, INTEGER_RANGES, NUMERIC, Kind, Type
-from instar.values import from_python, type_of_python
+from instar.values import converter, type_of_python
 
 DEFAULT_CAPACITY = 1024
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
@@ -66,6 +66,8 @@ class Prepared:
         self.lookup: PointLookup | None = point_lookup(self.plan, bound.parameters, layouts)
         self.write: PointWrite | None = point_write(self.plan, count, rules)
         self.columns = self.program.columns
+        self._zone: str | None = None  # of the converters
+        self._converters: list[Callable[[Any], Any]] = []
         self._catalog = catalog
         self._depends = dependencies(bound, catalog)
         self._names = any(isinstance(found, tree.SystemScan) for found in walk(bound.statement))
@@ -86,7 +88,13 @@ class Prepared:
             raise errors.error(
                 "08P01", f"the statement takes {len(types)} parameters, but {len(parameters)} were given"
             )
-        return tuple([from_python(type_, value, zone) for type_, value in zip(types, parameters, strict=True)])
+        if self._zone != zone:
+            self._converters = [converter(type_, zone) for type_ in types]
+            self._zone = zone
+        return tuple([
+            None if value is None else convert(value)
+            for convert, value in zip(self._converters, parameters, strict=True)
+        ])  # fmt: skip
 
     def holds(self, catalog: CatalogSnapshot) -> bool:
         """Whether the plan is right for this snapshot of the catalog."""

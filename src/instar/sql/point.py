@@ -16,12 +16,11 @@ from instar.encoding import keys
 from instar.sql import tree
 from instar.sql.accesses import RangeCompiler
 from instar.sql.execution import Row
-from instar.sql.executor_dml import insert_image, updated_image
+from instar.sql.executor_dml import insert_image, single_row, updated_image
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan
-from instar.sql.traversal import walk
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, rowset_prefix
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import Decoder, TableReader
@@ -248,14 +247,12 @@ def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
 
 def _point_insert(plan: InsertPlan, parameters: int, rules: Rules) -> PointWrite | None:
     statement = plan.statement
-    table, source = statement.target.table, statement.source
+    table = statement.target.table
     known = rules.of(table)
     if statement.on_conflict is not None or statement.returning or known.unique or known.parents or plan.subplans:
         return None
-    if not isinstance(source, tree.ValuesQuery) or len(source.values.rows) != 1 or source.limit or source.offset:
-        return None
-    row = source.values.rows[0]
-    if any(isinstance(found, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)) for found in walk(row)):
+    row = single_row(statement)
+    if row is None:
         return None
     layout = FrameLayout(parameters)
     image = Compiler(Scope({}), layout).row(insert_image(statement, row))

@@ -2,7 +2,8 @@
 
 LMDB's writer mutex is not fair: a process that takes it again at once wins against one that has to be woken. Giving
 way to announced waiters only is not enough either, since a client computes between two commits. So a background batch
-stays out for PAUSE_FACTOR times what it held, fsync included, while any foreground commit is about; else not at all.
+stays out for PAUSE_FACTOR times what it held, fsync included, while any foreground commit is about; else not at all,
+and batches grow.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from instar.store.presence import Presence
 
 # For how long a batch holds the section, of which at least half is for its steps: what commits take is deducted.
 HOLD_NS = 400_000
+# While nobody else commits, batches grow to this, so that a load pays for few fsyncs. It is what the first foreground
+# commit after a pause waits at most, once.
+LONGEST_HOLD_NS = 8_000_000
 PAUSE_FACTOR = 6
 _MOST_DRAWN = 4096
 
@@ -34,7 +38,7 @@ def run_gated(
     """
     source = iter(steps)
     drawn: deque[Step] = deque()
-    wanted, batches, budget = 8, 0, HOLD_NS
+    wanted, batches, budget, hold = 8, 0, HOLD_NS, HOLD_NS
     while True:
         drawn.extend(islice(source, max(0, wanted - len(drawn))))
         if not drawn:
@@ -42,7 +46,10 @@ def run_gated(
         before = len(drawn)
         stepped, held = run_batch(drawn, budget)
         batches += 1
-        budget = max(HOLD_NS // 2, HOLD_NS - (held - stepped))
-        wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
         if presence.foreground_about():
+            hold = HOLD_NS
             clock.sleep(PAUSE_FACTOR * held / 1e9)
+        else:
+            hold = min(2 * hold, LONGEST_HOLD_NS)
+        budget = max(hold // 2, hold - (held - stepped))
+        wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
