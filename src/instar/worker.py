@@ -51,7 +51,7 @@ from instar.tables.garbage import DeadEntries
 WITHOUT_SPARK_ROWS = 100_000
 # Nothing to do for so long, and the process ends.
 IDLE_SECONDS = 60.0
-_TURN_SECONDS = 0.05
+_TURN_SECONDS = 0.1
 _COLLECT_SECONDS = 1.0
 # After a job has failed for a reason outside it (a full disk), it is left alone for so long.
 _BACKOFF_SECONDS = 5.0
@@ -93,6 +93,7 @@ class Worker:
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
             self._collected_ns = now
             worked |= self.collect()
+            self._jobs.prune()
             worked |= self.deallocate()
         return worked
 

@@ -9,7 +9,13 @@ from instar.schemachange.stages import KEPT_STEPS
 from schemachange.test_rules import table
 
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)
-VETOED = {StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE}
+VETOED = {
+    StepKind.DROP_COLUMN,
+    StepKind.ADD_CHECK,
+    StepKind.ADD_REQUIRED_COLUMN,
+    StepKind.TRUNCATE,
+    StepKind.DROP_TABLE,
+}
 
 
 @pytest.mark.parametrize("kind", list(StepKind))
@@ -38,7 +44,7 @@ def test_only_steps_after_what_the_transaction_meant_are_judged() -> None:
 def test_steps_that_are_no_longer_listed_cannot_be_vouched_for() -> None:
     steps = tuple(Step(version=100 + i, kind=StepKind.ADD_COLUMN) for i in range(KEPT_STEPS))
     newest = table(100 + KEPT_STEPS - 1, steps=steps)
-    require_compatible(newest, 99, WRITER)
+    require_compatible(newest, 100, WRITER)
     require_compatible(newest, 50, READER)
     with pytest.raises(errors.Error, match="too often"):
-        require_compatible(newest, 98, WRITER)
+        require_compatible(newest, 99, WRITER)  # version 100 may have had more steps than are listed

@@ -10,7 +10,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.clock import ManualClock
-from instar.schemachange import reorganize
+from instar.schemachange import jobs, reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import LEASE_SECONDS, JobState
 from instar.schemachange.reorganize import Backfill, InProcess
@@ -253,3 +253,16 @@ def test_a_kill_at_any_write_leaves_a_job_that_another_finishes(duplicate: bool,
             world.check_index("i")
         assert world.table().version <= 6
     assert lives > 7
+
+
+def test_only_the_newest_finished_jobs_are_remembered(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "KEPT_JOBS", 2)
+    numbers = []
+    for _ in range(4):
+        numbers.append(begin(world))
+        world.executor().run(numbers[-1])
+        world.execute(want.DropIndexes(("i",)))
+    waiting = begin(world)
+    assert world.jobs.prune() == 2
+    assert [job.id for job in world.jobs.all()] == [*numbers[2:], waiting]
+    assert world.jobs.prune() == 0

@@ -81,7 +81,7 @@ def test_direct_steps_raise_the_floor_iff_they_are_incompatible(kind: StepKind) 
     before = table(5)
     after = step(before, kind, (2,))
     incompatible = {
-        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE,
+        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK, StepKind.TRUNCATE, StepKind.DROP_TABLE,
     }  # fmt: skip
     assert rules.floor(before, after) == (6 if kind in incompatible else "keep")
 

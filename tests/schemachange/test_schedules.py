@@ -408,3 +408,29 @@ def test_nulls_are_no_duplicates(world: ChangingWorld) -> None:
     assert build(world, lambda where: None, unique=True).problem is None
     world.check_index("i")
     assert world.table().indexes[0].state is State.PUBLIC
+
+
+def test_rows_buffered_before_a_check_are_not_let_in_unchecked() -> None:
+    world = ChangingWorld()
+    world.create_t()
+    writer = Server(world)
+    writer.insert(1, -5, "x")
+    check = want.Check(lambda table: want.Frozen('"#2" > 0', (2,)))
+    world.execute(want.AddConstraint("t", check))
+    with pytest.raises(errors.Error) as refused:
+        writer.commit()
+    assert refused.value.sqlstate == "40001"
+
+
+def test_a_reorganizer_that_breaks_takes_the_change_back(world: ChangingWorld) -> None:
+    class Broken:
+        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+            raise ZeroDivisionError("by chance")
+
+    job = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert job is not None
+    done = world.executor(reorganizer=lambda backfill: Broken()).run(job)
+    assert done is not None
+    assert done.problem is not None
+    assert (done.state, done.problem.sqlstate) == (JobState.FAILED, "XX000")
+    assert world.table().indexes == ()

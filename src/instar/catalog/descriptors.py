@@ -103,6 +103,7 @@ class StepKind(enum.Enum):
     ADD_COLUMN = "add column"
     ADD_REQUIRED_COLUMN = "add required column"  # without a value for rows of older writers: the table was empty
     DROP_COLUMN = "drop column"
+    ADD_CHECK = "add check constraint"  # to a table without rows: what older writers buffered was not held to it
     RENAME_COLUMN = "rename column"
     RENAME_TABLE = "rename table"
     SET_DEFAULT = "set default"

@@ -72,9 +72,10 @@ def dropped_column(step: Step, usage: Usage) -> Vote:
     return Vote.INCOMPATIBLE if step.kind is StepKind.DROP_COLUMN and usage.wrote else Vote.DONT_CARE
 
 
-def required_column(step: Step, usage: Usage) -> Vote:
-    """A new row from before has no value for a column that must have one."""
-    return Vote.INCOMPATIBLE if step.kind is StepKind.ADD_REQUIRED_COLUMN and usage.wrote else Vote.DONT_CARE
+def unchecked_rows(step: Step, usage: Usage) -> Vote:
+    """A new row from before has no value for a column that must have one, or was not held to a check."""
+    held = step.kind in {StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK}
+    return Vote.INCOMPATIBLE if held and usage.wrote else Vote.DONT_CARE
 
 
 def vanished_rows(step: Step, usage: Usage) -> Vote:
@@ -84,7 +85,7 @@ def vanished_rows(step: Step, usage: Usage) -> Vote:
 
 
 VALIDATORS: tuple[Validator, ...] = (
-    forward_compatible, derived_anew, readers_only, dropped_column, required_column, vanished_rows
+    forward_compatible, derived_anew, readers_only, dropped_column, unchecked_rows, vanished_rows
 )  # fmt: skip
 
 
@@ -123,5 +124,5 @@ def require_compatible(table: Table, version: int, usage: Usage) -> None:
 
 
 def _forgotten(table: Table, version: int) -> bool:
-    """Whether steps after `version` may have been left out of the table's list."""
-    return len(table.steps) >= KEPT_STEPS and table.steps[0].version > version + 1
+    """Whether steps after `version` may have been left out of the table's list; of the oldest version, some may be."""
+    return len(table.steps) >= KEPT_STEPS and table.steps[0].version > version

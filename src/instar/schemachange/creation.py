@@ -234,4 +234,6 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     elif name in constraint_names(table):
         raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
-    draft.edit(table_id, (StepKind.ELEMENT_STATE, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)
+    # A new table's rows were all held to it: nobody knew the table without.
+    kind = StepKind.ELEMENT_STATE if draft.is_new(table) else StepKind.ADD_CHECK
+    draft.edit(table_id, (kind, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)

@@ -141,13 +141,17 @@ class Draft:
 
         A table of this very transaction is known to nobody; one that was found empty must be so still at the commit.
         """
-        if self.ids.is_new(table.id) or table.id in self._created:
+        if self.is_new(table):
             return True
         if table.id not in self._still_empty:
             if not self.facts.stored_empty(table):
                 return False
             self._still_empty[table.id] = None
         return True
+
+    def is_new(self, table: Table) -> bool:
+        """Whether this very transaction has created the table."""
+        return self.ids.is_new(table.id) or table.id in self._created
 
     def has_no_rows(self, table: Table) -> bool:
         """Whether no row of the table needs a value for a new column, this transaction's own included."""

@@ -9,6 +9,7 @@ With leases of zero nobody has to be waited for: a committer who has not seen a 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -88,6 +89,10 @@ class Executor:
                 self.jobs.release(held)
         except ClaimLost:
             return None
+        except (Exception, KeyboardInterrupt):
+            with contextlib.suppress(Exception):
+                self.jobs.release(held)
+            raise
         return found
 
     def _run(self, job: int, held: Held) -> Job:
@@ -122,7 +127,10 @@ class Executor:
             return self.jobs.get(job.id)
         except Superseded as why:
             return self._give_up(job, held, Problem(errors.OBJECT_NOT_READY, str(why)))
-        except errors.Error as failed:
+        except ClaimLost:
+            raise
+        except Exception as failed:
+            # Whatever went wrong: a change that fails leaves the schema as it was.
             if job.state is JobState.REVERTING:
                 raise
             return self._revert(job, held, problem_of(failed))

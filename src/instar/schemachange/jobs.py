@@ -23,6 +23,8 @@ from instar.store.engine import Commit, PreconditionFailed, Reader, Store, Value
 from instar.store.records import Latest, latest_key
 
 LEASE_SECONDS = 10.0
+# So many finished jobs are remembered for SHOW JOBS.
+KEPT_JOBS = 200
 
 
 class JobState(enum.Enum):
@@ -50,9 +52,11 @@ class Problem(msgspec.Struct, frozen=True):
         return errors.error(self.sqlstate, self.message, detail=self.detail, hint=self.hint)
 
 
-def problem_of(error: errors.Error) -> Problem:
-    """An error as a job keeps it."""
-    return Problem(error.sqlstate, error.message, error.detail, error.hint)
+def problem_of(failed: Exception) -> Problem:
+    """What went wrong as a job keeps it; XX000 for what is no error of Instar's own."""
+    if isinstance(failed, errors.Error):
+        return Problem(failed.sqlstate, failed.message, failed.detail, failed.hint)
+    return Problem(errors.INTERNAL_ERROR, f"{type(failed).__name__}: {failed}")
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -337,6 +341,16 @@ class Jobs:
     def release(self, held: Held) -> None:
         """End the lease, so that another may claim the job at once. Nothing happens if another has already."""
         self._write_lease(held, _encode(Lease(held.epoch, self._clock.boot_id(), 0)))
+
+    def prune(self) -> int:
+        """Forget all finished jobs but the newest KEPT_JOBS; returns how many were forgotten."""
+        with self._store.read() as reader:
+            version = reader.catalog_version
+            finished = [key for key, value in _scan(reader, Latest.JOB) if _jobs.decode(value).is_finished]
+        gone = finished[:-KEPT_JOBS]
+        if gone:
+            self._store.commit(Commit(catalog_version=version, raw=[(key, None) for key in gone]))
+        return len(gone)
 
     def finished_records(self, job: Job) -> list[tuple[bytes, bytes | None]]:
         """What is deleted with the commit that finishes a job: claim, lease and checkpoints."""

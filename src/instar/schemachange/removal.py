@@ -107,12 +107,14 @@ def _keys_to(draft: Draft, parent: Table, outside: set[int], on: str, index: Ind
 def _index_users(draft: Draft, table: Table, index: Index, leaving: set[int]) -> list[Dependent]:
     """Foreign keys that need the index: those that refer to it, and those (but `leaving`) that find children by it."""
     on = f"index {index.name}"
+    gone_anyway = {(table.id, key) for key in leaving}
     own = [
         _key_dependent(table, key, on)
         for key in table.foreign_keys
         if key.child_index == index.id and key.id not in leaving
     ]
-    return [*_keys_to(draft, table, set(), on, index), *own]
+    others = [user for user in _keys_to(draft, table, set(), on, index) if user.key not in gone_anyway]
+    return [*others, *own]
 
 
 def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list[Dependent]:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # --- the floor (rule 12) ---------------------------------------------------------------------------------------------
 
 # Direct steps under which nothing that an older version writes has a meaning.
-INCOMPATIBLE = frozenset({StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE})
+INCOMPATIBLE = frozenset(
+    {StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK, StepKind.TRUNCATE, StepKind.DROP_TABLE}
+)
 
 
 class FloorRule(NamedTuple):
