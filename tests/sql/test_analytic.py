@@ -343,3 +343,13 @@ def test_key_ranges_are_pushed_into_the_scan(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(TableReader, "arrow", recorded)
     query(world, "select sum(a) from t where id >= 5 and id < 7", engines="analytic")
     assert [stop < b"\xff" and start > b"" for start, stop in ranges] == [True]
+
+
+def test_what_duckdb_cannot_say_the_executor_runs_to_the_end() -> None:
+    world = World()
+    table = world.create_table("big", (("id", BIGINT), ("m", NUMERIC)))
+    fill(world, table, [(number, Decimal(number % 3).scaleb(-(number % 2))) for number in range(1500)])
+    sql = "select m from big intersect select m from big"
+    with pytest.raises(errors.NotSupportedError):
+        query(world, sql, engines="analytic")
+    assert len(query(world, sql)) == 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +18,7 @@ from instar.types import Kind, Type
 from instar.values import to_text
 
 Row = tuple[object, ...]
+UNLIMITED = 1 << 62
 
 
 class BudgetSpent(Exception):
@@ -40,7 +41,7 @@ class ExecutionContext:
     next_value: Callable[[int], int]
     system_rows: Callable[[str], Iterable[Row]]
     check_cancel: Callable[[], None] = lambda: None
-    remaining: int = field(default=1 << 62)  # rows that may still be touched
+    remaining: int = UNLIMITED  # rows that may still be touched
 
     def touch(self, rows: int) -> None:
         """Count rows against the plan's budget."""

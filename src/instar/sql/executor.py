@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from instar import errors
 from instar.catalog.layouts import Layouts
-from instar.sql.execution import BudgetSpent, ExecutionContext, Result, Row
+from instar.sql.execution import UNLIMITED, BudgetSpent, ExecutionContext, Result, Row
 from instar.sql.expressions import FrameLayout
 from instar.sql.operators import NodeCompiler
 from instar.sql.plan import Node, QueryPlan, Subplan
@@ -31,15 +32,24 @@ class QueryProgram:
 
     def run(self, context: ExecutionContext) -> Result:
         """The whole result. The executor goes first, up to its budget, unless it never can."""
-        if self._rows is None or self._too_large:
+        if self._rows is None:
             return self._analytic(self.plan, context)
-        if self._budget is not None:
-            context.remaining = self._budget
+        if not self._too_large:
+            if self._budget is not None:
+                context.remaining = self._budget
+            try:
+                return self._executed(self._rows, context)
+            except BudgetSpent:
+                self._too_large = True
         try:
-            rows = list(self._rows(context))
-        except BudgetSpent:
-            self._too_large = True
             return self._analytic(self.plan, context)
+        except errors.NotSupportedError:
+            # What DuckDB cannot say exactly, the executor can: slowly.
+            context.remaining = UNLIMITED
+            return self._executed(self._rows, context)
+
+    def _executed(self, run: Callable[[ExecutionContext], Iterator[Row]], context: ExecutionContext) -> Result:
+        rows = list(run(context))
         return Result(self.columns, rows, len(rows))
 
     def rows(self, context: ExecutionContext) -> list[Row]:
