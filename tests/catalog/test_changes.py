@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from instar import errors
-from instar.catalog.changes import CatalogChange
+from instar.catalog.changes import CatalogChange, Floor
 from instar.catalog.descriptors import Index, IndexColumn, Table, View
 from instar.store.records import decode_table_header, table_key
 from instar.transactions.commit import Conflict
@@ -35,7 +35,10 @@ def refusal(world: World, change: CatalogChange) -> errors.Error:
     with pytest.raises((Conflict, errors.Error)) as caught:
         world.commit(change=change)
     error = caught.value
-    return error.reported if isinstance(error, Conflict) else error
+    if isinstance(error, Conflict):
+        return error.reported
+    assert isinstance(error, errors.Error)
+    return error
 
 
 def test_two_creations_of_one_name() -> None:
@@ -120,7 +123,8 @@ def test_the_floor_never_falls_and_a_dropped_tables_header_refuses_all() -> None
         assert stored is not None
         return decode_table_header(stored)
 
-    for version, floor, expected in ((2, "current", 2), (3, "keep", 2), (4, 1, 2), (5, 5, 5)):
+    steps: tuple[tuple[int, Floor, int], ...] = ((2, "current", 2), (3, "keep", 2), (4, 1, 2), (5, 5, 5))
+    for version, floor, expected in steps:
         change = world.change()
         current = world.catalog().table(table.id)
         change.update(msgspec.structs.replace(current, version=version), floor=floor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from instar.store import MemoryStore, open_store
 from instar.types import BIGINT
 
 
-def sequence(**options: object) -> Sequence:
+def sequence(**options: Any) -> Sequence:
     return Sequence(id=7, name="s", version=1, type=BIGINT, **options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from instar.tables.view import END, View
 from instar.transactions.buffer import Buffer
 from support.world import World
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 Model = dict[int, Row]
 
 TEXTS = st.sampled_from(["", "x", "y" * 30, "z" * 150 + "1", "z" * 150 + "2", "z" * 113])

@@ -65,10 +65,12 @@ def test_replacing_images_is_undone_by_a_rollback() -> None:
 def test_any_rollback_restores_what_was_there(operations: list[tuple[str, int]]) -> None:
     """Against whole copies of the state; keys 0 to 2 are stored rows, 3 and 4 are not."""
     buffer = Buffer()
-    stored = {number: (100 + number, (number, "stored")) for number in range(3)}
+    stored: dict[int, tuple[int, tuple[object, ...]]] = {
+        number: (100 + number, (number, "stored")) for number in range(3)
+    }
     marks: list[tuple[int, dict[bytes, Change]]] = []
-    rows: dict[int, tuple] = {number: image for number, (_, image) in stored.items()}
-    copies: list[dict[int, tuple]] = []
+    rows: dict[int, tuple[object, ...]] = {number: image for number, (_, image) in stored.items()}
+    copies: list[dict[int, tuple[object, ...]]] = []
 
     def state() -> dict[bytes, Change]:
         return dict(buffer.tables[T].changes) if T in buffer.tables else {}

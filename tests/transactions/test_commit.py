@@ -7,7 +7,7 @@ import pytest
 
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Table
 from instar.encoding.keys import successor
-from instar.store.engine import Commit, Reader, RowWrite, TableWrites
+from instar.store.engine import Commit, Reader, RowWrite, Section, TableWrites
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
@@ -152,7 +152,11 @@ def test_maintenance_that_rewrote_a_row_is_no_conflict() -> None:
     assert stored is not None
     writer = world.writers.get(newer, world.catalog())
     migrated = stored[:12] + (2 << 8).to_bytes(4, "little") + writer.encode(reader.decode(stored))
-    world.store.background([lambda section: section.put(key, migrated)])
+
+    def migrate(section: Section) -> None:
+        section.put(key, migrated)
+
+    world.store.background([migrate])
     assert reader.get(world.view(), reader.encode_key((1,))) == (1, 1, "x", 7)
     from instar.tables.upgrade import upgraded
 
