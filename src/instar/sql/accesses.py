@@ -8,7 +8,7 @@ from typing import Any
 
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.sql.execution import ExecutionContext, Row
+from instar.sql.execution import BudgetSpent, ExecutionContext, Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, Subqueries
 from instar.sql.plan import Access, KeyPath
 from instar.sql.tree import Expr
@@ -139,7 +139,9 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
         found = ranges(p)
         for start, stop in reversed(found) if reverse else found:
             for row in reader.scan(context.view, start, stop, reverse=reverse):
-                context.touch(1)
+                context.remaining -= 1
+                if context.remaining < 0:
+                    raise BudgetSpent
                 yield row
 
     def versions(p: Frame) -> Iterator[Row]:

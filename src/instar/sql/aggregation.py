@@ -12,23 +12,16 @@ from instar.sql.plan import Aggregate
 from instar.sql.sorting import SortPass, hashable, sort_passes, sort_rows
 from instar.sql.tree import AggregateCall
 
-
-class _State:
-    """One call over one group. With ORDER BY the group's rows are kept until the end."""
-
-    __slots__ = ("accumulator", "kept", "seen")
-
-    def __init__(self, accumulator: Accumulator) -> None:
-        self.accumulator = accumulator
-        self.seen: set[object] = set()
-        self.kept: list[Row] = []
+Feed = Callable[[Row], object]
+Finish = Callable[[], object]
 
 
 class _Call:
-    """An aggregate call, compiled."""
+    """An aggregate call, compiled: `start` begins a group."""
 
     def __init__(self, call: AggregateCall, compiler: Callable[[], Compiler]) -> None:
         types = [arg.type for arg in call.args]
+        self._single = compiler().value(call.args[0]) if len(call.args) == 1 else None
         self._arguments = compiler().row(call.args)
         self._filter = None if call.filter is None else compiler().predicate([call.filter])
         self._strict = call.aggregate.strict
@@ -36,72 +29,108 @@ class _Call:
         self._normal = hashable(types) if call.distinct else None
         self._passes: list[SortPass] = sort_passes(compiler, call.order_by)
 
-    def state(self) -> _State:
-        """The state of an empty group."""
-        return _State(self._factory())
-
-    def feed(self, state: _State, row: Row, p: Frame) -> None:
-        """Take in a row of the group."""
-        if self._filter is not None and not self._filter(row, p):
-            return
+    def start(self, p: Frame) -> tuple[Feed, Finish]:
+        """What takes in a row of a group, and what gives the group's result."""
+        accumulator = self._factory()
+        feed, finish = self._added(accumulator, p), accumulator.result
         if self._passes:
-            state.kept.append(row)
-        else:
-            self._add(state, row, p)
+            feed, finish = self._sorted(feed, finish, p)
+        meets = self._filter
+        if meets is None:
+            return feed, finish
+        return (lambda row: feed(row) if meets(row, p) else None), finish
 
-    def result(self, state: _State, p: Frame) -> object:
-        """The aggregate of all rows fed."""
-        if self._passes:
-            sort_rows(state.kept, self._passes, p)
-            for row in state.kept:
-                self._add(state, row, p)
-        return state.accumulator.result()
+    def _added(self, accumulator: Accumulator, p: Frame) -> Feed:
+        add, arguments, single, normal = accumulator.add, self._arguments, self._single, self._normal
+        if normal is None and single is not None and self._strict:
 
-    def _add(self, state: _State, row: Row, p: Frame) -> None:
-        values = self._arguments(row, p)
-        if self._strict and None in values:
-            return
-        if self._normal is not None:
-            key = self._normal(values)
-            if key in state.seen:
+            def one(row: Row) -> None:
+                value = single(row, p)
+                if value is not None:
+                    add(value)
+
+            return one
+        seen: set[object] = set()
+
+        def several(row: Row) -> None:
+            values = arguments(row, p)
+            if self._strict and None in values:
                 return
-            state.seen.add(key)
-        state.accumulator.add(*values)
+            if normal is not None:
+                key = normal(values)
+                if key in seen:
+                    return
+                seen.add(key)
+            add(*values)
+
+        return several
+
+    def _sorted(self, feed: Feed, finish: Finish, p: Frame) -> tuple[Feed, Finish]:
+        """ORDER BY in a call: the group's rows are kept until its end."""
+        kept: list[Row] = []
+
+        def finished() -> object:
+            sort_rows(kept, self._passes, p)
+            for row in kept:
+                feed(row)
+            return finish()
+
+        return kept.append, finished
 
 
 def aggregate_source(node: Aggregate, child: Source, compiler: Callable[[Scope], Compiler]) -> Source:
     """Rows of the groups' values, then the calls' results; groups come in the order in which they were first met."""
     scope = node.child.scope
+    calls = [_Call(call, lambda: compiler(scope)) for call in node.calls]
+    if node.sets == ((),) and not node.groups:
+        return lambda p: _ungrouped(child(p), calls, p)
     groups = compiler(scope).row(node.groups)
     normal = hashable([expr.type for expr in node.groups])
-    calls = [_Call(call, lambda: compiler(scope)) for call in node.calls]
-
-    def grouped(pairs: Iterable[tuple[Row, Row]], p: Frame, empty: Row | None) -> Iterator[Row]:
-        """`empty` are the groups' values of the row that stands even where no row came in."""
-        found: dict[object, tuple[Row, list[_State]]] = {}
-        for row, values in pairs:
-            key = normal(values)
-            group = found.get(key)
-            if group is None:
-                group = found[key] = values, [call.state() for call in calls]
-            for call, state in zip(calls, group[1], strict=True):
-                call.feed(state, row, p)
-        if not found and empty is not None:
-            found[None] = empty, [call.state() for call in calls]
-        for values, states in found.values():
-            yield (*values, *(call.result(state, p) for call, state in zip(calls, states, strict=True)))
-
     if node.sets == (tuple(range(len(node.groups))),):
-        empty = None if node.groups else ()
-        return lambda p: grouped(((row, groups(row, p)) for row in child(p)), p, empty)
+        return lambda p: _grouped(((row, groups(row, p)) for row in child(p)), normal, calls, p)
 
     def sets(p: Frame) -> Iterator[Row]:
         pairs = [(row, groups(row, p)) for row in child(p)]
         for chosen in node.sets:
-            masked = ((row, _masked(values, chosen)) for row, values in pairs)
-            yield from grouped(masked, p, None if chosen else (None,) * len(node.groups))
+            masked = [(row, _masked(values, chosen)) for row, values in pairs]
+            if masked or chosen:
+                yield from _grouped(masked, normal, calls, p)
+            else:
+                nothing = (None,) * len(node.groups)
+                yield from (nothing + row for row in _ungrouped((), calls, p))
 
     return sets
+
+
+def _ungrouped(rows: Iterable[Row], calls: Sequence[_Call], p: Frame) -> Iterator[Row]:
+    """One row, even for no input."""
+    started = [call.start(p) for call in calls]
+    feeds = [feed for feed, _ in started]
+    if len(feeds) == 1:
+        only = feeds[0]
+        for row in rows:
+            only(row)
+    else:
+        for row in rows:
+            for feed in feeds:
+                feed(row)
+    yield tuple([finish() for _, finish in started])
+
+
+def _grouped(
+    pairs: Iterable[tuple[Row, Row]], normal: Callable[[Row], object], calls: Sequence[_Call], p: Frame
+) -> Iterator[Row]:
+    found: dict[object, tuple[Row, list[Feed], list[Finish]]] = {}
+    for row, values in pairs:
+        key = normal(values)
+        group = found.get(key)
+        if group is None:
+            started = [call.start(p) for call in calls]
+            group = found[key] = values, [feed for feed, _ in started], [finish for _, finish in started]
+        for feed in group[1]:
+            feed(row)
+    for values, _, finishes in found.values():
+        yield (*values, *(finish() for finish in finishes))
 
 
 def _masked(values: Row, chosen: Sequence[int]) -> Row:

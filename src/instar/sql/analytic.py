@@ -125,7 +125,7 @@ class Analytic:
             found[name] = _table_input(scan, ordinals, ranges, context, self._layouts)
         for name, system in written.scans.systems.items():
             found[name] = _system_input(system, context)
-        table = _run(written, found)
+        table = _run(written, found, context)
         columns = tuple(zip(plan.names, plan.types, strict=True))
         return Result(columns, None, table.num_rows, table)
 
@@ -159,11 +159,17 @@ class _Input:
             raise
 
 
-def _run(written: Written, inputs: dict[str, _Input]) -> pa.Table:
+def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext) -> pa.Table:
     engine = _current()
     engine.register(written.text)
-    outcome = _outcome(engine.connection(), written.text, inputs)
+    connection = engine.connection()
+    context.interruptible(connection.interrupt)
+    try:
+        outcome = _outcome(connection, written.text, inputs)
+    finally:
+        context.interruptible(None)
     if isinstance(outcome, str):
+        context.check_cancel()
         for source in inputs.values():
             if source.failure is not None:
                 raise source.failure

@@ -41,6 +41,8 @@ class ExecutionContext:
     next_value: Callable[[int], int]
     system_rows: Callable[[str], Iterable[Row]]
     check_cancel: Callable[[], None] = lambda: None
+    # Given a function that stops what is running now from another thread, or None when that is over.
+    interruptible: Callable[[Callable[[], None] | None], None] = lambda stop: None
     remaining: int = UNLIMITED  # rows that may still be touched
 
     def touch(self, rows: int) -> None:
