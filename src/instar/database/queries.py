@@ -45,7 +45,7 @@ class Queries:
         rows = self._plans.fast(self._database.store, text, parameters)
         if rows is FALLBACK:
             return None
-        return Result("SELECT", self._plans.columns(text), iter(rows), len(rows))
+        return Result("SELECT", self._plans.columns(text), rows, len(rows))
 
     def fast_write(self, text: str, parameters: Sequence[object]) -> Result | None:
         """An autocommit write of one row by its key; None where the general way must be taken."""
@@ -173,6 +173,7 @@ class Queries:
             next_value=session.next_value,
             system_rows=lambda name: _system_rows(session, catalog, name),
             check_cancel=session.check_cancel,
+            interruptible=session.interruptible,
         )
 
 

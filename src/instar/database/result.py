@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from instar import errors
 from instar.sql.execution import Result as Executed
 from instar.types import Type
-from instar.values import to_python
+from instar.values import from_python, to_python
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,22 +17,23 @@ Row = tuple[Any, ...]
 
 class Result:
     """`columns` None: the statement gives no rows. `rows` are converted as they are fetched. `command` is PostgreSQL's
-    command tag without counts, as INSERT or CREATE TABLE."""
+    command tag without counts, as INSERT or CREATE TABLE. What was not `executed` by a plan gives its rows as a list."""
 
-    __slots__ = ("_executed", "columns", "command", "rowcount", "rows")
+    __slots__ = ("_executed", "_listed", "columns", "command", "rowcount", "rows")
 
     def __init__(
         self,
         command: str,
         columns: tuple[tuple[str, Type], ...] | None = None,
-        rows: Iterator[Row] | None = None,
+        rows: Iterable[Row] = (),
         rowcount: int = -1,
         executed: Executed | None = None,
     ) -> None:
         self.command = command
         self.columns = columns
-        self.rows: Iterator[Row] = iter(()) if rows is None else rows
+        self.rows: Iterator[Row] = iter(rows)
         self.rowcount = rowcount
+        self._listed = rows
         self._executed = executed
 
     @classmethod
@@ -45,9 +45,16 @@ class Result:
 
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table, whatever has been fetched before."""
-        if self._executed is None:
-            raise errors.unsupported(f"fetching the result of {self.command} as Arrow")
-        return self._executed.arrow()
+        if self._executed is not None:
+            return self._executed.arrow()
+        columns = self.columns or ()
+        values = [
+            tuple([
+                from_python(type_, value, "UTC") for value, (_, type_) in zip(row, columns, strict=True)
+            ])
+            for row in self._listed
+        ]  # fmt: skip
+        return Executed(columns, values, len(values)).arrow()
 
 
 def converted(executed: Executed) -> Iterator[Row]:

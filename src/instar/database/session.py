@@ -47,6 +47,7 @@ class Session:
         self.transaction: SessionTransaction | None = None
         self._saved_settings: dict[str, str] | None = None
         self._cancelled = threading.Event()
+        self._stop: Callable[[], None] | None = None
         self._queries = Queries(self)
         self._schema = SchemaChanges(self)
         self._lasting: object | None = None  # token of the snapshot that a transaction keeps
@@ -135,6 +136,15 @@ class Session:
     def cancel(self) -> None:
         """Make the running statement fail with 57014 at its next check; called from another thread."""
         self._cancelled.set()
+        stop = self._stop
+        if stop is not None:
+            stop()
+
+    def interruptible(self, stop: Callable[[], None] | None) -> None:
+        """What runs now in another engine can be stopped by `stop`; None: it is over."""
+        self._stop = stop
+        if stop is not None:
+            self.check_cancel()
 
     def check_cancel(self) -> None:
         """57014 if the statement was cancelled."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def rows_of(command: str, columns: tuple[tuple[str, Type], ...], rows: Iterable[tuple[object, ...]]) -> Result:
     """A result made of rows that are Python objects already."""
     listed = list(rows)
-    return Result(command, columns, iter(listed), len(listed))
+    return Result(command, columns, listed, len(listed))
 
 
 def execute(session: Session, statement: ast.Statement, text: str) -> Result:
