@@ -14,7 +14,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Index, State, Table
 from instar.clock import SystemClock
-from instar.pipeline import reorganizer
+from instar.pipeline import reorganizer, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.reorganize import Backfill, InProcess
@@ -94,7 +94,7 @@ class Midway:
 def narrow(monkeypatch) -> None:
     """Ranges of a few thousand entries, so that small tables have many, and frequent pulses, to meet them midway."""
     monkeypatch.setattr(reorganizer, "ENTRIES_PER_RANGE", 5_000)
-    monkeypatch.setattr(reorganizer, "PULSE_SECONDS", 0.02)
+    monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
 
 
 @pytest.mark.parametrize("columns", [["a"], ["-b", "a"]])

@@ -71,7 +71,12 @@ def chains(draw: Any) -> tuple[list[Layout], dict[int, Any]]:
         if step == "drop" and len(columns) > 1:
             del columns[place]
         elif step == "widen" and columns[place][1] in WIDER:
-            columns[place] = (columns[place][0], draw(st.sampled_from(WIDER[columns[place][1]])))
+            column, wider = columns[place][0], draw(st.sampled_from(WIDER[columns[place][1]]))
+            columns[place] = (column, wider)
+            frozen = missing.get(column)
+            # A frozen value is read as one of the column's type of now.
+            if isinstance(frozen, Decimal) and wider.precision is not None:
+                missing[column] = frozen.quantize(Decimal((0, (1,), -(wider.scale or 0))), context=WIDE)
         else:
             type_ = draw(TYPES)
             columns.insert(place, (next_id, type_))
