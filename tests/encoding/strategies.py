@@ -84,6 +84,8 @@ def values(type_: Type, nan: bool = True) -> st.SearchStrategy[Any]:
         return decimals(type_.precision, type_.scale or 0, nan)
     if type_.kind is Kind.VARCHAR:
         return TEXTS.map(lambda text: text[: type_.length])
+    if type_.kind is Kind.NUMERIC and not nan:
+        return SIMPLE[type_].filter(lambda value: not value.is_nan())
     return SIMPLE[type_]
 
 
