@@ -10,7 +10,9 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -108,12 +110,36 @@ def connect(
     None takes it as it is.
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}.
     """
+    _give_back_abandoned()
     database = Database.open(os.fspath(path), synchronous=synchronous, create=create)
     try:
         return Connection(database, autocommit=autocommit, settings=settings or {})
     except BaseException:
         database.release()
         raise
+
+
+# What connections held that nobody closed. The garbage collector may come by in the middle of anything, whatever locks
+# the thread holds there: so it only leaves a note, which the next connect or close acts upon.
+_abandoned: deque[tuple[Session | None, Database | None]] = deque()
+
+
+def _give_back_abandoned() -> None:
+    while _abandoned:
+        try:
+            session, database = _abandoned.popleft()
+        except IndexError:  # another thread was faster
+            return
+        _give_back(session, database)
+
+
+def _give_back(session: Session | None, database: Database | None) -> None:
+    try:
+        if session is not None:
+            session.close()
+    finally:
+        if database is not None:
+            database.release()
 
 
 class Connection:
@@ -131,10 +157,12 @@ class Connection:
     NotSupportedError = NotSupportedError
 
     def __init__(self, database: Database, *, autocommit: bool, settings: Mapping[str, str]) -> None:
-        self._database: Database | None = database
-        self._session: Session | None = database.session(autocommit=autocommit)
+        session = database.session(autocommit=autocommit)
         for name, value in settings.items():
-            self._session.set(name, value)
+            session.set(name, value)
+        # From here on the use of the database is this object's to give back.
+        self._database: Database | None = database
+        self._session: Session | None = session
 
     @property
     def session(self) -> Session:
@@ -201,13 +229,10 @@ class Connection:
 
     def close(self) -> None:
         """Roll back what is open and close; closing twice is fine."""
-        if self._session is not None and self._database is not None:
-            session, database = self._session, self._database
-            self._session = self._database = None
-            try:
-                session.close()
-            finally:
-                database.release()
+        session, database = self._session, self._database
+        self._session = self._database = None
+        _give_back(session, database)
+        _give_back_abandoned()
 
     def __enter__(self) -> Self:
         return self
@@ -220,9 +245,10 @@ class Connection:
         else:
             self.rollback()
 
-    def __del__(self) -> None:
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         if getattr(self, "_session", None) is not None:
-            self.close()
+            _warn(f"unclosed {self!r}", ResourceWarning, source=self)
+            _abandoned.append((self._session, self._database))
 
 
 class Cursor:
@@ -252,6 +278,8 @@ class Cursor:
         """Execute one statement."""
         if self._closed or self.connection._session is None:
             raise InterfaceError("the cursor is closed", "34000")
+        if operation.__class__ is not str or parameters.__class__ is not tuple:
+            parameters = _arguments(operation, parameters)
         self._result = None
         self._result = self._execute(operation, parameters)
         return self
@@ -260,7 +288,12 @@ class Cursor:
         """Execute one INSERT, UPDATE or DELETE once per parameter set; rowcount is the sum. All or none stand."""
         self._check()
         self._result = None
-        self._result = self.connection.session.executemany(operation, seq_of_parameters)
+        if not isinstance(seq_of_parameters, Iterable):
+            raise errors.error("08P01", "executemany takes a sequence of parameter sequences")
+        sets = [
+            given if given.__class__ is tuple else _arguments(operation, given) for given in seq_of_parameters
+        ]
+        self._result = self.connection.session.executemany(operation, sets)
         return self
 
     def fetchone(self) -> Row | None:
@@ -319,3 +352,17 @@ class Cursor:
         if self._result is None or self._result.columns is None:
             raise ProgrammingError("the last statement returned no rows", "24000")
         return self._result.rows
+
+
+def _arguments(operation: object, parameters: object) -> Parameters:
+    """The parameters of an operation as a tuple or list; ProgrammingError where either is something else.
+
+    Text and mappings are refused although they can be iterated: their characters and keys are not what was meant.
+    """
+    if not isinstance(operation, str):
+        raise errors.error("08P01", f"a statement is text, not a Python {type(operation).__name__}")
+    if isinstance(parameters, tuple | list):
+        return parameters
+    if isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes | bytearray | memoryview):
+        return tuple(parameters)
+    raise errors.error("08P01", f"parameters are a sequence of values, not a Python {type(parameters).__name__}")

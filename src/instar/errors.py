@@ -130,6 +130,7 @@ class NotSupportedError(DatabaseError):
 
 
 _CLASSES: dict[str, type[Error]] = {
+    "08P01": ProgrammingError,  # the number of parameters, which PEP 249 counts among these
     "0A": NotSupportedError,
     "21": ProgrammingError,
     "22": DataError,
@@ -145,8 +146,8 @@ _CLASSES: dict[str, type[Error]] = {
 def error(
     sqlstate: str, message: str, *, detail: str | None = None, hint: str | None = None, position: int | None = None
 ) -> Error:
-    """The error of this SQLSTATE, in the PEP 249 class that its first two characters decide."""
-    kind = _CLASSES.get(sqlstate[:2], OperationalError)
+    """The error of this SQLSTATE, in the PEP 249 class that it decides (nearly always by its first two characters)."""
+    kind = _CLASSES.get(sqlstate) or _CLASSES.get(sqlstate[:2], OperationalError)
     return kind(message, sqlstate, detail=detail, hint=hint, position=position)
 
 

@@ -17,7 +17,7 @@ Row = tuple[Any, ...]
 
 class Result:
     """`columns` None: the statement gives no rows. `rows` are converted as they are fetched. `command` is PostgreSQL's
-    command tag without counts, as INSERT or CREATE TABLE. What was not `executed` by a plan gives its rows as a list."""
+    command tag without counts, as INSERT or CREATE TABLE. Without `executed`, the rows are a list."""
 
     __slots__ = ("_executed", "_listed", "columns", "command", "rowcount", "rows")
 

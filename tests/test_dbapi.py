@@ -1,0 +1,505 @@
+"""The DB-API: PEP 249 as its public compliance suite reads it, and what the driver promises beyond it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import multiprocessing
+import pickle
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import dbapi20
+import pyarrow as pa
+import pytest
+
+import instar
+from instar import errors
+from support.databases import fails, rows, run, value
+
+
+class TestCompliance(dbapi20.DatabaseAPI20Test):
+    """The public suite. PEP 249 leaves to drivers: stored procedures and several result sets (Instar has neither, so
+    the cursor has no such methods), output sizes (ignored), and closing twice (fine, as in sqlite3)."""
+
+    driver = instar
+
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        self.connect_args = (str(tmp_path / "db"),)
+        self.connect_kw_args = {"synchronous": "off"}
+
+    def test_nextset(self) -> None:
+        connection = self._connect()
+        assert not hasattr(connection.cursor(), "nextset")
+        assert not hasattr(connection.cursor(), "callproc")
+        connection.close()
+
+    def test_setoutputsize(self) -> None:
+        connection = self._connect()
+        cursor = connection.cursor()
+        cursor.setoutputsize(1)
+        cursor.execute("SELECT 'longer than that'")
+        assert cursor.fetchall() == [("longer than that",)]
+        connection.close()
+
+    def test_non_idempotent_close(self) -> None:
+        connection = self._connect()
+        connection.close()
+        connection.close()
+
+
+@pytest.fixture
+def connection() -> Iterator[instar.Connection]:
+    with_table = instar.connect(autocommit=True)
+    run(with_table, "CREATE TABLE t (id int PRIMARY KEY, a int, b text)")
+    yield with_table
+    with_table.close()
+
+
+# --- autocommit, commit, rollback -------------------------------------------------------------------------------------
+
+
+def test_a_transaction_stays_open_until_commit(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    with_changes, other = instar.connect(path, synchronous="off"), instar.connect(path, synchronous="off")
+    with_changes.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    assert with_changes.in_transaction
+    with fails(errors.UNDEFINED_TABLE):
+        other.execute("SELECT * FROM t")
+    other.rollback()
+    with_changes.commit()
+    assert not with_changes.in_transaction
+    assert rows(other, "SELECT * FROM t") == []
+    with_changes.execute("INSERT INTO t VALUES (1)")
+    with_changes.rollback()
+    assert rows(with_changes, "SELECT * FROM t") == []
+    with_changes.close()
+    other.close()
+
+
+def test_autocommit_can_be_switched(connection: instar.Connection) -> None:
+    assert connection.autocommit
+    connection.autocommit = False
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.rollback()
+    connection.execute("INSERT INTO t VALUES (2)")
+    connection.autocommit = True  # commits what is open, as in sqlite3
+    connection.rollback()
+    assert rows(connection, "SELECT id FROM t") == [(2,)]
+
+
+def test_begin_works_under_autocommit(connection: instar.Connection) -> None:
+    connection.execute("BEGIN")
+    assert connection.in_transaction
+    connection.execute("INSERT INTO t VALUES (1)")
+    connection.execute("ROLLBACK")
+    assert not connection.in_transaction
+    assert rows(connection, "SELECT * FROM t") == []
+
+
+def test_closing_rolls_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="off")
+    first.execute("CREATE TABLE t (id int)")
+    first.commit()
+    first.execute("INSERT INTO t VALUES (1)")
+    first.close()
+    second = instar.connect(path, synchronous="off")
+    assert rows(second, "SELECT * FROM t") == []
+    second.close()
+
+
+def test_commit_of_a_failed_transaction_rolls_back() -> None:
+    connection = instar.connect()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    connection.commit()
+    connection.execute("INSERT INTO t VALUES (1)")
+    with fails(errors.UNIQUE_VIOLATION):
+        connection.execute("INSERT INTO t VALUES (1)")
+    assert connection.in_transaction
+    with fails(errors.IN_FAILED_TRANSACTION):
+        connection.execute("SELECT 1")
+    connection.commit()
+    assert rows(connection, "SELECT * FROM t") == []
+    connection.close()
+
+
+def test_connection_as_context_manager(connection: instar.Connection) -> None:
+    connection.autocommit = False
+    with connection as entered:
+        assert entered is connection
+        connection.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(instar.DataError), connection:
+        connection.execute("INSERT INTO t VALUES (2, 1 / 0)")
+    assert rows(connection, "SELECT id FROM t") == [(1,)]
+
+
+def test_cursor_as_context_manager(connection: instar.Connection) -> None:
+    with connection.cursor() as cursor:
+        assert cursor.execute("SELECT 1") is cursor
+    with fails("34000"):
+        cursor.execute("SELECT 1")
+
+
+def test_connection_dropped_without_close_gives_everything_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    instar.connect(path, synchronous="off").execute("CREATE TABLE t (id int)")
+    with pytest.raises(instar.Error):
+        instar.connect(path, synchronous="full", create=False)
+    instar.connect(path, synchronous="off").close()
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_description(connection: instar.Connection) -> None:
+    cursor = connection.execute("SELECT id, b, 1.50::numeric(10, 2) AS price, now() AS at, '\\x00'::bytea FROM t")
+    assert cursor.description is not None
+    assert [entry[0] for entry in cursor.description] == ["id", "b", "price", "at", "bytea"]
+    types = [entry[1] for entry in cursor.description]
+    wanted = [instar.NUMBER, instar.STRING, instar.NUMBER, instar.DATETIME, instar.BINARY]
+    assert types == wanted
+    assert types[0] == instar.ROWID
+    assert types[1] != instar.NUMBER
+    assert cursor.description[2][4:6] == (10, 2)
+    assert connection.execute("INSERT INTO t VALUES (1)").description is None
+    returning = connection.execute("UPDATE t SET a = 1 RETURNING id AS x")
+    assert returning.description is not None
+    assert returning.description[0][0] == "x"
+
+
+def test_rowcount(connection: instar.Connection) -> None:
+    assert connection.cursor().rowcount == -1
+    assert connection.execute("INSERT INTO t VALUES (1), (2), (3)").rowcount == 3
+    assert connection.execute("UPDATE t SET a = 1 WHERE id > 1").rowcount == 2
+    assert connection.execute("UPDATE t SET a = 1 WHERE id = 9").rowcount == 0
+    assert connection.execute("SELECT * FROM t").rowcount == 3
+    assert connection.execute("DELETE FROM t WHERE id = 1").rowcount == 1
+    assert connection.execute("INSERT INTO t VALUES (2) ON CONFLICT DO NOTHING").rowcount == 0
+    assert connection.execute("ALTER TABLE t ADD COLUMN c int").rowcount == -1
+
+
+def test_fetching(connection: instar.Connection) -> None:
+    connection.executemany("INSERT INTO t (id) VALUES (?)", [(number,) for number in range(7)])
+    cursor = connection.execute("SELECT id FROM t ORDER BY id")
+    assert cursor.fetchone() == (0,)
+    assert cursor.fetchmany() == [(1,)]
+    cursor.arraysize = 2
+    assert cursor.fetchmany() == [(2,), (3,)]
+    assert cursor.fetchmany(1) == [(4,)]
+    assert next(cursor) == (5,)
+    assert list(cursor) == [(6,)]
+    assert cursor.fetchone() is None
+    assert cursor.fetchmany(3) == []
+    assert cursor.fetchall() == []
+
+
+def test_fetchmany_loses_no_row(connection: instar.Connection) -> None:
+    connection.executemany("INSERT INTO t (id) VALUES (?)", [(number,) for number in range(10)])
+    cursor = connection.execute("SELECT id FROM t ORDER BY id")
+    found = []
+    while batch := cursor.fetchmany(3):
+        found += batch
+    assert [number for (number,) in found] == list(range(10))
+
+
+def test_results_outlive_their_transaction(connection: instar.Connection) -> None:
+    connection.execute("INSERT INTO t VALUES (1, 1, 'x')")
+    connection.execute("BEGIN")
+    cursor = connection.execute("SELECT * FROM t")
+    connection.execute("DELETE FROM t")
+    connection.execute("COMMIT")
+    assert cursor.fetchall() == [(1, 1, "x")]
+
+
+@pytest.mark.parametrize("call", ["fetchone", "fetchmany", "fetchall", "fetch_arrow_table"])
+def test_fetching_without_rows(connection: instar.Connection, call: str) -> None:
+    cursor = connection.cursor()
+    with fails("24000"):
+        getattr(cursor, call)()
+    cursor.execute("INSERT INTO t VALUES (1)")
+    with fails("24000"):
+        getattr(cursor, call)()
+
+
+def test_fetching_after_a_failed_statement(connection: instar.Connection) -> None:
+    cursor = connection.execute("SELECT 1")
+    with fails(errors.UNDEFINED_TABLE):
+        cursor.execute("SELECT * FROM nowhere")
+    with fails("24000"):
+        cursor.fetchall()
+    assert cursor.description is None
+
+
+def test_fetch_arrow_table(connection: instar.Connection) -> None:
+    run(connection, "CREATE TABLE w (i int, n numeric(9, 2), d date, z timestamptz, b boolean, s text, x bytea)")
+    connection.execute(
+        "INSERT INTO w VALUES (1, 1.5, '2024-02-29', '2024-02-29 12:00+01', true, 'é', '\\x00ff'), (NULL, NULL, NULL,"
+        " NULL, NULL, NULL, NULL)"
+    )
+    for query in ("SELECT * FROM w", "SELECT * FROM w ORDER BY i LIMIT 2", "SELECT w.* FROM w, w AS v WHERE v.i = 1"):
+        table = connection.execute(query).fetch_arrow_table()
+        assert isinstance(table, pa.Table)
+        assert table.column_names == ["i", "n", "d", "z", "b", "s", "x"]
+        wanted = {
+            "i": 1, "n": decimal.Decimal("1.50"), "d": dt.date(2024, 2, 29), "b": True, "s": "é", "x": b"\x00\xff",
+            "z": dt.datetime(2024, 2, 29, 11, tzinfo=dt.UTC),
+        }  # fmt: skip
+        assert wanted in table.to_pylist()
+    empty = connection.execute("SELECT * FROM w WHERE i = 77").fetch_arrow_table()
+    assert empty.num_rows == 0
+    assert empty.column_names == ["i", "n", "d", "z", "b", "s", "x"]
+
+
+def test_arrow_of_statements_that_are_no_queries(connection: instar.Connection) -> None:
+    assert connection.execute("INSERT INTO t VALUES (1) RETURNING id").fetch_arrow_table().to_pylist() == [{"id": 1}]
+    assert connection.execute("SHOW timezone").fetch_arrow_table().to_pylist() == [{"timezone": "UTC"}]
+
+
+def test_arrow_of_a_point_lookup_that_ran_before(connection: instar.Connection) -> None:
+    connection.execute("INSERT INTO t VALUES (1, 2, 'x')")
+    for _ in range(3):
+        cursor = connection.execute("SELECT a, b FROM t WHERE id = ?", (1,))
+        assert cursor.fetch_arrow_table().to_pylist() == [{"a": 2, "b": "x"}]
+
+
+def test_insert_arrow(connection: instar.Connection) -> None:
+    table = pa.table({"b": ["x", None], "id": [1, 2]})
+    assert connection.insert_arrow("t", table) == 2
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == [(1, None, "x"), (2, None, None)]
+    with fails(errors.UNIQUE_VIOLATION):
+        connection.insert_arrow("t", table)
+    with fails(errors.UNDEFINED_TABLE):
+        connection.insert_arrow("nowhere", table)
+
+
+def test_executemany(connection: instar.Connection) -> None:
+    cursor = connection.cursor()
+    cursor.executemany("INSERT INTO t VALUES (?, ?, ?)", ((number, None, str(number)) for number in range(5)))
+    assert cursor.rowcount == 5
+    assert cursor.description is None
+    cursor.executemany("UPDATE t SET a = $2 WHERE id = $1", [(1, 10), (2, 20), (99, 0)])
+    assert cursor.rowcount == 2
+    assert rows(connection, "SELECT id, a FROM t WHERE a IS NOT NULL ORDER BY id") == [(1, 10), (2, 20)]
+    cursor.executemany("DELETE FROM t WHERE id = ?", [])
+    assert cursor.rowcount == 0
+    with fails(errors.SYNTAX_ERROR):
+        cursor.executemany("SELECT ?", [(1,)])
+
+
+def test_executemany_is_all_or_nothing(connection: instar.Connection) -> None:
+    with fails(errors.UNIQUE_VIOLATION):
+        connection.executemany("INSERT INTO t (id) VALUES (?)", [(1,), (2,), (1,)])
+    assert rows(connection, "SELECT * FROM t") == []
+    with fails(errors.DIVISION_BY_ZERO):
+        connection.executemany("INSERT INTO t (id, a) VALUES (?, 1 / ?)", [(1, 1), (2, 0)])
+    assert rows(connection, "SELECT * FROM t") == []
+
+
+def test_executemany_with_classes_that_change(connection: instar.Connection) -> None:
+    given = [(1, 1, "a"), (2, None, None), ("3", 3, "c"), (4, False, "d")]
+    with fails(errors.DATATYPE_MISMATCH):
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", given)
+    connection.executemany("INSERT INTO t VALUES (?, ?, ?)", given[:3])
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == [(1, 1, "a"), (2, None, None), (3, 3, "c")]
+
+
+# --- parameters -------------------------------------------------------------------------------------------------------
+
+
+def test_both_parameter_styles(connection: instar.Connection) -> None:
+    assert rows(connection, "SELECT ?, ?", 1, "x") == [(1, "x")]
+    assert rows(connection, "SELECT $2, $1, $2", 1, "x") == [("x", 1, "x")]
+    assert rows(connection, 'SELECT \'?\', "?" FROM (SELECT ? AS "?") AS s -- ?', 1) == [("?", 1)]
+    assert connection.execute("SELECT ?", [None]).fetchall() == [(None,)]
+
+
+@pytest.mark.parametrize("given", [(), (1, 2)])
+def test_wrong_number_of_parameters(connection: instar.Connection, given: tuple[object, ...]) -> None:
+    for text in ("SELECT ?", "SELECT a FROM t WHERE id = ?", "DELETE FROM t WHERE id = $1"):
+        for _ in range(2):
+            with fails("08P01"):
+                connection.execute(text, given)
+    rows(connection, "SELECT a FROM t WHERE id = ?", 1)
+    with fails("08P01"):
+        connection.execute("SELECT a FROM t WHERE id = ?", given)
+
+
+def test_parameters_of_statements_that_take_none(connection: instar.Connection) -> None:
+    for text in ("CREATE TABLE u (id int)", "BEGIN", "SHOW timezone"):
+        with fails("08P01"):
+            connection.execute(text, (1,))
+
+
+def test_parameters_that_are_no_sequence(connection: instar.Connection) -> None:
+    for given in (5, None, {"a": 1}, "ab", b"ab", {1, 2}):
+        for text in ("SELECT ?, ?", "SELECT a FROM t WHERE id = ?", "BEGIN"):
+            with pytest.raises(instar.ProgrammingError) as caught:
+                connection.execute(text, given)  # type: ignore[arg-type]  # that is the point
+            assert caught.value.sqlstate == "08P01"
+    with pytest.raises(instar.ProgrammingError):
+        connection.executemany("INSERT INTO t (id) VALUES (?)", [5])  # type: ignore[list-item]  # that is the point
+    with pytest.raises(instar.ProgrammingError):
+        connection.executemany("INSERT INTO t (id) VALUES (?)", 5)  # type: ignore[arg-type]  # that is the point
+
+
+def test_parameters_of_strange_types(connection: instar.Connection) -> None:
+    for given in (object(), {"a"}, complex(1), threading.Lock()):
+        for text in ("SELECT ?", "SELECT a FROM t WHERE id = ?", "INSERT INTO t (id, b) VALUES (1, ?)"):
+            with pytest.raises(instar.DatabaseError) as caught:
+                connection.execute(text, (given,))
+            assert caught.value.sqlstate[:2] in ("42", "22", "0A"), caught.value
+
+
+def test_parameters_keep_their_types(connection: instar.Connection) -> None:
+    given = [
+        True, 7, 2**62, 1.5, decimal.Decimal("1.10"), "é\n", b"\x00\xff", dt.date(2024, 2, 29),
+        dt.datetime(2024, 2, 29, 12, 30, 1, 5), dt.datetime(2024, 2, 29, tzinfo=dt.UTC), uuid.UUID(int=5), None,
+    ]  # fmt: skip
+    for one in given:
+        assert value(connection, "SELECT ?", one) == one
+        assert type(value(connection, "SELECT ?", one)) is type(one)
+
+
+def test_statement_must_be_text(connection: instar.Connection) -> None:
+    for given in (None, b"SELECT 1", 5):
+        with pytest.raises(instar.Error):
+            connection.execute(given)  # type: ignore[arg-type]  # that is the point
+
+
+def test_one_statement_at_a_time(connection: instar.Connection) -> None:
+    with fails(errors.SYNTAX_ERROR):
+        connection.execute("SELECT 1; SELECT 2")
+    assert rows(connection, "SELECT 1;") == [(1,)]
+
+
+# --- closed objects, threads, processes -------------------------------------------------------------------------------
+
+
+def test_closed_connection(connection: instar.Connection) -> None:
+    cursor = connection.execute("SELECT 1")
+    connection.close()
+    connection.close()
+    for call in (
+        connection.cursor, connection.commit, connection.rollback, lambda: connection.execute("SELECT 1"),
+        lambda: connection.executemany("DELETE FROM t WHERE id = ?", []), lambda: connection.autocommit,
+        lambda: connection.in_transaction, connection.cancel, lambda: cursor.execute("SELECT 1"), cursor.fetchall,
+        lambda: cursor.executemany("DELETE FROM t WHERE id = ?", []), lambda: connection.notices,
+    ):  # fmt: skip
+        with pytest.raises(instar.InterfaceError) as caught:
+            call()
+        assert caught.value.sqlstate in ("08003", "34000")
+
+
+def test_closed_cursor(connection: instar.Connection) -> None:
+    cursor = connection.execute("SELECT 1")
+    cursor.close()
+    for call in (
+        lambda: cursor.execute("SELECT 1"), cursor.fetchone, cursor.fetchmany, cursor.fetchall, cursor.close,
+        cursor.fetch_arrow_table, lambda: cursor.executemany("DELETE FROM t WHERE id = ?", []), lambda: next(cursor),
+    ):  # fmt: skip
+        with pytest.raises(instar.InterfaceError):
+            call()
+
+
+def test_threads_with_a_connection_each(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="off", autocommit=True)
+    first.execute("CREATE TABLE t (thread int, id int, PRIMARY KEY (thread, id))")
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            mine = instar.connect(path, synchronous="off", autocommit=True)
+            for identity in range(100):
+                mine.execute("INSERT INTO t VALUES (?, ?)", (number, identity))
+                assert value(mine, "SELECT count(*) FROM t WHERE thread = ?", number) == identity + 1
+            mine.close()
+        except BaseException as error:  # noqa: BLE001 - reported by the main thread
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert value(first, "SELECT count(*) FROM t") == 400
+    first.close()
+
+
+def _insert(path: str, number: int) -> int:
+    connection = instar.connect(path, synchronous="off")
+    for identity in range(20):
+        connection.execute("INSERT INTO t (b) VALUES (?)", (f"{number}-{identity}",))
+        connection.commit()
+    connection.close()
+    return number
+
+
+def test_processes_with_a_connection_each(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="off", autocommit=True)
+    first.execute("CREATE TABLE t (id bigserial PRIMARY KEY, b text UNIQUE)")
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert pool.starmap(_insert, [(path, number) for number in range(2)]) == [0, 1]
+    assert value(first, "SELECT count(*) FROM t") == 40
+    assert value(first, "SELECT count(DISTINCT id) FROM t") == 40
+    first.close()
+
+
+def test_cancel_from_another_thread(connection: instar.Connection) -> None:
+    connection.cancel()  # nothing runs: nothing happens
+    connection.executemany("INSERT INTO t (id) VALUES (?)", [(number,) for number in range(3000)])
+    timer = threading.Timer(0.2, connection.cancel)
+    timer.start()
+    with fails(errors.QUERY_CANCELED):
+        connection.execute("SELECT sum(sqrt(x.id * y.id)) FROM t x, t y, t z")
+    timer.join()
+    assert value(connection, "SELECT 1") == 1
+
+
+def test_errors_survive_pickling(connection: instar.Connection) -> None:
+    with fails(errors.SYNTAX_ERROR) as failed:
+        connection.execute("SELECT FROM WHERE")
+    again = pickle.loads(pickle.dumps(failed.error))
+    assert type(again) is type(failed.error) is instar.ProgrammingError
+    assert (again.message, again.sqlstate, again.position) == (
+        failed.error.message, failed.error.sqlstate, failed.error.position
+    )  # fmt: skip
+    assert again.position is not None
+
+
+def test_settings_of_a_connection() -> None:
+    connection = instar.connect(settings={"timezone": "Europe/Oslo"})
+    assert value(connection, "SHOW timezone") == "Europe/Oslo"
+    connection.close()
+    with fails(errors.UNDEFINED_OBJECT):
+        instar.connect(settings={"nonsense": "1"})
+
+
+def test_memory_databases_are_private() -> None:
+    first, second = instar.connect(autocommit=True), instar.connect(autocommit=True)
+    first.execute("CREATE TABLE t (id int)")
+    with fails(errors.UNDEFINED_TABLE):
+        second.execute("SELECT * FROM t")
+    first.close()
+    second.close()
+
+
+def test_another_durability_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="normal")
+    with pytest.raises(instar.Error, match="normal"):
+        instar.connect(path, synchronous="full")
+    instar.connect(path, synchronous=None).close()
+    first.close()
+
+
+def test_no_database_without_create(tmp_path: Path) -> None:
+    with pytest.raises(instar.OperationalError):
+        instar.connect(str(tmp_path / "nowhere"), create=False)
+    assert not (tmp_path / "nowhere").exists()
