@@ -18,7 +18,7 @@ from benchmarks.tables import CREATE, fill_instar, open_instar
 from instar.catalog.descriptors import Table
 from instar.sql import point
 from instar.tables import rowset
-from instar.tables.resolver import batch_reader
+from instar.tables.resolver import _decoder, _key
 
 UNCHANGED = 1.01
 OLDER = 1.2
@@ -96,7 +96,7 @@ def _without_look_in_scan(connection: instar.Connection, rows: int, rounds: int)
         return rate(lambda: connection.execute(text).fetchall(), rows)
 
     def scan_without() -> float:
-        with _patched(rowset, "mixed_batch_reader", lambda _, wanted: batch_reader(table.layout, wanted)):
+        with _patched(rowset, "mixed_decoder", lambda _, wanted: _decoder(table.layout, _key(wanted))):
             return scan()
 
     return paired(scan, scan_without, rounds)

@@ -62,6 +62,26 @@ def test_scans_and_batches_keep_to_their_bounds(store: Store) -> None:
                 assert [body_of(value) for value in values] == [b"%d" % n for n in range(start, min(stop, 100))][:limit]
                 assert reader.batch(first, last, limit, reverse=True)[0] == expected[::-1][:limit]
         assert reader.batch(row_key(1000), row_key(1001), 5) == ([], [])
+
+
+def test_values_alone_are_those_of_the_batch_and_say_where_to_go_on(store: Store) -> None:
+    change(store, {number: b"%d" % number for number in range(100)})
+    with store.read() as reader:
+        for start, stop in ((0, 100), (10, 20), (10, 10), (20, 10), (99, 100), (50, 1000)):
+            first, last = row_key(start), row_key(stop)
+            for limit in (1, 7, 10, 33, 1000):
+                found: list[bytes] = []
+                position: bytes | None = first
+                while position is not None:
+                    values, reached = reader.values(position, last, limit)
+                    assert len(values) <= limit
+                    found += values
+                    position = None if reached is None else reached + b"\x00"
+                assert found == reader.batch(first, last, 1000)[1]
+
+
+def test_a_reverse_scan_may_begin_behind_everything(store: Store) -> None:
+    with store.read() as reader:
         assert list(reader.scan(b"\xff", b"\xff\xff", reverse=True)) == []
 
 

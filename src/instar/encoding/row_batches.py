@@ -80,6 +80,11 @@ class Joined(NamedTuple):
         """The values at `index`, which must ascend."""
         return Joined(self.buffer, self.starts[index], self.ends[index], 0)
 
+    def values(self) -> list[bytes]:
+        """The values one by one."""
+        pairs = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [self.buffer[start:end] for start, end in pairs]
+
 
 def join_values(values: Sequence[bytes]) -> Joined:
     """Join stored values; 54000 if they have more than 2 GiB together (an Arrow offset's limit)."""

@@ -97,6 +97,11 @@ class Reader(View, Protocol):
     reader.close()`.
     """
 
+    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+        """The first `limit` (at least 1) values of the range, and the last of their keys if there may be more, else
+        None: what a scan of whole tables wants, at half the price of `batch`."""
+        ...
+
     def close(self) -> None:
         """Give the view back; what it returned stays valid. Closing twice does nothing."""
         ...

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NoReturn, Self
@@ -112,6 +113,20 @@ def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) ->
     return keys, list(islice(cursor.iternext(keys=False), len(keys)))
 
 
+def _values(cursor: Any, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+    """Values first; the keys are made only where the last of them shows that the range ends among them."""
+    if not cursor.set_range(start):
+        return [], None
+    values = list(islice(cursor.iternext(keys=False), limit))
+    last: bytes = cursor.key()
+    # Behind its last key the cursor stands nowhere, and the key is empty.
+    if last and last < stop:
+        return values, last if len(values) == limit else None
+    cursor.set_range(start)
+    within = bisect_left(list(islice(cursor.iternext(values=False), len(values))), stop)
+    return values[:within], None
+
+
 class LmdbReader:
     """A read transaction. `get` is LMDB's own function: nothing stands between."""
 
@@ -131,6 +146,10 @@ class LmdbReader:
     def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         """As in `View`."""
         return _batch(self._transaction.cursor(), start, stop, limit, reverse)
+
+    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+        """As in `Reader`."""
+        return _values(self._transaction.cursor(), start, stop, limit)
 
     def close(self) -> None:
         """As in `Reader`."""

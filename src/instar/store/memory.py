@@ -83,6 +83,11 @@ class MemoryReader:
         """As in `View`."""
         return _batch(self._state.scan(start, stop, reverse=reverse), limit)
 
+    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+        """As in `Reader`."""
+        keys, values = self.batch(start, stop, limit)
+        return values, keys[-1] if len(keys) == limit else None
+
     def close(self) -> None:
         """As in `Reader`."""
         if self._open:

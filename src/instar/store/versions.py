@@ -7,10 +7,13 @@ A snapshot is a timestamp; readers here were opened with `read_at(snapshot)`, so
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from instar import errors
+from instar.encoding.row_batches import Joined, join_values
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Store, View
 from instar.store.log import before_image, log_key
 
@@ -67,6 +70,31 @@ def visible_rows(
         resolved[position] = version_at(reader, values[position], snapshot)
     kept = [(key, value) for key, value in zip(keys, resolved, strict=True) if value is not None]
     return [key for key, _value in kept], [value for _key, value in kept]
+
+
+def visible_values(reader: View, joined: Joined, snapshot: int) -> Joined:
+    """As `visible_rows`, for values that are joined: the bulk path, on which the headers are never cut out."""
+    found = headers(joined)
+    doubtful = (found["timestamp"] > snapshot) | (found["tag"] & ROW_TOMBSTONE != 0)
+    if not bool(doubtful.any()):
+        return joined
+    values: list[bytes | None] = list(joined.values())
+    for position in np.flatnonzero(doubtful).tolist():
+        values[position] = version_at(reader, values[position], snapshot)
+    return join_values([value for value in values if value is not None])
+
+
+def headers(joined: Joined) -> NDArray[Any]:
+    """The rows' headers as one structured array: timestamp, sequence, tag (layout id and flags)."""
+    if joined.stride:
+        return np.ndarray((len(joined.starts),), _HEADER, joined.buffer, 0, (joined.stride,))
+    if not len(joined.starts):
+        return np.empty(0, _HEADER)
+    if int((joined.ends - joined.starts).min()) < _HEADER_BYTES:
+        raise errors.error(errors.DATA_CORRUPTED, "a row's stored value has no header")
+    everywhere = np.ndarray((len(joined.buffer) - _HEADER_BYTES + 1,), f"V{_HEADER_BYTES}", joined.buffer, 0, (1,))
+    gathered: NDArray[Any] = everywhere[joined.starts].view(_HEADER)
+    return gathered
 
 
 def scan_rows(

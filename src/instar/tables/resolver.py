@@ -337,11 +337,16 @@ def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) 
 
     `find` gives the layout of an id; it is asked once per layout met in a batch.
     """
+    decode = mixed_decoder(find, wanted)
+    return lambda values: decode(join_values(values))
+
+
+def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> Decode:
+    """As `mixed_batch_reader`, for values that are joined already."""
     key = _key(wanted)
 
-    def read(values: Sequence[bytes]) -> list[Any]:
-        joined = join_values(values)
-        if not values:
+    def read(joined: Joined) -> list[Any]:
+        if not len(joined.starts):
             return [pa.array([], arrow_type(column.type)) for column in wanted]
         if int((joined.ends - joined.starts).min()) < BODY_OFFSET:
             raise damaged_row(joined.buffer, "a value without a header")

@@ -17,11 +17,13 @@ import pyarrow as pa
 from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.encoding.row_batches import Joined, join_values
 from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
-from instar.store.versions import BATCH_ROWS, read_row, visible_rows
+from instar.store.versions import BATCH_ROWS, read_row, visible_rows, visible_values
 from instar.tables.layout import arrow_type, body_encoder
-from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_batch_reader, resolver
+from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
 from instar.tables.view import END, RowVersion, View
+from instar.transactions.buffer import TableBuffer
 from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
 from instar.values import from_text, to_text
 
@@ -161,20 +163,33 @@ class TableReader:
     def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
-        read = mixed_batch_reader(self._layout, self._wanted)
-        changes = overlay.changes if overlay is not None else {}
+        decode = mixed_decoder(self._layout, self._wanted)
+        batches = self._joined(view, start, stop) if overlay is None else self._overlaid(view, overlay, start, stop)
+        for joined in batches:
+            if len(joined.starts):
+                yield self._record_batch(decode(joined), len(joined.starts))
+
+    def _joined(self, view: View, start: bytes, stop: bytes) -> Iterator[Joined]:
+        """The visible values of the range, batch by batch, each read in a short read of its own; no key is made."""
+        lower, upper = self.prefix + start, self.prefix + stop
+        last: bytes | None = b""
+        while last is not None:
+            with view.store.read_at(view.snapshot) as reader:
+                values, last = reader.values(lower, upper, BATCH_ROWS)
+                joined = visible_values(reader, join_values(values), view.snapshot)
+            yield joined
+            lower = (last or b"") + b"\x00"
+
+    def _overlaid(self, view: View, overlay: TableBuffer, start: bytes, stop: bytes) -> Iterator[Joined]:
+        """As `_joined`, with this transaction's changes: stored rows that it did not touch, then its own."""
+        changes = overlay.changes
         skip = len(self.prefix)
         for row_keys, values in self._batches(view, start, stop, False, BATCH_ROWS):
-            if changes:
-                values = [value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes]
-            if values:
-                yield self._record_batch(read(values), len(values))
-        if overlay is not None:
-            images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]
-            if images:
-                header = ROW_HEADER.pack(0, NO_RECORD, self.table.layout.id << 8)
-                encode = body_encoder(self.table.layout)
-                yield self._record_batch(read([header + encode(image) for image in images]), len(images))
+            yield join_values([value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes])
+        header = ROW_HEADER.pack(0, NO_RECORD, self.table.layout.id << 8)
+        encode = body_encoder(self.table.layout)
+        images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]
+        yield join_values([header + encode(image) for image in images])
 
     def _record_batch(self, arrays: list[Any], rows: int) -> pa.RecordBatch:
         if not arrays:
