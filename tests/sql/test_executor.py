@@ -52,6 +52,7 @@ def touched(world: World, sql: str, *parameters: object) -> tuple[int, list[tupl
         ("select max(id) from t", (), 1),
         ("select min(a) from t", (), 1),
         ("select x.b from t x join t y on x.id = y.a where y.id = 8", (), 2),
+        ("select id from t where id in (select y.a from t y where y.id in (8, 9, 10))", (), 6),
         ("select count(*) from (select * from t where id < 3) s join t on t.id = s.id", (), 6),
     ],
 )

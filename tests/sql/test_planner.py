@@ -45,6 +45,7 @@ QUERIES = (
     "update orders set total = total + 1 where id = $1",
     "update orders o set note = c.name from customers c where c.id = o.customer and o.id = 5",
     "delete from orders where total < 0",
+    "delete from orders where id in (select c.id from customers c where c.name = 'x')",
     "delete from orders using customers c where orders.customer = c.id and c.id = 8",
 )
 

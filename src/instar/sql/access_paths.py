@@ -10,7 +10,7 @@ from instar.catalog.descriptors import Index, State, Table
 from instar.encoding.keys import MAX_INDEX_PART_BYTES, TAGS
 from instar.sql import tree
 from instar.sql.expressions import is_representation_kept
-from instar.sql.plan import Bound, KeyPath
+from instar.sql.plan import Bound, KeyPath, is_single
 from instar.sql.tree import Expr, SortKey
 from instar.types import Kind, Type
 
@@ -42,6 +42,10 @@ def restrictions(relation: int, conditions: Sequence[Expr], known: Callable[[Exp
             ordinal = _column(relation, condition.operand)
             if ordinal is not None and all(known(item) for item in condition.items):
                 found.append(Restriction(ordinal, "=", condition.items, number))
+        elif isinstance(condition, tree.InSubquery) and not condition.negated and len(condition.operands) == 1:
+            ordinal = _column(relation, condition.operands[0])
+            if ordinal is not None and known(tree.ScalarSubquery(condition.query, condition.operands[0].type)):
+                found.append(Restriction(ordinal, "=", (condition,), number))
         elif isinstance(condition, tree.Call) and condition.function.operator and condition.function.name in _FLIPPED:
             found.extend(_comparison(relation, condition, number, known))
     return found
@@ -104,7 +108,7 @@ def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate
             matches = [item for item in found if item.ordinal == ordinal and item.comparison == "="]
             if not matches:
                 break
-            best = min(matches, key=lambda item: len(item.values))
+            best = min(matches, key=lambda item: (not is_single(item.values), len(item.values)))
             equal.append(best.values)
             used.add(best.conjunct)
         low = high = None
@@ -133,7 +137,7 @@ def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple
 
 
 def _rank(path: KeyPath) -> tuple[int, int, int]:
-    several = any(len(values) > 1 for values in path.equal)
+    several = not all(is_single(values) for values in path.equal)
     if path.unique:
         level = 1 if several else 0
     elif path.equal:
@@ -155,7 +159,7 @@ def ordered(table: Table, path: KeyPath, keys: Sequence[SortKey], relation: int)
     columns = list(zip(key.ordinals, key.descending, strict=True))
     columns += [(ordinal, False) for ordinal in primary.ordinals if ordinal not in key.ordinals]
     fixed = {
-        ordinal for ordinal, values in zip(key.ordinals, path.equal, strict=False) if len(values) == 1
+        ordinal for ordinal, values in zip(key.ordinals, path.equal, strict=False) if is_single(values)
     }  # fmt: skip
     walked = [column for column in columns if column[0] not in fixed]
     reverse: bool | None = None

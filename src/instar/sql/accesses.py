@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.sql import tree
 from instar.sql.execution import BudgetSpent, ExecutionContext, Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, Subqueries
-from instar.sql.plan import Access, KeyPath
+from instar.sql.plan import Access, KeyPath, is_single
 from instar.sql.tree import Expr
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
@@ -51,8 +52,7 @@ class RangeCompiler:
         return lambda p: [key for key in prefixes(p) if len(key) <= keys.MAX_PRIMARY_KEY_BYTES]
 
     def _prefixes(self, path: KeyPath, encode: Callable[[Sequence[Any]], bytes]) -> Callable[[Frame], list[bytes]]:
-        columns = [self._row(values) for values in path.equal]
-        if all(len(values) == 1 for values in path.equal):
+        if all(is_single(values) for values in path.equal):
             single = self._row([values[0] for values in path.equal])
 
             def one(p: Frame) -> list[bytes]:
@@ -61,11 +61,19 @@ class RangeCompiler:
 
             return one
 
+        columns = [self._alternatives(values) for values in path.equal]
+
         def several(p: Frame) -> list[bytes]:
-            alternatives = [{value for value in column((), p) if value is not None} for column in columns]
+            alternatives = [{value for value in column(p) if value is not None} for column in columns]
             return sorted({encode(values) for values in product(*alternatives)})
 
         return several
+
+    def _alternatives(self, values: tuple[Expr, ...]) -> Callable[[Frame], Iterable[object]]:
+        if isinstance(values[0], tree.InSubquery) and self._subqueries is not None:
+            return self._subqueries.members(values[0])
+        row = self._row(values)
+        return lambda p: row((), p)
 
     def _bounded(
         self,

@@ -78,10 +78,8 @@ class ExpressionWriter:
                 return Sql("(" + word.join(self.expr(arg).text for arg in expr.args) + ")", BOOLEAN)
             case tree.Not():
                 return Sql(f"(NOT {self.expr(expr.operand).text})", BOOLEAN)
-            case tree.IsNull():
-                return Sql(f"({self.expr(expr.operand).text} IS {_not(expr.negated)}NULL)", BOOLEAN)
-            case tree.IsTruth():
-                wanted = {True: "TRUE", False: "FALSE", None: "NULL"}[expr.truth]
+            case tree.IsNull() | tree.IsTruth():
+                wanted = _TESTS[expr.truth if isinstance(expr, tree.IsTruth) else None]
                 return Sql(f"({self.expr(expr.operand).text} IS {_not(expr.negated)}{wanted})", BOOLEAN)
             case tree.IsDistinct():
                 left, right = self._comparable([expr.left, expr.right])
@@ -174,6 +172,9 @@ class ExpressionWriter:
         left_side = operands[0] if len(operands) == 1 else f"({', '.join(operands)})"
         inner = f"SELECT {', '.join(members)} FROM ({text}) AS q"
         return Sql(f"({left_side} {_not(expr.negated)}IN ({inner}))", BOOLEAN)
+
+
+_TESTS = {True: "TRUE", False: "FALSE", None: "NULL"}
 
 
 def _not(negated: bool) -> str:

@@ -154,7 +154,10 @@ class _Explainer:
         parts = []
         for name, values in zip(names, node.path.equal, strict=False):
             listed = ", ".join(self._expr(value) for value in values)
-            parts.append(f"{name} = {listed}" if len(values) == 1 else f"{name} IN ({listed})")
+            if isinstance(values[0], tree.InSubquery):
+                parts.append(f"{name} IN {listed}")
+            else:
+                parts.append(f"{name} = {listed}" if len(values) == 1 else f"{name} IN ({listed})")
         for bound, symbol in ((node.path.low, ">"), (node.path.high, "<")):
             if bound is not None:
                 equal = "=" if bound.inclusive else ""

@@ -72,6 +72,8 @@ class Subqueries(Protocol):
 
     def row_function(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery, scope: Scope) -> RowFunction: ...
 
+    def members(self, expr: tree.InSubquery) -> Callable[[Frame], Iterable[object]]: ...
+
 
 class _Code(NamedTuple):
     """Source of a value. `constant`: `value` is what it evaluates to, without row and frame."""

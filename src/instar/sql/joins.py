@@ -193,7 +193,8 @@ class JoinPlanner:
         scope = scope_of(columns, not_null)
         node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions)
         level = best.rank[0]
-        return Part(node, Effort(level <= 1, level == 5), frozenset({relation}), best.rank, best.used)
+        bounded = level <= 1 and not any(isinstance(values[0], tree.InSubquery) for values in best.path.equal)
+        return Part(node, Effort(bounded, level == 5), frozenset({relation}), best.rank, best.used)
 
     def _outer(self, join: tree.Join, conditions: Sequence[Expr], missing: Relations) -> Part:
         left_item, right_item = (join.right, join.left) if join.kind == "right" else (join.left, join.right)

@@ -34,7 +34,8 @@ class Bound(NamedTuple):
 class KeyPath:
     """A range of the primary key, or of `index`: equality on leading columns, then bounds on the next one.
 
-    `equal` has alternatives per column: one for `=`, several for IN. `unique`: at most one row per combination.
+    `equal` has alternatives per column: one for `=`, several for IN, the InSubquery itself for IN (SELECT ...): see
+    `is_single`. `unique`: at most one row per combination.
     `reverse` walks the range from its end.
     """
 
@@ -50,6 +51,11 @@ class KeyPath:
     def restricts(self) -> bool:
         """Whether it is less than a walk over everything."""
         return bool(self.equal) or self.low is not None or self.high is not None
+
+
+def is_single(values: tuple[Expr, ...]) -> bool:
+    """Whether the alternatives of a column are one value."""
+    return len(values) == 1 and not isinstance(values[0], tree.InSubquery)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from instar.sql.executor_dml import insert_image, single_row, updated_image
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
-from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan
+from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan, is_single
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, rowset_prefix
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import Decoder, TableReader
@@ -175,7 +175,7 @@ def _is_key_literal(value: tree.Expr) -> bool:
 
 def _is_point(access: Access) -> bool:
     path = access.path
-    return path.index is None and path.unique and all(len(values) == 1 for values in path.equal)
+    return path.index is None and path.unique and all(is_single(values) for values in path.equal)
 
 
 class PointWrite:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from instar import errors
 from instar.sql import tree
@@ -27,9 +27,7 @@ class SubqueryCompiler:
 
     def row_function(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery, scope: Scope) -> RowFunction:
         """The value of a subquery expression for a row of that scope."""
-        subplan = self._subplans.get(id(expr.query))
-        if subplan is None:
-            raise errors.unsupported("a subquery in this place")
+        subplan = self._subplan(expr)
         source = self._compile_node(subplan.node)
         once = not subplan.free and not subplan.volatile
         if isinstance(expr, tree.InSubquery):
@@ -38,6 +36,17 @@ class SubqueryCompiler:
         if once:
             return self._kept(answer)
         return self._correlated(answer, scope, subplan)
+
+    def members(self, expr: tree.InSubquery) -> Callable[[Frame], Iterable[object]]:
+        """The values of a subquery that drives a key; what it reads of outer rows is in the frame."""
+        source = self._compile_node(self._subplan(expr).node)
+        return lambda p: (row[0] for row in source(p))
+
+    def _subplan(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Subplan:
+        subplan = self._subplans.get(id(expr.query))
+        if subplan is None:
+            raise errors.unsupported("a subquery in this place")
+        return subplan
 
     def _kept(self, answer: _Answer) -> RowFunction:
         slot = self._layout.new()
