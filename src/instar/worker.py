@@ -51,6 +51,8 @@ from instar.tables.garbage import DeadEntries
 WITHOUT_SPARK_ROWS = 100_000
 # Nothing to do for so long, and the process ends.
 IDLE_SECONDS = 60.0
+# While the log holds more than this, there will be something to cut when retention has passed.
+LOG_WORTH_STAYING = 16 << 20
 _TURN_SECONDS = 0.1
 _COLLECT_SECONDS = 1.0
 # After a job has failed for a reason outside it (a full disk), it is left alone for so long.
@@ -248,10 +250,12 @@ def serve(path: str, clock: Clock, stopping: Callable[[], bool], idle_seconds: f
         store.announce_worker(True)
         worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping)
         busy_ns = clock.monotonic_ns()
-        while not stopping() and clock.monotonic_ns() - busy_ns < idle_seconds * 1e9:
-            if worker.turn():
+        # A store whose directory was removed has nobody to work for.
+        while not stopping() and clock.monotonic_ns() - busy_ns < idle_seconds * 1e9 and os.path.isdir(path):
+            worked = worker.turn()
+            if worked or store.log_bytes() > LOG_WORTH_STAYING:
                 busy_ns = clock.monotonic_ns()
-            else:
+            if not worked:
                 clock.sleep(_TURN_SECONDS)
         store.announce_worker(False)
     finally:

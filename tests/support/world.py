@@ -80,11 +80,7 @@ class World:
             request = Commit(catalog_version=reader.catalog_version)
             if change is not None:
                 change.rebase(catalog)
-                parts = change.parts(reader)
-                request.tables += parts.tables
-                request.raw += parts.raw
-                request.preconditions += parts.preconditions
-                request.bump_catalog = True
+                change.parts(reader).add_to(request)
                 catalog = change.view
             if buffer is not None:
                 derivation = Derivation(reader)

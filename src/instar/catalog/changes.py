@@ -6,6 +6,7 @@ object at a time is such a precondition, not a held lock. A refused one is 40001
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -19,9 +20,11 @@ from instar.catalog.layouts import encode_layout, layout_key
 from instar.store import records
 from instar.store.apply import is_live
 from instar.store.engine import (
+    Commit,
     Precondition,
     RangeUnchanged,
     Reader,
+    RowsetReplaced,
     TableHeader,
     TableWrites,
     ValueUnchanged,
@@ -43,6 +46,15 @@ class CatalogParts(msgspec.Struct):
     tables: list[TableWrites]
     raw: list[tuple[bytes, bytes | None]]
     preconditions: list[Precondition]
+    replaced: list[RowsetReplaced]
+
+    def add_to(self, request: Commit) -> None:
+        """Make all of this part of a commit."""
+        request.tables.extend(self.tables)
+        request.raw.extend(self.raw)
+        request.preconditions.extend(self.preconditions)
+        request.replaced.extend(self.replaced)
+        request.bump_catalog = True
 
 
 class CatalogConflict(msgspec.Struct, frozen=True):
@@ -218,7 +230,14 @@ class CatalogChange:
         raw.extend(self._records.items())
         base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
-        return CatalogParts(tables, raw, preconditions)
+        return CatalogParts(tables, raw, preconditions, list(self._replaced()))
+
+    def _replaced(self) -> Iterator[RowsetReplaced]:
+        """Tables whose rows are those of another rowset from the commit on: the log says so (rule 3)."""
+        for new in self._put.values():
+            old = self.base.by_id(new.id)
+            if isinstance(new, Table) and isinstance(old, Table) and new.rowset != old.rowset:
+                yield RowsetReplaced(new.id, new.version, old.rowset, new.rowset)
 
     def _unchanged(self, reader: Reader, needed: Object) -> Precondition:
         """The row of `needed` is the version that this change was made on, by its bytes as stored now."""

@@ -73,11 +73,7 @@ class Committer:
         if ddl:
             ddl.rebase(catalog)
             catalog = ddl.view
-            parts = ddl.parts(reader)
-            request.tables.extend(parts.tables)
-            request.raw.extend(parts.raw)
-            request.preconditions.extend(parts.preconditions)
-            request.bump_catalog = True
+            ddl.parts(reader).add_to(request)
         if transaction.buffer:
             derivation = Derivation(reader)
             for buffer in transaction.buffer:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 MAX_POINT_WRITERS = 2048
 
+# A look costs some microseconds; a log that is smaller than this may as well stay.
+COMMITS_PER_LOOK = 4096
+LOG_WORTH_A_WORKER = 64 << 20
+
 
 class Database:
     """One per process and path, shared by its sessions; counted, and closed with the last `release`."""
@@ -56,6 +60,7 @@ class Database:
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
         self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
+        self._commits = 0
         self._analytic: Analytic | None = None
         self._users = 1
         self._process = os.getpid()
@@ -80,6 +85,7 @@ class Database:
                 return known
             opened = cls(open_store(real, synchronous=synchronous, create=create, clock=clock), real, clock)
             cls._open[real] = opened
+            opened.look_after()
             return opened
 
     def session(self, *, autocommit: bool = True) -> Session:
@@ -126,6 +132,17 @@ class Database:
             self.store, self.catalog, self.ids, self.clock, b"session %d" % os.getpid(), lambda _: InProcess()
         )
         executor.run(job)
+
+    def after_commit(self) -> None:
+        """Called after every commit: now and then, see whether there is garbage that wants a worker."""
+        self._commits += 1
+        if not self._commits % COMMITS_PER_LOOK:
+            self.look_after()
+
+    def look_after(self) -> None:
+        """Start a worker if there is something for it to do: a job that nobody works on, or a log to be cut."""
+        if not self.in_memory and (self._jobs.runnable() or self.store.log_bytes() > LOG_WORTH_A_WORKER):
+            self._launcher.ensure()
 
     def ensure_worker(self) -> None:
         """Start the background process, unless one is there."""

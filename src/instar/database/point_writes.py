@@ -79,6 +79,7 @@ class _PointWriter:
     def __init__(self, database: Database, prepared: Prepared, writer: TableWriter, version: int) -> None:
         assert prepared.write is not None  # the caller's check
         self._store = database.store
+        self._after_commit = database.after_commit
         self._write = prepared.write
         self._version = version
         self._prefix = writer.prefix
@@ -178,4 +179,5 @@ class _PointWriter:
             self._store.commit(request)
         except (StaleRow, StaleSchema):
             return False
+        self._after_commit()
         return True

@@ -87,8 +87,11 @@ class SchemaChanges:
         """Forget the changes planned since `mark`."""
         del self._planned[mark:]
 
-    def finish_jobs(self, jobs: list[Job]) -> None:
-        """Run small jobs here, wait for the others unless the mode is async. Raises what a job failed with."""
+    def finish_jobs(self, jobs: list[Job], *, explicit: bool) -> None:
+        """Run small jobs here, wait for the others unless the mode is async.
+
+        Raises what a job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
+        """
         database = self._session.database
         waits = self._session.settings.get("schema_change_mode") == "wait"
         for job in jobs:
@@ -97,12 +100,12 @@ class SchemaChanges:
             else:
                 database.ensure_worker()
             if waits:
-                self._wait(job.id)
+                self._wait(job.id, explicit=explicit)
             else:
                 self._session.notice(f"job {job.id} goes on in the background")
 
-    def _wait(self, job_id: int) -> None:
-        """Wait until the job has ended; 57014 leaves it running. Its failure is raised as the statement's own."""
+    def _wait(self, job_id: int, *, explicit: bool) -> None:
+        """Wait until the job has ended; 57014 leaves it running."""
         pause = _POLL_SECONDS
         database = self._session.database
         while True:
@@ -116,10 +119,16 @@ class SchemaChanges:
             database.ensure_worker()
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_AT_MOST)
-        if job.state is not JobState.SUCCEEDED:
-            if job.problem is None:
-                raise errors.error(errors.SCHEMA_CHANGE_FAILED, f"job {job_id} failed and was reverted")
+        if job.state is JobState.SUCCEEDED:
+            return
+        if job.problem is not None and not explicit:
             raise job.problem.error()
+        why = "" if job.problem is None else f": {job.problem.sqlstate} {job.problem.message}"
+        raise errors.error(
+            errors.SCHEMA_CHANGE_FAILED,
+            f"the transaction was committed, but job {job_id} ({job.statement}) failed and was reverted{why}",
+            detail=None if job.problem is None else job.problem.detail,
+        )
 
     def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:
         session = self._session

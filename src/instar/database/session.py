@@ -218,9 +218,10 @@ class Session:
             jobs = self._schema.begin_jobs()
             if open_.has_written:
                 commit(self.database.store, Committer(self.database, open_).derive)
+                self.database.after_commit()
         finally:
             self._end()
-        self._schema.finish_jobs(jobs)
+        self._schema.finish_jobs(jobs, explicit=open_.explicit)
 
     def _in_transaction(self, work: Callable[[], Result]) -> Result:
         """Run one statement in the open transaction, or in one of its own, which runs again on conflicts."""

@@ -233,14 +233,9 @@ class Executor:
         for table in stage.fences:
             change.fence(self._table(change.view, table))
         change.write(job_key(job.id), encode_job(after))
-        parts = change.parts(reader)
-        return Commit(
-            catalog_version=reader.catalog_version,
-            tables=parts.tables,
-            raw=parts.raw,
-            preconditions=parts.preconditions,
-            bump_catalog=True,
-        )
+        request = Commit(catalog_version=reader.catalog_version)
+        change.parts(reader).add_to(request)
+        return request
 
     @staticmethod
     def _table(catalog: CatalogSnapshot, table: int) -> Table:

@@ -23,7 +23,6 @@ from instar.store.engine import (
     Commit,
     PreconditionFailed,
     Refused,
-    RowsetReplaced,
     Section,
     Store,
 )
@@ -100,16 +99,9 @@ class Loading:
                 change.update(msgspec.structs.replace(self.table, steps=(*before.steps, step)[-64:]), floor="current")
                 for rowset in (before.rowset, *(index.rowset for index in before.indexes)):
                     change.free_rowset(rowset)
-                parts = change.parts(reader)
-                request = Commit(
-                    catalog_version=reader.catalog_version,
-                    tables=parts.tables,
-                    raw=[*parts.raw, *self._finished(JobState.SUCCEEDED, None)],
-                    preconditions=parts.preconditions,
-                    bump_catalog=True,
-                    claim=self._held.claim,
-                    replaced=[RowsetReplaced(before.id, self.table.version, before.rowset, self.table.rowset)],
-                )
+                request = Commit(catalog_version=reader.catalog_version, claim=self._held.claim)
+                change.parts(reader).add_to(request)
+                request.raw.extend(self._finished(JobState.SUCCEEDED, None))
             try:
                 return self._store.commit(request)
             except PreconditionFailed:
