@@ -13,13 +13,18 @@ from pipeline.small_database import SmallDatabase
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Instar's own Spark session, with two tasks at a time."""
+def _session() -> Iterator[None]:
     # Tasks import what tests hand to them by name.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-        yield spark_session("local[2]", "512m")
+        yield
         stop_session()
+
+
+@pytest.fixture
+def spark(_session: None) -> Any:
+    """Instar's own Spark session, with two tasks at a time; another one after a test has killed its JVM."""
+    return spark_session("local[2]", "512m")
 
 
 @pytest.fixture

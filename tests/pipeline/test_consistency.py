@@ -254,7 +254,7 @@ def test_beside_writers(database):
 
 @pytest.mark.spark
 def test_on_spark(spark, database, monkeypatch):
-    monkeypatch.setattr(consistency, "SPARK_ROWS", 100)
+    monkeypatch.setattr(consistency, "SPARK_ROWS", 1_000)
     child = sound(database)
     assert problems(database, spark=database.path) == []
     for kind in ("lost entry", "orphan entry", "violated check", "equal in a unique index"):

@@ -10,9 +10,8 @@ something twice is harmless, for an entry that stands is left alone.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +20,8 @@ from instar.clock import SystemClock
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import activate, is_lost, spark_session, stop_session
+from instar.pipeline.session import is_lost, spark_session
+from instar.pipeline.spark_job import SparkJob
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.reorganize import Backfill
 from instar.store.engine import Section, prefix_end, rowset_prefix
@@ -36,9 +36,6 @@ SAMPLED_ROWS = 16
 FIRST_NUMBER = 1
 # How often Spark may be lost (its JVM killed) before the job is left to another attempt.
 MAX_LOSSES = 3
-PULSE_SECONDS = 0.5
-# A cancelled task is killed after Spark's task kill timeout of 2 s; one that lives longer goes with its JVM.
-CANCEL_SECONDS = 15.0
 
 
 class SparkReorganizer:
@@ -57,14 +54,16 @@ class SparkReorganizer:
             if not todo:
                 return
             session = spark_session() if self._master is None else spark_session(self._master)
-            failed = _Run(session, self._work(backfill, ranges)).wait(pulse)
-            if failed is None:
+            work = self._work(backfill, ranges)
+            job = SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
+            job.wait(pulse)
+            if job.failed is None:
                 _finish(backfill, ranges)
                 return
             if not is_lost():
-                raise from_spark(failed) from failed
+                raise from_spark(job.failed) from job.failed
             if loss == MAX_LOSSES - 1:
-                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from failed
+                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from job.failed
             ranges = _planned(backfill)
 
     def _work(self, backfill: Backfill, ranges: list[Checkpoint]) -> Work:
@@ -89,59 +88,12 @@ class SparkReorganizer:
         )
 
 
-class _Run:
-    """One Spark job on a thread of its own, so that the caller's thread can go on renewing its lease."""
-
-    def __init__(self, session: Any, work: Work) -> None:
-        from pyspark import InheritableThread
-
-        self._session = session
-        self._work = work
-        self._failed: Exception | None = None
-        self._ended = threading.Event()
-        self._tag = f"instar-job-{work.job}-{work.stage}-{id(self)}"
-        self._thread = InheritableThread(target=self._run, name=self._tag, session=session)
-        self._thread.daemon = True
-
-    def wait(self, pulse: Callable[[], None]) -> Exception | None:
-        """Run the job; what it failed with. If `pulse` raises, the job is cancelled and the exception passed on."""
-        self._thread.start()
-        try:
-            while not self._ended.wait(PULSE_SECONDS):
-                pulse()
-        except BaseException:
-            self._session.sparkContext.cancelJobsWithTag(self._tag)
-            self._ended.wait(CANCEL_SECONDS)
-            _await_tasks(self._session)
-            raise
-        if self._failed is not None and not is_lost():
-            _await_tasks(self._session)
-        return self._failed
-
-    def _run(self) -> None:
-        try:
-            option = self._work.option()
-            activate(self._session)
-            self._session.sparkContext.addJobTag(self._tag)
-            entries = self._session.read.format(FORMAT).option("work", option).load()
-            ranged = entries.repartitionById(len(self._work.entries), RANGE).sortWithinPartitions(KEY)
-            ranged.write.format(FORMAT).option("work", option).mode("append").save()
-        except Exception as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
-            self._failed = problem
-        finally:
-            self._ended.set()
-
-
-def _await_tasks(session: Any) -> None:
-    """Return when no task runs any more: Spark reports a job as over while its tasks are still being killed, and what
-    they write must not meet what the caller does next under the same claim."""
-    tracker = session.sparkContext._jsc.sc().statusTracker()  # the Python tracker does not count tasks of dead stages
-    deadline = time.monotonic() + CANCEL_SECONDS
-    while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
-        if time.monotonic() > deadline:
-            stop_session()
-            return
-        time.sleep(0.02)
+def _backfill(session: Any, work: Work) -> None:
+    """Submit the job and wait for it: derive, bring into ranges and order, put."""
+    option = work.option()
+    entries = session.read.format(FORMAT).option("work", option).load()
+    ranged = entries.repartitionById(len(work.entries), RANGE).sortWithinPartitions(KEY)
+    ranged.write.format(FORMAT).option("work", option).mode("append").save()
 
 
 def _ranges(backfill: Backfill) -> list[Checkpoint]:

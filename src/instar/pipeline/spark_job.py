@@ -1,0 +1,68 @@
+"""One Spark job on a thread of its own, so that the caller's thread can go on renewing its lease."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from instar.pipeline.session import activate, is_lost, stop_session
+
+PULSE_SECONDS = 0.5
+# A cancelled task is killed after Spark's task kill timeout of 2 s; one that lives longer goes with its JVM.
+CANCEL_SECONDS = 15.0
+
+
+class SparkJob:
+    """Runs `action`, which submits to `session`."""
+
+    def __init__(self, session: Any, name: str, action: Callable[[], object]) -> None:
+        from pyspark import InheritableThread
+
+        self.failed: Exception | None = None
+        self._session = session
+        self._action = action
+        self._ended = threading.Event()
+        self._tag = f"instar-{name}-{id(self)}"
+        self._thread = InheritableThread(target=self._run, name=self._tag, session=session)
+        self._thread.daemon = True
+
+    def wait(self, pulse: Callable[[], None]) -> None:
+        """Run to the end; then `failed` is set if it failed, and no task is left that could write.
+
+        If `pulse` raises, the job is cancelled and the exception passed on.
+        """
+        self._thread.start()
+        try:
+            while not self._ended.wait(PULSE_SECONDS):
+                pulse()
+        except BaseException:
+            self._session.sparkContext.cancelJobsWithTag(self._tag)
+            self._ended.wait(CANCEL_SECONDS)
+            _await_tasks(self._session)
+            raise
+        if self.failed is not None and not is_lost():
+            _await_tasks(self._session)
+
+    def _run(self) -> None:
+        try:
+            activate(self._session)
+            self._session.sparkContext.addJobTag(self._tag)
+            self._action()
+        except Exception as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
+            self.failed = problem
+        finally:
+            self._ended.set()
+
+
+def _await_tasks(session: Any) -> None:
+    """Return when no task runs any more: Spark reports a job as over while its tasks are still being killed, and what
+    they write must not meet what the caller does next under the same claim."""
+    tracker = session.sparkContext._jsc.sc().statusTracker()  # the Python tracker does not count tasks of dead stages
+    deadline = time.monotonic() + CANCEL_SECONDS
+    while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+        if time.monotonic() > deadline:
+            stop_session()
+            return
+        time.sleep(0.02)
