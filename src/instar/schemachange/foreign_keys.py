@@ -9,7 +9,11 @@ from instar.catalog.descriptors import Column, ForeignKey, Index, IndexColumn, S
 from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
-from instar.types import TIMESTAMPS
+from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
+
+# Components of at most 17 bytes, and how many of them surely stay below where index keys are cut.
+_SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
+_MOST_SHORT = 6
 
 
 def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> None:
@@ -118,7 +122,8 @@ def _child_index(draft: Draft, table: Table, columns: tuple[int, ...], name: str
         return None, False
     for index in table.indexes:
         leading = sorted(part.column for part in index.columns[: len(columns)])
-        if index.state is State.PUBLIC and leading == sorted(columns):
+        exact = len(index.columns) == len(columns) or _is_short(table, columns)
+        if index.state is State.PUBLIC and leading == sorted(columns) and exact:
             return index.id, False
     index = Index(
         id=table.next_id,
@@ -128,6 +133,12 @@ def _child_index(draft: Draft, table: Table, columns: tuple[int, ...], name: str
     )
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
     return index.id, True
+
+
+def _is_short(table: Table, columns: tuple[int, ...]) -> bool:
+    """Whether these columns' part of an index key is never cut: a longer index is then exact about them too."""
+    kinds = [column.type.kind for column in table.columns if column.id in columns]
+    return len(kinds) <= _MOST_SHORT and all(kind in _SHORT for kind in kinds)
 
 
 def bump_relatives(draft: Draft, table: Table) -> None:
