@@ -1,41 +1,123 @@
-"""Autocommit writes of one row beside schema changes of another session: never judged by the schema of yesterday."""
+"""The short way of autocommit writes gives what the general way gives, however often a text has run before."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
 
 import pytest
 
 import instar
+from instar import errors
+from support.databases import Engine, fails, rows, run, value
 
-BIG = 5_000_000_000
-
-
-@pytest.fixture
-def sessions(tmp_path):
-    writer, changer = (instar.connect(tmp_path / "db", synchronous="off", autocommit=True) for _ in range(2))
-    writer.execute("CREATE TABLE t (a bigint PRIMARY KEY, b integer NOT NULL)")
-    for statement in ("INSERT INTO t VALUES (?, ?)", "UPDATE t SET b = ? WHERE a = ?"):
-        for number in range(3):  # the lean form is taken from the second execution on
-            writer.execute(statement, (number, number))
-    yield writer, changer
-    writer.close()
-    changer.close()
+TIMES = 3  # the first execution goes the general way, the second compiles the short one, the third takes it
+NOON = dt.datetime(2024, 1, 1, 12)
+IN_OSLO = dt.datetime(2024, 1, 1, 11, tzinfo=dt.UTC)
 
 
-def test_a_value_that_fits_only_the_widened_type(sessions):
-    writer, changer = sessions
-    for statement, parameters in (
-        ("UPDATE t SET b = ? WHERE a = ?", (BIG, 1)),
-        ("INSERT INTO t VALUES (?, ?)", (9, BIG)),
-    ):
-        with pytest.raises(instar.DataError, match="integer out of range"):
-            writer.execute(statement, parameters)
-    changer.execute("ALTER TABLE t ALTER COLUMN b TYPE bigint")
-    assert writer.execute("UPDATE t SET b = ? WHERE a = ?", (BIG, 1)).rowcount == 1
-    assert writer.execute("INSERT INTO t VALUES (?, ?)", (9, BIG)).rowcount == 1
-    assert changer.execute("SELECT a FROM t WHERE b = ?", (BIG,)).fetchall() == [(1,), (9,)]
+@pytest.mark.parametrize(
+    ("statement", "given"),
+    [
+        ("UPDATE t SET z = ? WHERE id = 1", NOON),
+        ("UPDATE t SET z = ? WHERE id = 1", "2024-01-01 12:00"),
+        ("UPDATE t SET z = ?::text::timestamptz WHERE id = 1", "2024-01-01 12:00"),
+        ("UPDATE t SET z = ?::timestamp WHERE id = 1", NOON),
+    ],
+)
+def test_times_are_read_in_the_zone_of_the_session(engine: Engine, statement: str, given: object) -> None:
+    utc, oslo = engine.connect(), engine.connect(timezone="Europe/Oslo")
+    run(utc, "CREATE TABLE t (id int PRIMARY KEY, z timestamptz)", "INSERT INTO t VALUES (1)")
+    for _ in range(TIMES):
+        utc.execute(statement, (given,))
+        assert value(utc, "SELECT z FROM t") == NOON.replace(tzinfo=dt.UTC)
+    for _ in range(TIMES):
+        oslo.execute(statement, (given,))
+        assert value(utc, "SELECT z FROM t") == IN_OSLO
 
 
-def test_a_null_once_the_column_takes_it(sessions):
-    writer, changer = sessions
-    with pytest.raises(instar.IntegrityError):
-        writer.execute("INSERT INTO t VALUES (?, ?)", (9, None))
-    changer.execute("ALTER TABLE t ALTER COLUMN b DROP NOT NULL")
-    assert writer.execute("INSERT INTO t VALUES (?, ?)", (9, None)).rowcount == 1
+def test_checks_are_judged_in_the_zone_of_the_session(engine: Engine) -> None:
+    oslo = engine.connect(timezone="Europe/Oslo")
+    run(oslo, "CREATE TABLE t (id int PRIMARY KEY, z timestamptz, CHECK (z::timestamp < '2024-01-01 12:00'))")
+    for identity in range(TIMES):
+        oslo.execute("INSERT INTO t VALUES (?, ?)", (identity, IN_OSLO - dt.timedelta(seconds=1)))
+        with fails(errors.CHECK_VIOLATION):
+            oslo.execute("INSERT INTO t VALUES (?, ?)", (identity + 10, IN_OSLO))
+
+
+def test_defaults_read_the_clock(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, z timestamptz DEFAULT now())")
+    for identity in range(TIMES):
+        connection.execute("INSERT INTO t (id) VALUES (?)", (identity,))
+    assert value(connection, "SELECT count(*) FROM t WHERE z > '2020-01-01'") == TIMES
+
+
+def test_parameters_may_change_their_class(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    for _ in range(TIMES):
+        for given, wanted in ((2, 3), (Decimal("1.5"), 3), (2.0, 3), ("3", 4), (None, None)):
+            connection.execute("UPDATE t SET a = a + ? WHERE id = 1", (given,))
+            assert value(connection, "SELECT a FROM t") == wanted
+            connection.execute("UPDATE t SET a = 1")
+
+
+@pytest.mark.parametrize("text", ["SELECT ?", "SELECT ? FROM t WHERE id = 1", "SELECT max(?) FROM t"])
+def test_naive_and_aware_times_are_different_classes(engine: Engine, text: str) -> None:
+    connection = engine.connect(timezone="Europe/Oslo")
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    for _ in range(TIMES):
+        for given in (NOON, IN_OSLO, None, dt.date(2024, 1, 1), 2**70, 1):
+            assert value(connection, text, given) == given
+
+
+def test_schema_changes_between_two_executions(engine: Engine) -> None:
+    connection, other = engine.connect(), engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a smallint, b text)")
+    insert = "INSERT INTO t (id, a) VALUES (?, ?)"
+    for identity in range(TIMES):
+        connection.execute(insert, (identity, identity))
+    other.execute("ALTER TABLE t ADD COLUMN c int DEFAULT 7")
+    connection.execute(insert, (10, 10))
+    assert rows(connection, "SELECT * FROM t WHERE id = 10") == [(10, 10, None, 7)]
+    with fails(errors.NUMERIC_OUT_OF_RANGE):
+        connection.execute(insert, (11, 70_000))
+    other.execute("ALTER TABLE t ALTER COLUMN a TYPE int")
+    connection.execute(insert, (11, 70_000))
+    other.execute("CREATE UNIQUE INDEX ta ON t (a)")
+    with fails(errors.UNIQUE_VIOLATION):
+        connection.execute(insert, (12, 70_000))
+    other.execute("DROP INDEX ta")
+    connection.execute(insert, (12, 70_000))
+    other.execute("ALTER TABLE t ALTER COLUMN b SET DEFAULT 'new'")
+    connection.execute(insert, (13, 13))
+    assert value(connection, "SELECT b FROM t WHERE id = 13") == "new"
+    other.execute("ALTER TABLE t RENAME COLUMN a TO was_a")
+    with fails(errors.UNDEFINED_COLUMN):
+        connection.execute(insert, (14, 14))
+    other.execute("DROP TABLE t")
+    with fails(errors.UNDEFINED_TABLE):
+        connection.execute(insert, (14, 14))
+
+
+def test_a_read_only_session_takes_no_short_way(engine: Engine) -> None:
+    connection, reader = engine.connect(), engine.connect(default_transaction_read_only="on")
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+    for identity in range(TIMES):
+        connection.execute("INSERT INTO t VALUES (?)", (identity,))
+        with fails(errors.READ_ONLY_TRANSACTION):
+            reader.execute("INSERT INTO t VALUES (?)", (identity + 10,))
+
+
+def test_cached_plans_follow_sequences(engine: Engine) -> None:
+    connection, other = engine.connect(), engine.connect()
+    connection.execute("CREATE SEQUENCE s")
+    for wanted in range(1, TIMES + 1):
+        assert value(connection, "SELECT nextval('s')") == wanted
+    run(other, "DROP SEQUENCE s", "CREATE SEQUENCE s START 100")
+    for wanted in range(100, 100 + TIMES):
+        assert value(connection, "SELECT nextval('s')") == wanted
+    other.execute("DROP SEQUENCE s")
+    with pytest.raises(instar.ProgrammingError):
+        connection.execute("SELECT nextval('s')")

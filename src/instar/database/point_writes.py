@@ -7,19 +7,20 @@ or a session's settings in the statement) is left to the general way.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
 from instar.catalog.descriptors import State
-from instar.sql import tree
+from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
-from instar.sql.plan_cache import Prepared
-from instar.sql.traversal import walk
+from instar.sql.plan_cache import Prepared, class_of
 from instar.store.engine import Commit, EntryWrite, RowWrite, StaleRow, StaleSchema, TableWrites
 from instar.tables.index import IndexCodec
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
+from instar.types import Kind, Type
 from instar.values import converter
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 ROUNDS = 20
 
 _CONSTANT = Context(now=0)
+
+_DATED: dict[Kind, type] = {
+    Kind.DATE: datetime.date,
+    Kind.TIMESTAMP: datetime.datetime,
+    Kind.TIMESTAMPTZ: class_of(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)),
+}
 
 
 class _Execution:
@@ -42,14 +49,17 @@ class _Execution:
 
 
 def point_writer(
-    database: Database, prepared: Prepared, writer: TableWriter, version: int
+    database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
 ) -> Callable[[Sequence[object]], int] | None:
     """A function from Python parameters to the number of rows changed, or -1 where the general way must be taken.
 
-    None for statements that have no such form: they read a clock, or a settings-dependent conversion.
+    It serves parameters of the same classes as `parameters`, for which the statement was prepared. None for statements
+    that have no such form: they read a clock, or convert what only a session's time zone can.
     """
     write = prepared.write
-    if write is None or writer.children or writer.parents or _depends_on_context(prepared):
+    if write is None or writer.children or writer.parents or write.checks_read_context:
+        return None
+    if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
         return None
     codecs = _touched(writer, write.changed, write.operation)
     if any(
@@ -57,14 +67,14 @@ def point_writer(
         for codec in codecs
     ):
         return None
-    return _PointWriter(database, prepared, writer, version).run
+    return _PointWriter(database, prepared, parameters, writer, version).run
 
 
-def _depends_on_context(prepared: Prepared) -> bool:
-    """Whether the statement has anything that is not decided by its parameters, the row and sequences."""
-    return any(
-        isinstance(found, tree.Call) and (found.function.context or found.function.volatility == "stable")
-        for found in walk(prepared.bound.statement)
+def _zoneless(types: Sequence[Type], parameters: Sequence[object]) -> bool:
+    """Whether values of the parameters' classes are converted without a time zone."""
+    return all(
+        type_.kind not in _DATED or class_of(value) is _DATED[type_.kind]
+        for type_, value in zip(types, parameters, strict=True)
     )
 
 
@@ -76,7 +86,9 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
 
 
 class _PointWriter:
-    def __init__(self, database: Database, prepared: Prepared, writer: TableWriter, version: int) -> None:
+    def __init__(
+        self, database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
+    ) -> None:
         assert prepared.write is not None  # the caller's check
         self._store = database.store
         self._after_commit = database.after_commit
@@ -88,7 +100,10 @@ class _PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
-        self._converters = [converter(type_) for type_ in prepared.bound.parameters]
+        self._converters = [
+            (class_of(value), converter(type_))
+            for type_, value in zip(prepared.bound.parameters, parameters, strict=True)
+        ]
         self._execution = _Execution(database.next_value)
         self._is_insert = prepared.write.operation == "insert"
 
@@ -107,9 +122,14 @@ class _PointWriter:
         converters = self._converters
         if len(parameters) != len(converters):
             return -1
-        values = [
-            None if value is None else convert(value) for convert, value in zip(converters, parameters, strict=True)
-        ]
+        values: list[Any] = []
+        for (wanted, convert), value in zip(converters, parameters, strict=True):
+            if value is None:
+                values.append(None)
+            elif class_of(value) is wanted:
+                values.append(convert(value))
+            else:
+                return -1
         frame = self._write.frame(values, _CONSTANT, self._execution)
         if self._is_insert:
             return self._insert(frame)
@@ -136,12 +156,18 @@ class _PointWriter:
         return -1
 
     def _insert(self, frame: list[Any]) -> int:
+        # A default, a name or a check may be another by now, even where the row's layout still stands.
+        reader = self._store.read()
+        moved = reader.catalog_version != self._version
+        reader.close()
+        if moved:
+            return -1
         image = self._write.image(None, frame)
         assert image is not None  # an insert has a new row
         key = self._write.key_of(image)
         stored_at = self._prefix + key
         body = self._encode(image)
-        # Most inserts meet nothing at their key, which the store judges anyway: so nothing is read before.
+        # Most inserts meet nothing at their key, which the store judges anyway: so it is not looked up before.
         stored: bytes | None = None
         for _ in range(ROUNDS):
             if self._commit(RowWrite(stored_at, stored, body, self._layout), key, None, image):

@@ -20,7 +20,7 @@ from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
 from instar.sql.parser import parse_one
-from instar.sql.plan_cache import Prepared, hints_of
+from instar.sql.plan_cache import Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK
 from instar.tables.view import View
@@ -74,7 +74,7 @@ class Queries:
         executed = prepared.run(context)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
         if prepared.write is not None and not self._session.in_block:
-            self._keep_writer(text, command, prepared)
+            self._keep_writer(text, command, prepared, parameters)
         if command != "SELECT":
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
@@ -87,7 +87,7 @@ class Queries:
         pending: list[Sequence[object]] = []
         zone = self._session.settings.get("timezone")
         for given in sets:
-            own = tuple(map(type, given))
+            own = tuple(map(class_of, given))
             if prepared is None or own != classes:
                 total += self._run_many(prepared, pending)
                 pending = []
@@ -138,13 +138,13 @@ class Queries:
             self._session.open_transaction().require_writable(command)
         return found
 
-    def _keep_writer(self, text: str, command: str, prepared: Prepared) -> None:
+    def _keep_writer(self, text: str, command: str, prepared: Prepared, parameters: Sequence[object]) -> None:
         """Have the next execution of this text take the short way, if it has one."""
         catalog = self._session.catalog()
         table = catalog.by_id(prepared.write.table.id) if prepared.write is not None else None
         if isinstance(table, Table) and prepared.holds(catalog):
             writer = self._database.writers.get(table, catalog)
-            run = point_writer(self._database, prepared, writer, catalog.version)
+            run = point_writer(self._database, prepared, parameters, writer, catalog.version)
             if run is not None:
                 self._database.keep_point_writer(text, command, run)
 

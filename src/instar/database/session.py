@@ -302,6 +302,7 @@ class Session:
 
     def next_value(self, sequence: int) -> int:
         """nextval: outside MVCC, never rolled back."""
+        self.open_transaction().require_writable("nextval()")
         return self.database.next_value(sequence, self.catalog())
 
     def function_context(self) -> Context:

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from instar import errors
 from instar.sql import tree
+from instar.sql.traversal import walk
 from instar.sql.tree import Expr
 from instar.types import FLOATS, INTEGERS, STRINGS, Kind, Type
 from instar.values import comparison_key, compile_cast
@@ -415,6 +416,16 @@ _WIDTH = {Kind.SMALLINT: 2, Kind.INTEGER: 4, Kind.BIGINT: 8}
 def needs_zone(source: Type, target: Type) -> bool:
     """Whether the session's time zone decides the result of the cast."""
     return source.kind is not target.kind and Kind.TIMESTAMPTZ in (source.kind, target.kind)
+
+
+def reads_context(root: object) -> bool:
+    """Whether a tree has what neither parameters, rows nor sequences decide: a clock, the session's zone."""
+    for found in walk(root):
+        if isinstance(found, tree.Call) and (found.function.context or found.function.volatility == "stable"):
+            return True
+        if isinstance(found, tree.Cast) and needs_zone(found.operand.type, found.type):
+            return True
+    return False
 
 
 def _zoned_cast(source: Type, target: Type, explicit: bool) -> Callable[[object, str], object]:

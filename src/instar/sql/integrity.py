@@ -18,7 +18,7 @@ from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.sql.binder import bind_check, bind_default
 from instar.sql.execution import ExecutionContext, Row
-from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
+from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader, key_encoder
 from instar.tables.view import RowVersion, View
@@ -116,10 +116,11 @@ class TableRules:
         ]  # fmt: skip
         self._layout = FrameLayout(0)
         columns = {(0, ordinal): ordinal for ordinal in range(len(table.columns))}
+        bound = [(check, bind_check(check.expression, table, 0, catalog)) for check in table.checks]
         self._checks = [
-            (check, Compiler(Scope(columns), self._layout).value(bind_check(check.expression, table, 0, catalog)))
-            for check in table.checks
+            (check, Compiler(Scope(columns), self._layout).value(expression)) for check, expression in bound
         ]
+        self.checks_read_context = any(reads_context(expression) for _, expression in bound)
         self._catalog = catalog
 
     def key(self, image: Row) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from instar import errors
@@ -127,6 +128,11 @@ def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[
     found: dict[int, Object] = {view.id: view for view in bound.views}
     for named in bound.tables:
         found[named.id] = named
+    for node in walk(bound.statement):
+        # The sequences of row ids have a number, but no descriptor.
+        sequence = catalog.by_id(node.sequence) if isinstance(node, tree.NextValue) else None
+        if sequence is not None:
+            found[sequence.id] = sequence
     if not isinstance(bound.statement, tree.QueryStatement):
         for table in _entangled(bound.statement.target.table, catalog):
             found.setdefault(table.id, table)
@@ -211,7 +217,7 @@ class PlanCache:
 
     def add(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot, prepared: Prepared) -> None:
         """Keep a plan that was made for these parameters under a committed snapshot."""
-        classes = tuple(_class_of(value) for value in parameters)
+        classes = tuple(class_of(value) for value in parameters)
         with self._lock:
             entry = self._entries.get(text)
             if entry is None:
@@ -241,17 +247,24 @@ class PlanCache:
                 self._entries[text] = entry
 
 
-def _class_of(value: Any) -> type:
-    # Integers beyond bigint are hinted as numeric, and planned apart.
-    if value.__class__ is int and not _LOW <= value <= _HIGH:
-        return _Huge
-    return type(value)
+def class_of(value: Any) -> type:
+    """What decides the hint of a parameter: its class, with those apart whose values are hinted as several types."""
+    kind: type = value.__class__
+    if kind is int:
+        return int if _LOW <= value <= _HIGH else _Huge
+    if kind is not str and isinstance(value, datetime) and value.tzinfo is not None:
+        return _Aware
+    return kind
 
 
 class _Huge:
     """Stands for an int that no bigint holds."""
 
 
+class _Aware:
+    """Stands for a datetime with a time zone."""
+
+
 def _fits(classes: Sequence[type], parameters: Sequence[object]) -> bool:
     """Whether a plan made for these classes serves the parameters; NULL is of every type."""
-    return all(value is None or _class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True))
+    return all(value is None or class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True))

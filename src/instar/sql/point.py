@@ -204,6 +204,7 @@ class PointWrite:
         self._rules = rules.of(table)
         self._compute = compute
         self.key_of = self._rules.key
+        self.checks_read_context = self._rules.checks_read_context
 
     def frame(self, parameters: Sequence[object], functions: Context, execution: object) -> Frame:
         """`parameters` are internal values; `execution` needs `next_value` and `functions` only."""
