@@ -230,6 +230,8 @@ def settings(scratch: Path, memory: str) -> dict[str, str]:
         # Executors import instar from where this process has it.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([source, inherited]) if inherited else source,
         "spark.python.worker.reuse": "true",
+        # A cancelled task's worker is killed so soon; what it was putting is atomic.
+        "spark.python.task.killTimeout": "200ms",
         "spark.python.worker.faulthandler.enabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

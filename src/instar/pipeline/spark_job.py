@@ -10,7 +10,7 @@ from typing import Any
 from instar.pipeline.session import activate, is_lost, stop_session
 
 PULSE_SECONDS = 0.5
-# A cancelled task is killed after Spark's task kill timeout of 2 s; one that lives longer goes with its JVM.
+# A cancelled task is killed after spark.python.task.killTimeout; one that lives longer goes with its JVM.
 CANCEL_SECONDS = 15.0
 
 
