@@ -251,7 +251,7 @@ def test_a_foreign_key_knows_both_sides_and_owns_or_borrows_an_index(world: Chan
     )
     k = world.table("k")
     assert [(key.child_index, key.owns_index) for key in k.foreign_keys] == [
-        (None, False), (k.indexes[0].id, False), (None, False)
+        (None, False), (k.indexes[1].id, True), (None, False)
     ]  # fmt: skip
     assert k.foreign_keys[1].parent_index == parent.indexes[0].id
     assert world.table("parent").referenced_by == (child.id, k.id)
