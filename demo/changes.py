@@ -123,7 +123,8 @@ class Runner:
             try:
                 connection.execute(course.change.statement)
             except instar.Error as error:
-                course.sqlstate, course.message = error.sqlstate, str(error)
+                course.sqlstate = error.sqlstate
+                course.message = " ".join(filter(None, (f"{error}.", error.detail)))
             course.end = self._board.seconds_since_start()
             if course.change.feature is not None and course.sqlstate is None:
                 self._board.allow(course.change.feature)

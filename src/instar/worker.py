@@ -51,6 +51,8 @@ from instar.tables.garbage import DeadEntries
 WITHOUT_SPARK_ROWS = 100_000
 # Nothing to do for so long, and the process ends.
 IDLE_SECONDS = 60.0
+# How far the worker stands back behind the foreground where processors are short.
+NICENESS = 10
 # While the log holds more than this, there will be something to cut when retention has passed.
 LOG_WORTH_STAYING = 16 << 20
 _TURN_SECONDS = 0.1
@@ -274,6 +276,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
         return 2
+    # The worker's processes, Spark's too, take what the foreground leaves of the processors. One that holds the store's
+    # mutex is not kept off them by those who wait for it: they sleep.
+    os.nice(NICENESS)
     stop: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:

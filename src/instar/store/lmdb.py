@@ -218,8 +218,9 @@ class _Environment:
     queue: CommitQueue
     presence: Presence
 
-    def __init__(self, path: str, identity: Identity, clock: Clock, map_size: int) -> None:
+    def __init__(self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int) -> None:
         self.path = path
+        self.key = key  # in the registry; the directory itself may be gone when the last user closes
         self.identity = identity
         self.references = 0
         self._clock = clock
@@ -419,7 +420,7 @@ class LmdbStore(BaseStore):
             with _registry_lock:
                 environment.references -= 1
                 if not environment.references:
-                    del _registry[_directory_key(environment.path)]
+                    del _registry[environment.key]
                     environment.close()
 
 
@@ -476,7 +477,7 @@ def open_store(
         key = _directory_key(directory)
         environment = _registry.get(key)
         if environment is None:
-            environment = _registry[key] = _Environment(directory, identity, clock, map_size)
+            environment = _registry[key] = _Environment(directory, key, identity, clock, map_size)
         environment.references += 1
         return LmdbStore(environment, clock)
 
