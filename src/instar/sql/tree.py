@@ -9,7 +9,8 @@ Every expression bears its type, every implicit conversion is an explicit Cast, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal as Choice
+from typing import TYPE_CHECKING
+from typing import Literal as Choice
 
 from instar.catalog.descriptors import Index, Table, View
 from instar.types import BOOLEAN, Type
