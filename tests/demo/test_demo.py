@@ -1,0 +1,45 @@
+"""The demonstration from beginning to end, small: real processes, real Spark."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*options: str) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "demo", *options]
+    return subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=170, check=False)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_schema_changes_under_load(tmp_path):
+    done = run("--scale", "0.01", "--seconds", "1", "--rate", "100", "--synchronous", "off", "--output", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CHECK DATABASE found nothing wrong" in done.stdout
+    assert "could not create unique index" in done.stdout
+    assert (tmp_path / "timeline.png").stat().st_size > 10_000
+    assert (tmp_path / "timeline.svg").stat().st_size > 10_000
+    found = json.loads((tmp_path / "demo.json").read_text())
+    assert [course["sqlstate"] for course in found["courses"]] == [None] * 5 + ["23505"]
+    index = found["courses"][1]
+    assert index["rows_done"] >= 60_000
+    assert [stage["name"] for stage in index["stages"]][-1] == "public"
+    assert found["operations"] > 1000
+
+
+def test_an_existing_database_is_left_alone(tmp_path):
+    done = run("--path", str(tmp_path))
+    assert done.returncode == 2
+    assert "is there already" in done.stdout
+
+
+def test_options_that_make_no_sense():
+    assert run("--clients", "0").returncode == 2
