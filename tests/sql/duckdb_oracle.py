@@ -31,9 +31,9 @@ _ARROW = {
 _LOGICAL = {Kind.DATE: pa.date32(), Kind.TIMESTAMP: pa.timestamp("us"), Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC")}
 
 
-def connect() -> duckdb.DuckDBPyConnection:
+def connect() -> Any:
     """A connection as analytic.py makes it: UDFs registered, one thread, another time zone than the session's."""
-    connection = duckdb.connect(config={"threads": 1})
+    connection: Any = duckdb.connect(config={"threads": 1})
     connection.execute("SET TimeZone = 'America/New_York'")
     for udf in UDFS.values():
         connection.create_function(
@@ -56,7 +56,8 @@ def column(values: Sequence[Any], type_: Type) -> pa.Array:
         return pa.array([None if value is None else numbers.numeric_text(value) for value in values], pa.string())
     if type_.kind is Kind.UUID:
         return pa.array([None if value is None else value.hex() for value in values], pa.string())
-    array = pa.array(values, _ARROW.get(type_.kind, pa.string()))
+    arrow: Any = _ARROW.get(type_.kind, pa.string())
+    array: Any = pa.array(values, arrow)
     return array.cast(_LOGICAL[type_.kind]) if type_.kind in _LOGICAL else array
 
 
@@ -71,7 +72,7 @@ def table(rows: Sequence[Sequence[Any]], types: Sequence[Type]) -> tuple[pa.Tabl
     return pa.Table.from_arrays([*columns, pa.array(range(len(rows)))], [*names, "row_"]), references
 
 
-def read(connection: duckdb.DuckDBPyConnection, text: str, type_: Type, source: pa.Table | None = None) -> list[Any]:
+def read(connection: Any, text: str, type_: Type, source: pa.Table | None = None) -> list[Any]:
     """Internal values of the one column of a query over `source`. Errors: what `duckdb_error` makes of DuckDB's."""
     if type_.kind in (Kind.UUID,):
         text = f"CAST({text} AS VARCHAR)"

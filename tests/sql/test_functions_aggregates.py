@@ -43,11 +43,12 @@ def entries(kind: type) -> list[Any]:
     ]
 
 
-def groups(type_: Type) -> list[list[Any]]:
+def groups(type_: Any) -> list[list[Any]]:
     rng = random.Random(str(type_))
     pool = [value for value in SAMPLES[type_] if not (isinstance(value, float) and abs(value) > 1e30)]
     found = [rng.choices([*pool, None], k=7) for _ in range(6)]
-    return [*found, [], [None, None], *EXTRA.get(type_, [])]
+    extra: Any = EXTRA.get(type_, [])
+    return [*found, [], [None, None], *extra]
 
 
 def accumulate(entry: Aggregate, types: tuple[Type, ...], rows: list[tuple[Any, ...]], distinct: bool) -> Any:
@@ -84,7 +85,7 @@ def close(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("distinct", [False, True])
 @pytest.mark.parametrize("entry", entries(Aggregate))
-def test_aggregates_agree(entry: Aggregate, distinct: bool, connection: Any) -> None:
+def test_aggregates_agree(entry: Any, distinct: bool, connection: Any) -> None:
     if not entry.arguments or (entry.ordered and distinct):
         return
     choices = STATIC if entry.arguments[0] == NUMERIC else [entry.arguments[0]]
@@ -107,6 +108,7 @@ def test_aggregates_agree(entry: Aggregate, distinct: bool, connection: Any) -> 
 
 
 def test_count_of_rows(connection: Any) -> None:
+    entry: Any
     (entry,) = (e for e in FUNCTIONS["count"] if not e.arguments)
     source, _ = table([(1,), (None,)], [INTEGER])
     assert query(connection, entry.render([], AggregateSql()), source) == [2]
@@ -117,11 +119,10 @@ def test_count_of_rows(connection: Any) -> None:
 @pytest.mark.parametrize("name", ["sum", "avg", "var_samp", "min", "max"])
 @pytest.mark.parametrize("type_", [INTEGER, Type(Kind.NUMERIC, 5, 2), NUMERIC, DOUBLE], ids=str)
 def test_running_aggregates_agree(name: str, type_: Type, connection: Any) -> None:
+    entry: Any
     (entry,) = (e for e in FUNCTIONS[name] if e.arguments == (Type(type_.kind),))
-    rows = [
-        (value,)
-        for value in {INTEGER: [1, 2, None, 7], DOUBLE: [1.0, 2.5, None]}.get(type_, [D("1.50"), None, D("2.25")])
-    ]
+    samples: dict[Type, list[Any]] = {INTEGER: [1, 2, None, 7], DOUBLE: [1.0, 2.5, None]}
+    rows = [(value,) for value in samples.get(type_, [D("1.50"), None, D("2.25")])]
     accumulator, expected = entry.accumulator([Type(type_.kind)])(), []
     for (value,) in rows:
         if value is not None:
@@ -138,10 +139,10 @@ VALUES = [(3, 1, 0), (1, 1, 0), (1, 2, 9), (None, 1, 0), (7, 3, 1), (7, 1, 1)]
 
 @pytest.mark.parametrize("frame", ["RANGE UNBOUNDED PRECEDING", "ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING"])
 @pytest.mark.parametrize("entry", entries(WindowFunction))
-def test_window_functions_agree(entry: WindowFunction, frame: str, connection: Any) -> None:
+def test_window_functions_agree(entry: Any, frame: str, connection: Any) -> None:
     types = tuple(INTEGER if argument in (ANY, COMMON) else argument for argument in entry.arguments)
     if entry.name == "ntile":
-        rows = [(4,)] * len(VALUES)
+        rows: list[tuple[Any, ...]] = [(4,)] * len(VALUES)
     else:
         rows = [row[: len(types)] for row in sorted(VALUES, key=lambda row: (row[0] is None, row[0] or 0))]
     order = [row[0] for row in sorted(VALUES, key=lambda row: (row[0] is None, row[0] or 0))]
@@ -165,6 +166,7 @@ def test_window_functions_agree(entry: WindowFunction, frame: str, connection: A
 
 
 def test_bad_arguments_of_window_functions(connection: Any) -> None:
+    entry: Any
     for name, argument, sqlstate in (("ntile", 0, "22014"), ("nth_value", 0, "22016")):
         (entry,) = FUNCTIONS[name]
         types = (INTEGER,) * len(entry.arguments)

@@ -63,7 +63,8 @@ def test_both_engines_agree(source: Type, explicit: bool, connection: Any) -> No
 
 @pytest.mark.parametrize("type_", list(SAMPLES), ids=str)
 def test_sort_keys_order_as_ours(type_: Type, connection: Any) -> None:
-    values = sorted(SAMPLES[type_], key=comparison_key(type_))
+    key: Any = comparison_key(type_)
+    values = sorted(SAMPLES[type_], key=key)
     data, (column,) = table([(value,) for value in values], [type_])
     connection.register("ordered_", data)
     found = connection.execute(f"SELECT row_ FROM ordered_ ORDER BY {sort_key(column)}, row_").fetchall()

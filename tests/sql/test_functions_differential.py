@@ -144,6 +144,7 @@ def test_both_engines_agree(entry: Function, connection: Any) -> None:
 @pytest.mark.parametrize("args", [(1, 5), (5, 1), (1, 10, 3), (10, 1, -4), (2, 2), (1, 2, 0)])
 @pytest.mark.parametrize("type_", [INTEGER, BIGINT], ids=str)
 def test_series_agree(type_: Type, args: tuple[int, ...], connection: Any) -> None:
+    entry: Any
     (entry,) = (e for e in FUNCTIONS["generate_series"] if e.arguments == (type_,) * len(args))
     literals = [render_literal(arg, type_) for arg in args]
     ours = outcome(lambda: list(entry.closure([type_] * len(args))(*args)))
@@ -152,6 +153,7 @@ def test_series_agree(type_: Type, args: tuple[int, ...], connection: Any) -> No
 
 
 def test_random_values_differ_from_row_to_row(connection: Any) -> None:
+    entry: Any
     for name in ("random", "gen_random_uuid"):
         (entry,) = FUNCTIONS[name]
         data, _ = table([(1,), (2,), (3,)], [INTEGER])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
@@ -18,6 +19,7 @@ from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, 
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import upgraded
+from instar.tables.view import RowVersion
 from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import commit
@@ -173,14 +175,14 @@ class Server:
         version = self._read(identity)
         self.buffer.delete(self.meant.id, self.meant.version, version.key, version.base, version.values)
 
-    def _read(self, identity: object):  # type: ignore[no-untyped-def]
+    def _read(self, identity: object) -> RowVersion:
         reader = TableReader(self.meant, range(len(self.meant.columns)), self.world.layouts)
         version = reader.get_version(self.world.view(self.snapshot, self.buffer), self._key(identity))
         assert version is not None
         return version
 
     def commit(self) -> int:
-        def derive(reader):  # type: ignore[no-untyped-def]
+        def derive(reader: Any) -> Any:
             if self.refused:
                 self.catalog = self.world.catalog_cache.at(reader)
             self.refused += 1

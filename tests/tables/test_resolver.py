@@ -64,7 +64,8 @@ def stored(layout: Layout, row: tuple[Any, ...]) -> bytes:
 def chains(draw: Any) -> tuple[list[Layout], dict[int, Any]]:
     """Layouts that follow each other by adding, dropping and widening columns; each added column's missing value."""
     columns = [(i, draw(TYPES)) for i in range(draw(st.integers(1, 4)))]
-    layouts, missing, next_id = [Layout(0, tuple(columns))], {}, len(columns)
+    layouts, next_id = [Layout(0, tuple(columns))], len(columns)
+    missing: dict[int, Any] = {}
     for number in range(1, draw(st.integers(2, 6))):
         step = draw(st.sampled_from(["add", "drop", "widen"]))
         place = draw(st.integers(0, max(0, len(columns) - 1)))

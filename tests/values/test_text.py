@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -154,7 +155,7 @@ def test_documents_are_ordered_as_postgresql_orders_them() -> None:
         '{"b": 1}',
         '{"a": 1, "b": 1}',
     ]
-    key = comparison_key(JSONB)
+    key: Any = comparison_key(JSONB)
     assert key is not None
     backwards = ordered[::-1]
     assert sorted(backwards, key=key) == ordered
