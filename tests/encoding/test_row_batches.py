@@ -116,6 +116,21 @@ def test_what_does_not_fit(array: pa.Array, type_: Type, sqlstate: str) -> None:
     assert caught.value.sqlstate == sqlstate
 
 
+def test_nul_is_looked_for_in_values_only() -> None:
+    encode = compile_batch_encoder(row_format((TEXT,)))
+    bad = pa.array(["x", "a\x00b", "", "y", None])
+    # A NULL with bytes under it, as other writers of Arrow may leave them.
+    hidden = pa.Array.from_buffers(pa.string(), 2, [pa.py_buffer(b"\x02"), pa.array(["\x00", "z"]).buffers()[1],
+                                                    pa.py_buffer(b"\x00z")])  # fmt: skip
+    for good in (pa.nulls(3, pa.string()), bad.slice(0, 1), bad.slice(2), bad.slice(3), bad.slice(5), hidden):
+        decode = compile_decoder(row_format((TEXT,)))
+        bodies = encode(pa.RecordBatch.from_arrays([good], ["a"]), HEADER)
+        assert [decode(body)[0] for body in bodies] == good.to_pylist()
+    for array in (bad, bad.slice(1, 1), bad.slice(1)):
+        with pytest.raises(errors.DataError):
+            encode(pa.RecordBatch.from_arrays([array], ["a"]))
+
+
 @pytest.mark.parametrize("type_", [Type(Kind.NUMERIC, 9, 2), Type(Kind.NUMERIC, 30, 2)])
 def test_nan_has_no_arrow_decimal(type_: Type) -> None:
     form = row_format((type_, BOOLEAN, VARCHAR))

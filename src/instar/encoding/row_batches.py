@@ -245,8 +245,7 @@ def _conformed(column: Column, type_: Type) -> Column:
             raise unsupported(f"loading {column.type} into a column of type {type_}") from None
     if not pa.types.is_string(wanted):
         return column
-    text = column.buffers()[2]
-    if text is not None and bool((np.frombuffer(text, np.uint8) == 0).any()):
+    if _has_nul(column):
         raise error(CHARACTER_NOT_IN_REPERTOIRE, "a text cannot contain NUL")
     if type_.kind is Kind.NUMERIC:
         good = _compute.all(_compute.match_substring_regex(column, r"^(-?[0-9]+(\.[0-9]+)?|NaN)$"), min_count=0)
@@ -257,6 +256,19 @@ def _conformed(column: Column, type_: Type) -> Column:
         if longest is not None and longest > type_.length:
             raise error(STRING_TOO_LONG, f"value too long for type {type_}")
     return column
+
+
+def _has_nul(column: Column) -> bool:
+    """Whether a value of a string column contains the character NUL: looked for in all of its bytes at once."""
+    count = len(column)
+    _, offsets, text = column.buffers()
+    if not count or text is None:
+        return False
+    bounds = np.frombuffer(offsets, np.int32, count + 1, 4 * column.offset)
+    if not bool((np.frombuffer(text, np.uint8)[bounds[0] : bounds[-1]] == 0).any()):
+        return False
+    # What lies under a NULL is anything, and no value.
+    return not column.null_count or bool(_compute.any(_compute.match_substring(column, "\0")).as_py())
 
 
 def _slot_values(column: Column, type_: Type, code: str) -> Array:
