@@ -14,7 +14,7 @@ import msgspec
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Object, Table
+from instar.catalog.descriptors import Layout, Object, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import encode_layout, layout_key
 from instar.store import records
@@ -88,6 +88,7 @@ class CatalogChange:
         self._empty: dict[int, Table] = {}
         self._fences: dict[int, Table] = {}
         self._records: dict[bytes, bytes] = {}
+        self._layouts: dict[tuple[int, int], Layout] = {}
 
     def __bool__(self) -> bool:
         return bool(self._put or self._dropped or self._fences or self._records)
@@ -98,7 +99,7 @@ class CatalogChange:
         other.view = self.view
         for name in (
             "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
-            "_empty", "_fences", "_records",
+            "_empty", "_fences", "_records", "_layouts",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -126,9 +127,8 @@ class CatalogChange:
     def create(self, new: Object) -> None:
         """Add an object; 42P07 if its name is taken."""
         self._free_name(new)
-        self._put[new.id] = new
         self._created.add(new.id)
-        self.view = self.view.changed([new], [])
+        self._place(new)
 
     def update(self, new: Object, *, floor: Floor = "keep", checks_moved: bool = False) -> None:
         """Put another version in the place of the object's last. `floor` as DESIGN's fence has it; it never falls."""
@@ -142,12 +142,18 @@ class CatalogChange:
             self._floors[new.id] = max(self._floors.get(new.id, 0), wanted)
         if checks_moved and isinstance(new, Table):
             new = msgspec.structs.replace(new, checks_version=new.checks_version + 1)
+        self._place(new)
+
+    def _place(self, new: Object) -> None:
         self._put[new.id] = new
+        if isinstance(new, Table):
+            self._layouts[new.id, new.layout.id] = new.layout
         self.view = self.view.changed([new], [])
 
     def drop(self, old: Object) -> None:
         """Take an object out. Its rowsets are freed apart (`free_rowset`)."""
         self._put.pop(old.id, None)
+        self._layouts = {place: found for place, found in self._layouts.items() if place[0] != old.id}
         if old.id in self._created:
             self._created.discard(old.id)
         else:
@@ -205,7 +211,6 @@ class CatalogChange:
         for object_id, new in self._put.items():
             if isinstance(new, Table):
                 self._table_header(reader, new, raw, preconditions)
-                raw.append((layout_key(new.id, new.layout.id), encode_layout(new.layout)))
             elif object_id not in self._created:
                 preconditions.append(self._unchanged(reader, self.base.by_id(object_id) or new))
         for old in self._dropped.values():
@@ -227,6 +232,8 @@ class CatalogChange:
         for table in self._fences.values():
             if table.id not in self._put:
                 self._floor_header(reader, table, raw, preconditions)
+        # Layouts that came and went within this change too: the numbers of a table's layouts have no gaps.
+        raw.extend((layout_key(*place), encode_layout(found)) for place, found in self._layouts.items())
         raw.extend(self._records.items())
         base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)

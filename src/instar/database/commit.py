@@ -13,6 +13,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Object, Table
+from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.store.engine import Commit, Reader
 from instar.tables.upgrade import upgraded
@@ -24,7 +25,9 @@ from instar.transactions.transaction import Transaction
 if TYPE_CHECKING:
     from instar.database.database import Database
 
-SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table]
+# What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
+Kept = tuple[int, SavedSettings]
+SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table, Kept]
 
 
 def dropped(table: Table) -> errors.Error:
@@ -78,7 +81,8 @@ class Committer:
             derivation = Derivation(reader)
             for buffer in transaction.buffer:
                 table, now = self._crossed(buffer, catalog)
-                derivation.table(self._database.writers.get(table, catalog), now)
+                meant = transaction.enlisted[buffer.table]
+                derivation.table(self._database.writers.get(table, catalog), now, meant)
             request.tables.extend(derivation.tables)
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)

@@ -12,11 +12,11 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
-from instar.database.commit import Committer, SessionTransaction, require_crossing
+from instar.database.commit import Committer, Kept, SessionTransaction, require_crossing
 from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.schema import SchemaChanges
-from instar.database.settings import Settings
+from instar.database.settings import SavedSettings, Settings
 from instar.sql import statements as ast
 from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
@@ -45,7 +45,7 @@ class Session:
         self.notices: list[str] = []
         self.settings = Settings({"synchronous": database.store.synchronous})
         self.transaction: SessionTransaction | None = None
-        self._saved_settings: dict[str, str] | None = None
+        self._saved_settings: SavedSettings | None = None
         self._cancelled = threading.Event()
         self._stop: Callable[[], None] | None = None
         self._queries = Queries(self)
@@ -84,8 +84,20 @@ class Session:
         self._cancelled.clear()
         if self._queries.knows(text):
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters))
-        statement = parse_one(text)
-        return self.run(statement, text, parameters)
+        try:
+            return self.run(parse_one(text), text, parameters)
+        except BaseException:
+            if self.transaction is not None:
+                self.transaction.failed = True
+            raise
+
+    def _require_sound(self) -> None:
+        """25P02 in a transaction that waits for its ROLLBACK."""
+        if self.transaction is not None and self.transaction.failed:
+            raise errors.error(
+                errors.IN_FAILED_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
 
     def executemany(self, text: str, parameter_sets: Iterable[Sequence[object]]) -> Result:
         """Execute one data-changing statement once per parameter set, in one transaction."""
@@ -108,6 +120,8 @@ class Session:
             raise errors.error("08P01", "only queries, INSERT, UPDATE and DELETE take parameters")
         control = _CONTROL.get(type(statement))
         if control is not None:
+            if control not in _ENDINGS:
+                self._require_sound()
             return control(self, statement)
         if is_schema_change(statement):
             return self._in_transaction(lambda: self._schema.execute(statement, text))
@@ -182,10 +196,13 @@ class Session:
 
     def rollback(self) -> Result:
         """ROLLBACK."""
-        if self.transaction is not None and self._saved_settings is not None:
-            self.settings.restore(self._saved_settings)
+        self._restore_settings()
         self._end()
         return Result("ROLLBACK")
+
+    def _restore_settings(self) -> None:
+        if self.transaction is not None and self._saved_settings is not None:
+            self.settings.restore(self._saved_settings)
 
     def _open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
         modes = modes or ast.TransactionModes()
@@ -208,6 +225,7 @@ class Session:
         self.transaction = None
         self._schema.forget()
         self._saved_settings = None
+        self.settings.end_local()
         if self._lasting is not None:
             self.database.store.release_snapshot(self._lasting)
             self._lasting = None
@@ -219,6 +237,9 @@ class Session:
             if open_.has_written:
                 commit(self.database.store, Committer(self.database, open_).derive)
                 self.database.after_commit()
+        except BaseException:
+            self._restore_settings()
+            raise
         finally:
             self._end()
         self._schema.finish_jobs(jobs, explicit=open_.explicit)
@@ -228,29 +249,34 @@ class Session:
         if self.transaction is None and self.autocommit:
             return self._autocommitted(work)
         open_ = self.transaction or self._open(explicit=False)
-        if open_.failed:
-            raise errors.error(
-                errors.IN_FAILED_TRANSACTION,
-                "current transaction is aborted, commands ignored until end of transaction block",
-            )
-        point, planned = open_.mark(_copy(open_.ddl)), self._schema.mark()
+        self._require_sound()
+        point = open_.mark(_copy(open_.ddl), self._keep())
         try:
             self.begin_statement(open_)
             return work()
         except Conflict as conflict:
-            self._fail(open_, point, planned)
+            self._fail(open_, point)
             raise conflict.reported from None
         except BaseException:
-            self._fail(open_, point, planned)
+            self._fail(open_, point)
             raise
 
-    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table], planned: int) -> None:
+    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
         """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
         open_.restore(point)
-        open_.ddl = point.ddl
-        self._schema.restore(planned)
+        self._restore(open_, point)
         if self.transaction is open_:
             open_.failed = True
+
+    def _keep(self) -> Kept:
+        """What a savepoint keeps of the session."""
+        return self._schema.mark(), self.settings.save()
+
+    def _restore(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+        open_.ddl = _copy(point.ddl)
+        planned, settings = point.kept
+        self._schema.restore(planned)
+        self.settings.restore(settings)
 
     def _autocommitted(self, work: Callable[[], Result]) -> Result:
         reported: errors.Error | None = None
@@ -322,7 +348,8 @@ class Session:
     def change(self) -> CatalogChange:
         """The transaction's catalog change, begun if it has none yet."""
         open_ = self.open_transaction()
-        if open_.ddl is None:
+        if not open_.ddl:
+            # One that has changed nothing yet may stand on a schema that is the newest no more.
             open_.ddl = CatalogChange(self.catalog(), self.database.ids)
         return open_.ddl
 
@@ -341,7 +368,11 @@ class Session:
         for table_id, meant in list(open_.enlisted.items()):
             buffer = open_.buffer.table(table_id)
             newest = catalog.by_id(table_id)
-            if buffer is None or newest is meant:
+            if buffer is None:
+                # All of it was taken back: what is written next is meant under a schema of its own.
+                del open_.enlisted[table_id]
+                continue
+            if newest is meant:
                 continue
             if not (open_.ddl and open_.ddl.changes(table_id)):
                 newest = require_crossing(meant, newest, buffer.changes.values())
@@ -369,23 +400,18 @@ def _copy(ddl: CatalogChange | None) -> CatalogChange | None:
 
 def _savepoint(session: Session, statement: ast.Savepoint) -> Result:
     open_ = _require_block(session, "SAVEPOINT")
-    if open_.failed:
-        raise errors.error(errors.IN_FAILED_TRANSACTION, "current transaction is aborted")
-    open_.savepoint(statement.name, _copy(open_.ddl))
+    open_.savepoint(statement.name, _copy(open_.ddl), session._keep())
     return Result("SAVEPOINT")
 
 
 def _rollback_to(session: Session, statement: ast.RollbackTo) -> Result:
     open_ = _require_block(session, "ROLLBACK TO SAVEPOINT")
-    point = open_.rollback_to(statement.name)
-    open_.ddl = _copy(point.ddl)
+    session._restore(open_, open_.rollback_to(statement.name))
     return Result("ROLLBACK")
 
 
 def _release(session: Session, statement: ast.ReleaseSavepoint) -> Result:
     open_ = _require_block(session, "RELEASE SAVEPOINT")
-    if open_.failed:
-        raise errors.error(errors.IN_FAILED_TRANSACTION, "current transaction is aborted")
     open_.release(statement.name)
     return Result("RELEASE")
 
@@ -442,6 +468,10 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
             )
         open_.isolation = _isolation(modes.isolation)
     if modes.read_only is not None:
+        if open_.snapshot is not None and open_.read_only and not modes.read_only:
+            raise errors.error(
+                errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
+            )
         open_.read_only = modes.read_only
     return Result("SET")
 
@@ -455,3 +485,5 @@ _CONTROL: dict[type, Callable[..., Result]] = {
     ast.ReleaseSavepoint: _release,
     ast.SetTransaction: _set_transaction,
 }
+# What a failed transaction still takes.
+_ENDINGS = (_commit, _rollback, _rollback_to)

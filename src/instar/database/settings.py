@@ -116,24 +116,34 @@ def find(name: str) -> str:
     return lowered
 
 
+SavedSettings = tuple[dict[str, str], dict[str, str]]
+
+
 class Settings:
-    """The values of one session. SET LOCAL and SET in a transaction that rolls back are undone by `restore`."""
+    """The values of one session. SET in a transaction that rolls back is undone by `restore`, SET LOCAL by its end."""
 
     def __init__(self, fixed: dict[str, str]) -> None:
         self._values: dict[str, str] = {}
+        self._local: dict[str, str] = {}
         self._fixed = fixed
 
     def get(self, name: str) -> str:
         """The value as text."""
         found = find(name)
+        if found in self._local:
+            return self._local[found]
         return self._fixed.get(found) or self._values.get(found, SETTINGS[found].default)
 
-    def set(self, name: str, value: str | None) -> None:
-        """Change a setting; None sets its default again."""
+    def set(self, name: str, value: str | None, *, local: bool = False) -> None:
+        """Change a setting, until the transaction ends if `local`; None sets its default again."""
         found = find(name)
         setting = SETTINGS[found]
         if not setting.settable:
             raise errors.error("55P02", f'parameter "{found}" cannot be changed')
+        if local:
+            self._local[found] = setting.default if value is None else setting.normalise(found, value)
+            return
+        self._local.pop(found, None)
         if value is None:
             self._values.pop(found, None)
         else:
@@ -141,10 +151,16 @@ class Settings:
 
     def reset_all(self) -> None:
         self._values.clear()
+        self._local.clear()
 
-    def save(self) -> dict[str, str]:
+    def end_local(self) -> None:
+        """The transaction has ended, and SET LOCAL with it."""
+        if self._local:
+            self._local = {}
+
+    def save(self) -> SavedSettings:
         """What `restore` takes back to."""
-        return dict(self._values)
+        return dict(self._values), dict(self._local)
 
-    def restore(self, saved: dict[str, str]) -> None:
-        self._values = dict(saved)
+    def restore(self, saved: SavedSettings) -> None:
+        self._values, self._local = dict(saved[0]), dict(saved[1])

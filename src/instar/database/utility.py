@@ -35,10 +35,10 @@ def _name(statement: ast.Statement) -> str:
 
 
 def _set(session: Session, statement: ast.SetVariable, text: str) -> Result:
-    if statement.values is None:
-        session.settings.set(statement.name, None)
-    else:
-        session.set(statement.name, ", ".join(statement.values))
+    if statement.local and not session.in_block:
+        session.notice("SET LOCAL can only be used in transaction blocks", "WARNING")
+    value = None if statement.values is None else ", ".join(statement.values)
+    session.settings.set(statement.name, value, local=statement.local)
     return Result("SET")
 
 

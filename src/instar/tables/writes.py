@@ -13,7 +13,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import ForeignKey, Index, State, Table
+from instar.catalog.descriptors import ForeignKey, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.store.engine import (
@@ -42,19 +42,23 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     """Handed to the store with a precondition: how to report that it does not hold on the current state.
 
     Statements have judged the constraint on their own snapshot already, so what stands in the way is newer than it:
-    a conflict (rule 15), except where the snapshot's schema could not see the index: then `reported_as` stands.
+    a conflict (rule 15), except where the snapshot's schema could not see the index. Then nobody has `judged` it,
+    trying again might not help, and the violation is reported as such.
     """
 
     table: str
     constraint: str
     reported_as: str
     detail: str
+    judged: bool = True
 
     def error(self) -> errors.Error:
         what = {
             errors.UNIQUE_VIOLATION: "duplicate key value violates unique constraint",
             errors.FOREIGN_KEY_VIOLATION: "write violates foreign key constraint",
         }[self.reported_as]
+        if not self.judged:
+            return errors.error(self.reported_as, f'{what} "{self.constraint}"', detail=self.detail)
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not commit: {what} "{self.constraint}" of table "{self.table}" because of a concurrent commit',
@@ -175,8 +179,10 @@ class Derivation:
         self.entries: list[EntryWrite] = []
         self.preconditions: list[Precondition] = []
 
-    def table(self, writer: TableWriter, buffer: TableBuffer) -> None:
-        """Derive all changes of one table, whose images are at `writer.table`'s version."""
+    def table(self, writer: TableWriter, buffer: TableBuffer, meant: Table | None = None) -> None:
+        """Derive all changes of one table, whose images are at `writer.table`'s version. `meant` is the version
+        that the statements saw, if it was another."""
+        public = {index.id for index in (meant or writer.table).indexes if index.state is State.PUBLIC}
         rows: list[RowWrite] = []
         get = self.reader.get
         layout = writer.table.layout.id
@@ -185,7 +191,7 @@ class Derivation:
             self._judge(writer, key, change, stored)
             body = None if change.image is None else writer.encode(change.image)
             rows.append(RowWrite(writer.prefix + key, stored, body, layout, 0, change.pair))
-            self._entries(writer, key, change)
+            self._entries(writer, key, change, public)
             self._parents(writer, change)
         self._children(writer, buffer)
         self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
@@ -200,7 +206,7 @@ class Derivation:
         if not live or stored is None or _TIMESTAMP.unpack_from(stored)[0] != change.base:
             raise row_conflict(writer.table, key)
 
-    def _entries(self, writer: TableWriter, key: bytes, change: Change) -> None:
+    def _entries(self, writer: TableWriter, key: bytes, change: Change, public: set[int]) -> None:
         for codec in writer.codecs:
             before = None if change.old is None else codec.entry(change.old, key)
             after = None if change.image is None else codec.entry(change.image, key)
@@ -211,13 +217,17 @@ class Derivation:
             if after is not None and codec.index.state is not State.DELETE_ONLY:
                 self.entries.append(EntryWrite(after, codec.primary_offset(after, key), True))
                 if codec.index.unique and change.image is not None:
-                    self._unique(writer.table, codec, codec.index, change.image, after)
+                    self._unique(writer.table, codec, change.image, after, judged=codec.index.id in public)
 
-    def _unique(self, table: Table, codec: IndexCodec, index: Index, image: tuple[object, ...], entry: bytes) -> None:
+    def _unique(
+        self, table: Table, codec: IndexCodec, image: tuple[object, ...], entry: bytes, *, judged: bool
+    ) -> None:
         prefix = codec.unique_prefix(image)
         if prefix is None:
             return
-        failure = ConstraintFailure(table.name, index.name, errors.UNIQUE_VIOLATION, codec.describe(image))
+        failure = ConstraintFailure(
+            table.name, codec.index.name, errors.UNIQUE_VIOLATION, codec.describe(image), judged
+        )
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
     def _parents(self, writer: TableWriter, change: Change) -> None:

@@ -38,7 +38,8 @@ def commit(store: Store, derive: Callable[[Reader], Commit | None]) -> int | Non
     if there is nothing to write.
 
     `derive` raises Conflict where a row moved or a validator has a veto. Raises Conflict too where a precondition
-    fails in the atomic section: something newer than the reader stands in the way.
+    fails in the atomic section: something newer than the reader stands in the way. What trying again could not help is
+    raised as the error that the failed precondition makes.
     """
     for _ in range(MAX_ROUNDS):
         with store.read() as reader:
@@ -51,7 +52,10 @@ def commit(store: Store, derive: Callable[[Reader], Commit | None]) -> int | Non
             continue
         except PreconditionFailed as refused:
             failure = refused.precondition.on_failure
-            raise Conflict(failure.error()) from None  # type: ignore[attr-defined]  # the store hands back any object
+            reported: errors.Error = failure.error()  # type: ignore[attr-defined]  # the store hands back any object
+            if reported.sqlstate != errors.SERIALIZATION_FAILURE:
+                raise reported from None
+            raise Conflict(reported) from None
     raise errors.error(
         errors.SERIALIZATION_FAILURE,
         f"the schema or the rows changed under this commit {MAX_ROUNDS} times in a row",

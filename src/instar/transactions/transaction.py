@@ -31,6 +31,7 @@ class Change(Protocol):
 C = TypeVar("C", bound=Catalog)
 D = TypeVar("D", bound=Change)
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Snapshot(Generic[C]):
@@ -43,19 +44,21 @@ class Snapshot(Generic[C]):
         self.catalog = catalog
 
 
-class Savepoint(Generic[D, T]):
-    """A point to go back to: a mark of the buffer, and the catalog change and enlisted tables as they stood."""
+class Savepoint(Generic[D, T, K]):
+    """A point to go back to: a mark of the buffer, and the catalog change and enlisted tables as they stood; `kept` is
+    what else the session restores."""
 
-    __slots__ = ("ddl", "enlisted", "mark", "name")
+    __slots__ = ("ddl", "enlisted", "kept", "mark", "name")
 
-    def __init__(self, name: str, mark: int, ddl: D | None, enlisted: dict[int, T]) -> None:
+    def __init__(self, name: str, mark: int, ddl: D | None, enlisted: dict[int, T], kept: K) -> None:
         self.name = name
         self.mark = mark
         self.ddl = ddl
         self.enlisted = enlisted
+        self.kept = kept
 
 
-class Transaction(Generic[C, D, T]):
+class Transaction(Generic[C, D, T, K]):
     """One transaction of one session.
 
     `snapshot` is fixed by the first statement under REPEATABLE READ and by each statement under READ COMMITTED.
@@ -75,7 +78,7 @@ class Transaction(Generic[C, D, T]):
         self.enlisted: dict[int, T] = {}
         self.failed = False
         self.started_us = 0
-        self._savepoints: list[Savepoint[D, T]] = []
+        self._savepoints: list[Savepoint[D, T, K]] = []
 
     @property
     def has_written(self) -> bool:
@@ -89,20 +92,20 @@ class Transaction(Generic[C, D, T]):
             self.isolation is Isolation.READ_COMMITTED and not self.failed and self.ddl is None and not self.buffer.rows
         )
 
-    def mark(self, ddl: D | None, name: str = "") -> Savepoint[D, T]:
+    def mark(self, ddl: D | None, kept: K, name: str = "") -> Savepoint[D, T, K]:
         """Where the transaction stands now; `ddl` is a copy of the catalog change that nobody else changes."""
-        return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted))
+        return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted), kept)
 
-    def restore(self, point: Savepoint[D, T]) -> None:
-        """Undo everything since `point` (the caller restores the catalog change)."""
+    def restore(self, point: Savepoint[D, T, K]) -> None:
+        """Undo everything since `point` (the caller restores the catalog change and what it has kept)."""
         self.buffer.rollback(point.mark)
         self.enlisted = dict(point.enlisted)
 
-    def savepoint(self, name: str, ddl: D | None) -> None:
+    def savepoint(self, name: str, ddl: D | None, kept: K) -> None:
         """Set a savepoint; an older one of the same name is hidden, not replaced, as in PostgreSQL."""
-        self._savepoints.append(self.mark(ddl, name))
+        self._savepoints.append(self.mark(ddl, kept, name))
 
-    def rollback_to(self, name: str) -> Savepoint[D, T]:
+    def rollback_to(self, name: str) -> Savepoint[D, T, K]:
         """Undo everything since the savepoint, which stays."""
         index = self._find(name)
         del self._savepoints[index + 1 :]

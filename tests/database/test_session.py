@@ -1,0 +1,624 @@
+"""Transactions of a session: anomalies by name, conflicts, savepoints, statement atomicity, DDL, limits."""
+
+from __future__ import annotations
+
+import pytest
+
+import instar
+from instar import errors
+from instar.dbapi import Connection
+from support.databases import Engine, fails, rows, run, value
+
+LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
+
+
+@pytest.fixture
+def pair(engine: Engine) -> tuple[Connection, Connection]:
+    """Two sessions, and table t with rows (1, 10, 'x') and (2, 20, 'y')."""
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int, b text)", "INSERT INTO t VALUES (1, 10, 'x'), (2, 20, 'y')")
+    return one, two
+
+
+def begin(connection: Connection, level: str = "READ COMMITTED") -> None:
+    connection.execute(f"BEGIN ISOLATION LEVEL {level}")
+
+
+def all_of(connection: Connection) -> list[tuple[object, ...]]:
+    return rows(connection, "SELECT id, a FROM t ORDER BY id")
+
+
+# --- anomalies -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_dirty_write_is_excluded(pair: tuple[Connection, Connection], level: str) -> None:
+    one, two = pair
+    begin(one, level)
+    begin(two, level)
+    run(one, "UPDATE t SET a = 11 WHERE id = 1")
+    run(two, "UPDATE t SET a = 12 WHERE id = 1", "UPDATE t SET a = 22 WHERE id = 2")
+    run(one, "UPDATE t SET a = 21 WHERE id = 2", "COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', "(id)=(1)"):
+        two.execute("COMMIT")
+    assert not two.in_transaction
+    assert all_of(two) == [(1, 11), (2, 21)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_dirty_read_is_excluded(pair: tuple[Connection, Connection], level: str) -> None:
+    one, two = pair
+    begin(one, level)
+    begin(two, level)
+    one.execute("UPDATE t SET a = 11 WHERE id = 1")
+    assert all_of(two) == [(1, 10), (2, 20)]
+    one.execute("ROLLBACK")
+    assert all_of(two) == [(1, 10), (2, 20)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("second", ["UPDATE t SET a = a + 1 WHERE id = 1", "DELETE FROM t WHERE id = 1"])
+def test_lost_update_is_excluded(pair: tuple[Connection, Connection], level: str, second: str) -> None:
+    one, two = pair
+    begin(one, level)
+    begin(two, level)
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 10
+    run(one, "UPDATE t SET a = a + 1 WHERE id = 1")
+    two.execute(second)
+    one.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', "(id)=(1)"):
+        two.execute("COMMIT")
+    assert all_of(one)[0] == (1, 11)
+
+
+def test_update_of_what_changed_after_the_snapshot(
+    pair: tuple[Connection, Connection],
+) -> None:
+    one, two = pair
+    begin(two, "REPEATABLE READ")
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 10
+    one.execute("UPDATE t SET a = a + 1 WHERE id = 1")
+    two.execute("UPDATE t SET a = a + 1 WHERE id = 1")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', "(id)=(1)"):
+        two.execute("COMMIT")
+    begin(two, "READ COMMITTED")
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 11
+    one.execute("UPDATE t SET a = a + 1 WHERE id = 1")
+    run(two, "UPDATE t SET a = a + 1 WHERE id = 1", "COMMIT")  # a statement's own snapshot has seen it
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 13
+
+
+def test_read_skew_is_excluded_under_repeatable_read(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(two, "REPEATABLE READ")
+    first = value(two, "SELECT a FROM t WHERE id = 1")
+    run(one, "BEGIN", "UPDATE t SET a = a + 5 WHERE id = 1", "UPDATE t SET a = a - 5 WHERE id = 2", "COMMIT")
+    assert first + value(two, "SELECT a FROM t WHERE id = 2") == 30
+    assert value(two, "SELECT sum(a) FROM t") == 30
+
+
+def test_non_repeatable_read_and_phantoms_under_read_committed(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(two, "READ COMMITTED")
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 10
+    run(one, "UPDATE t SET a = 11 WHERE id = 1", "INSERT INTO t VALUES (3, 30)")
+    assert all_of(two) == [(1, 11), (2, 20), (3, 30)]
+
+
+def test_reads_and_ranges_repeat_under_repeatable_read(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    one.execute("CREATE INDEX ta ON t (a)")
+    begin(two, "REPEATABLE READ")
+    assert value(two, "SELECT count(*) FROM t") == 2
+    run(one, "UPDATE t SET a = 11 WHERE id = 1", "INSERT INTO t VALUES (3, 30)", "DELETE FROM t WHERE id = 2")
+    for _ in range(2):
+        assert all_of(two) == [(1, 10), (2, 20)]
+        assert rows(two, "SELECT id FROM t WHERE id = 3") == []
+        assert rows(two, "SELECT id FROM t WHERE a BETWEEN 10 AND 30 ORDER BY a") == [(1,), (2,)]
+        assert value(two, "SELECT sum(a) FROM t") == 30
+    two.execute("COMMIT")
+    assert all_of(two) == [(1, 11), (3, 30)]
+
+
+def test_write_skew_is_possible_under_repeatable_read(pair: tuple[Connection, Connection]) -> None:
+    """Snapshot isolation's own anomaly: both read what the other writes. Only SERIALIZABLE excludes it."""
+    one, two = pair
+    begin(one, "REPEATABLE READ")
+    begin(two, "REPEATABLE READ")
+    assert value(one, "SELECT sum(a) FROM t") == value(two, "SELECT sum(a) FROM t") == 30
+    run(one, "UPDATE t SET a = a - 30 WHERE id = 1", "COMMIT")
+    run(two, "UPDATE t SET a = a - 30 WHERE id = 2", "COMMIT")
+    assert value(one, "SELECT sum(a) FROM t") == -30
+
+
+def test_serializable_is_refused(engine: Engine) -> None:
+    connection = engine.connect()
+    with fails(errors.FEATURE_NOT_SUPPORTED, "SERIALIZABLE"):
+        connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+    assert not connection.in_transaction
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_inserts_of_one_key(pair: tuple[Connection, Connection], level: str) -> None:
+    one, two = pair
+    begin(one, level)
+    begin(two, level)
+    run(one, "INSERT INTO t VALUES (3, 30)")
+    run(two, "INSERT INTO t VALUES (3, 31)")
+    one.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', "(id)=(3)"):
+        two.execute("COMMIT")
+    with fails(errors.UNIQUE_VIOLATION):
+        two.execute("INSERT INTO t VALUES (3, 31)")
+
+
+def test_a_conflict_names_composite_keys(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE p (a text, b int, v int, PRIMARY KEY (a, b))", "INSERT INTO p VALUES ('it''s', -7, 0)")
+    begin(two)
+    two.execute("UPDATE p SET v = 1")
+    one.execute("UPDATE p SET v = 2")
+    with fails(errors.SERIALIZATION_FAILURE, '"p"', "(a, b)=(it's, -7)"):
+        two.execute("COMMIT")
+
+
+def test_autocommit_runs_again_on_a_new_snapshot(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another session commits between the statement's snapshot and its commit: the statement sees it, the user not."""
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 0)")
+    interfered: list[int] = []
+    whole = two.session._commit
+
+    def interfere(open_: object) -> None:
+        if len(interfered) < 3:
+            interfered.append(one.execute("UPDATE t SET a = a + 1 WHERE id = 1").rowcount)
+        whole(open_)  # type: ignore[arg-type]  # passed on as it is
+
+    monkeypatch.setattr(two.session, "_commit", interfere)
+    assert two.execute("UPDATE t SET a = a + 10 WHERE a < 100 RETURNING a").fetchall() == [(13,)]
+    assert interfered == [1, 1, 1]
+    assert value(one, "SELECT a FROM t") == 13
+
+
+def test_autocommit_reports_a_constraint_that_the_new_snapshot_shows(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE)")
+    whole = two.session._commit
+
+    def interfere(open_: object) -> None:
+        if value(one, "SELECT count(*) FROM t") == 0:
+            one.execute("INSERT INTO t VALUES (1, 7)")
+        whole(open_)  # type: ignore[arg-type]  # passed on as it is
+
+    monkeypatch.setattr(two.session, "_commit", interfere)
+    with fails(errors.UNIQUE_VIOLATION, "(a)=(7)"):
+        two.execute("INSERT INTO t VALUES (2, 7)")
+
+
+def test_unique_index_between_two_transactions(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    one.execute("CREATE UNIQUE INDEX ta ON t (a)")
+    begin(one)
+    begin(two)
+    run(one, "INSERT INTO t VALUES (3, 30)")
+    run(two, "UPDATE t SET a = 30 WHERE id = 2")
+    one.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"ta"', "(a)=(30)"):
+        two.execute("COMMIT")
+    begin(two)
+    with fails(errors.UNIQUE_VIOLATION, '"ta"', "(a)=(30)"):
+        two.execute("UPDATE t SET a = 30 WHERE id = 2")
+    two.execute("ROLLBACK")
+
+
+def test_unique_index_that_the_snapshot_could_not_see(pair: tuple[Connection, Connection]) -> None:
+    """Rule 15: the statement had no way of judging it, and trying again would not help: 23505 at COMMIT."""
+    one, two = pair
+    begin(two, "REPEATABLE READ")
+    run(two, "INSERT INTO t VALUES (3, 10)")
+    one.execute("CREATE UNIQUE INDEX ta ON t (a)")
+    with fails(errors.UNIQUE_VIOLATION, '"ta"', "(a)=(10)"):
+        two.execute("COMMIT")
+    assert all_of(two) == [(1, 10), (2, 20)]
+
+
+def test_foreign_key_beside_delete_of_the_parent(engine: Engine) -> None:
+    """DESIGN §11, schedule 7, either order."""
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p (id))",
+        "INSERT INTO p VALUES (1), (2)",
+    )
+    begin(one)
+    begin(two)
+    one.execute("DELETE FROM p WHERE id = 1")
+    two.execute("INSERT INTO c VALUES (1, 1)")
+    one.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"c_p_fkey"'):
+        two.execute("COMMIT")
+    begin(one)
+    begin(two)
+    one.execute("DELETE FROM p WHERE id = 2")
+    two.execute("INSERT INTO c VALUES (2, 2)")
+    two.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"c_p_fkey"'):
+        one.execute("COMMIT")
+    assert rows(one, "SELECT p.id, c.id FROM p LEFT JOIN c ON c.p = p.id") == [(2, 2)]
+
+
+def test_cascade_beside_a_new_child(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p (id) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES (1)",
+        "INSERT INTO c VALUES (1, 1)",
+    )
+    begin(one)
+    assert one.execute("DELETE FROM p").rowcount == 1
+    assert rows(one, "SELECT * FROM c") == []
+    two.execute("INSERT INTO c VALUES (2, 1)")
+    with fails(errors.SERIALIZATION_FAILURE):
+        one.execute("COMMIT")
+    assert one.execute("DELETE FROM p").rowcount == 1
+    assert rows(one, "SELECT * FROM c") == []
+
+
+@pytest.mark.parametrize("drop_first", [True, False])
+def test_create_view_beside_drop_table(pair: tuple[Connection, Connection], drop_first: bool) -> None:
+    """DESIGN §11, schedule 7."""
+    one, two = pair
+    begin(one)
+    begin(two)
+    one.execute("DROP TABLE t")
+    two.execute("CREATE VIEW v AS SELECT * FROM t")
+    first, second = (one, two) if drop_first else (two, one)
+    first.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE):
+        second.execute("COMMIT")
+
+
+# --- statements, savepoints, failures --------------------------------------------------------------------------------
+
+
+def test_a_failed_statement_leaves_nothing_of_itself(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one)
+    run(one, "UPDATE t SET a = 11 WHERE id = 1", "SAVEPOINT s")
+    with fails(errors.UNIQUE_VIOLATION):
+        one.execute("INSERT INTO t VALUES (3, 30), (4, 40), (1, 0)")
+    run(one, "ROLLBACK TO s")
+    assert all_of(one) == [(1, 11), (2, 20)]
+    one.execute("COMMIT")
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("UPDATE t SET a = 10 / (a - 20)")
+    assert all_of(one) == [(1, 11), (2, 20)]
+
+
+def test_a_statement_does_not_see_its_own_writes(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one)
+    assert one.execute("INSERT INTO t SELECT id + 2, a FROM t").rowcount == 2
+    assert one.execute("INSERT INTO t SELECT id + 4, a FROM t").rowcount == 4
+    assert one.execute("UPDATE t SET id = id + 1").rowcount == 8
+    assert [identity for identity, _ in all_of(one)] == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert one.execute("DELETE FROM t WHERE a = (SELECT max(a) FROM t)").rowcount == 4
+    one.execute("COMMIT")
+    assert value(one, "SELECT count(*) FROM t") == 4
+
+
+FAILING = [
+    ("SELECT * FROM nowhere", errors.UNDEFINED_TABLE),
+    ("SELEC 1", errors.SYNTAX_ERROR),
+    ("SELECT 1 / 0", errors.DIVISION_BY_ZERO),
+    ("INSERT INTO t VALUES (1)", errors.UNIQUE_VIOLATION),
+    ("CREATE TABLE t (id int)", errors.DUPLICATE_TABLE),
+    ("ROLLBACK TO nowhere", errors.INVALID_SAVEPOINT),
+    ("RELEASE nowhere", errors.INVALID_SAVEPOINT),
+    ("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", errors.ACTIVE_TRANSACTION),
+    ("SET nonsense = 1", errors.UNDEFINED_OBJECT),
+    ("VACUUM t", None),
+]
+
+
+@pytest.mark.parametrize(("statement", "sqlstate"), FAILING)
+def test_a_failed_transaction_waits_for_its_end(
+    pair: tuple[Connection, Connection], statement: str, sqlstate: str | None
+) -> None:
+    one, _ = pair
+    begin(one)
+    run(one, "UPDATE t SET a = 11 WHERE id = 1", "SAVEPOINT s", "UPDATE t SET a = 12 WHERE id = 1")
+    with pytest.raises(instar.Error) as caught:
+        one.execute(statement)
+    assert sqlstate in (None, caught.value.sqlstate)
+    for refused in (
+        "SELECT 1", "SELECT a FROM t WHERE id = 1", "INSERT INTO t VALUES (9)", "CREATE TABLE u (id int)",
+        "SAVEPOINT u", "RELEASE s", "SHOW timezone", "SET TRANSACTION READ ONLY", "EXPLAIN SELECT 1",
+    ):  # fmt: skip
+        for _ in range(2):
+            with fails(errors.IN_FAILED_TRANSACTION):
+                one.execute(refused)
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.executemany("INSERT INTO t VALUES (?)", [(9,)])
+    one.execute("ROLLBACK TO s")
+    assert all_of(one) == [(1, 11), (2, 20)]
+    one.execute("COMMIT")
+    assert all_of(one) == [(1, 11), (2, 20)]
+
+
+def test_commit_of_a_failed_transaction_says_rollback(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one)
+    one.execute("UPDATE t SET a = 11 WHERE id = 1")
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("SELECT 1 / 0")
+    assert one.session.execute("COMMIT").command == "ROLLBACK"
+    assert all_of(one) == [(1, 10), (2, 20)]
+
+
+def test_savepoints_nest_and_hide(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one)
+    run(one, "SAVEPOINT s", "UPDATE t SET a = 1 WHERE id = 1", "SAVEPOINT s", "DELETE FROM t WHERE id = 1")
+    run(one, "INSERT INTO t VALUES (1, 99)")
+    assert all_of(one) == [(1, 99), (2, 20)]
+    one.execute("ROLLBACK TO s")
+    assert all_of(one) == [(1, 1), (2, 20)]
+    run(one, "DELETE FROM t", "ROLLBACK TO SAVEPOINT s")
+    assert all_of(one) == [(1, 1), (2, 20)]
+    one.execute("RELEASE SAVEPOINT s")
+    one.execute("ROLLBACK TO s")
+    assert all_of(one) == [(1, 10), (2, 20)]
+    run(one, "UPDATE t SET a = 5 WHERE id = 2", "RELEASE s", "COMMIT")
+    assert all_of(one) == [(1, 10), (2, 5)]
+
+
+def test_savepoints_need_a_transaction(engine: Engine) -> None:
+    connection = engine.connect()
+    for statement in ("SAVEPOINT s", "ROLLBACK TO s", "RELEASE s"):
+        with fails(errors.NO_ACTIVE_TRANSACTION):
+            connection.execute(statement)
+    assert not connection.in_transaction
+
+
+def test_rollback_to_takes_schema_changes_back(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(one)
+    run(one, "ALTER TABLE t ADD COLUMN c int DEFAULT 1", "SAVEPOINT s")
+    run(one, "CREATE INDEX ta ON t (a)", "ROLLBACK TO s")
+    run(one, "ALTER TABLE t ADD COLUMN d int", "CREATE TABLE u (id int)", "INSERT INTO t VALUES (3, 30, 'z', 3, 4)")
+    run(one, "ALTER TABLE t RENAME TO tt", "DROP TABLE tt")
+    run(one, "ROLLBACK TO s", "INSERT INTO t VALUES (3, 30, 'z', 3)")
+    with fails(errors.UNDEFINED_TABLE):
+        two.execute("SELECT * FROM u")
+    one.execute("COMMIT")
+    assert rows(two, "SELECT * FROM t ORDER BY id") == [(1, 10, "x", 1), (2, 20, "y", 1), (3, 30, "z", 3)]
+    assert rows(two, "SELECT * FROM instar.jobs") == []
+    with fails(errors.UNDEFINED_TABLE):
+        two.execute("SELECT * FROM u")
+    two.execute("CREATE INDEX ta ON t (a)")
+
+
+def test_settings_of_a_transaction_that_rolls_back(engine: Engine) -> None:
+    connection = engine.connect()
+    begin(connection)
+    run(connection, "SET timezone = 'Europe/Oslo'", "ROLLBACK")
+    assert value(connection, "SHOW timezone") == "UTC"
+    begin(connection)
+    run(connection, "SAVEPOINT s", "SET timezone = 'Europe/Oslo'", "ROLLBACK TO s")
+    assert value(connection, "SHOW timezone") == "UTC"
+    connection.execute("COMMIT")
+    begin(connection)
+    run(connection, "SET LOCAL timezone = 'Europe/Oslo'")
+    assert value(connection, "SHOW timezone") == "Europe/Oslo"
+    connection.execute("COMMIT")
+    assert value(connection, "SHOW timezone") == "UTC"
+    begin(connection)
+    run(connection, "SET timezone = 'Europe/Oslo'", "COMMIT")
+    assert value(connection, "SHOW timezone") == "Europe/Oslo"
+
+
+# --- DDL inside transactions -----------------------------------------------------------------------------------------
+
+CHANGES = [
+    "ALTER TABLE t ADD COLUMN c int DEFAULT 7",
+    "ALTER TABLE t DROP COLUMN b",
+    "ALTER TABLE t RENAME COLUMN a TO aa",
+    "ALTER TABLE t RENAME TO tt",
+    "ALTER TABLE t ALTER COLUMN a TYPE bigint",
+    "ALTER TABLE t ALTER COLUMN a SET DEFAULT 5",
+    "CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t (id))",
+    "CREATE TABLE u AS SELECT * FROM t",
+    "CREATE INDEX tb ON t (b)",
+    "CREATE UNIQUE INDEX tb ON t (b)",
+    "DROP INDEX ta",
+    "CREATE SEQUENCE s",
+    "CREATE VIEW v AS SELECT * FROM t",
+    "TRUNCATE t",
+    "DROP TABLE t",
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_rolled_back_schema_changes_leave_nothing(pair: tuple[Connection, Connection], change: str) -> None:
+    one, two = pair
+    one.execute("CREATE INDEX ta ON t (a)")
+    catalog = "SELECT table_name, column_name, data_type, column_default FROM information_schema.columns ORDER BY 1, 2"
+    before = rows(one, catalog)
+    begin(one)
+    run(one, "INSERT INTO t VALUES (3, 30, 'z')", change)
+    assert rows(two, catalog) == before
+    one.execute("ROLLBACK")
+    assert rows(one, catalog) == before
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
+    assert rows(one, "SELECT id FROM t WHERE a = 20") == [(2,)]
+    assert rows(two, "CHECK DATABASE") == []
+    one.execute(change)
+    assert rows(two, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_schema_changes_commit_with_the_rows(pair: tuple[Connection, Connection], change: str) -> None:
+    one, two = pair
+    one.execute("CREATE INDEX ta ON t (a)")
+    begin(one)
+    run(one, "INSERT INTO t VALUES (3, 30, 'z')", "UPDATE t SET a = 11 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    run(one, change, "COMMIT")
+    assert rows(two, "CHECK DATABASE") == []
+    found = {"ALTER TABLE t RENAME TO tt": "tt"}.get(change, "t")
+    if change == "TRUNCATE t":
+        assert rows(two, "SELECT * FROM t") == []
+    elif change != "DROP TABLE t":
+        assert rows(two, f"SELECT id FROM {found} ORDER BY id") == [(1,), (3,)]
+
+
+def test_rows_written_before_and_after_a_change_in_one_transaction(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(one)
+    run(
+        one,
+        "INSERT INTO t VALUES (3, 30, 'z')",
+        "ALTER TABLE t ADD COLUMN c int DEFAULT 7",
+        "INSERT INTO t VALUES (4, 40, 'w', 8)",
+        "ALTER TABLE t DROP COLUMN b",
+        "UPDATE t SET c = 9 WHERE id = 3",
+        "ALTER TABLE t ALTER COLUMN a TYPE bigint",
+        "UPDATE t SET a = 5000000000 WHERE id = 1",
+        "CREATE INDEX tc ON t (c)",
+        "INSERT INTO t VALUES (5, 50, 9)",
+    )
+    wanted = [(1, 5_000_000_000, 7), (2, 20, 7), (3, 30, 9), (4, 40, 8), (5, 50, 9)]
+    assert rows(one, "SELECT * FROM t ORDER BY id") == wanted
+    assert rows(one, "SELECT id FROM t WHERE c = 9 ORDER BY id") == [(3,), (5,)]
+    one.execute("COMMIT")
+    assert rows(two, "SELECT * FROM t ORDER BY id") == wanted
+    assert rows(two, "SELECT id FROM t WHERE c = 9 ORDER BY id") == [(3,), (5,)]
+    assert rows(two, "CHECK DATABASE") == []
+
+
+def test_own_unique_index_meets_own_rows(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one)
+    run(one, "CREATE TABLE u (id int PRIMARY KEY, a int)", "INSERT INTO u VALUES (1, 1), (2, 1)")
+    with pytest.raises(instar.IntegrityError):
+        run(one, "CREATE UNIQUE INDEX ua ON u (a)", "COMMIT")
+    one.rollback()
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_change_that_was_no_change_holds_no_old_schema(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(one)
+    one.execute("DROP TABLE IF EXISTS nowhere")
+    run(two, "CREATE TABLE u (id int)", "ALTER TABLE t ADD COLUMN c int")
+    run(one, "ALTER TABLE u ADD COLUMN d int", "ALTER TABLE t ADD COLUMN d int", "COMMIT")
+    assert rows(two, "SELECT * FROM u") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_two_changes_of_one_table(pair: tuple[Connection, Connection], level: str) -> None:
+    one, two = pair
+    begin(one, level)
+    begin(two, level)
+    assert all_of(two) == all_of(one)
+    one.execute("ALTER TABLE t ADD COLUMN c int")
+    two.execute("ALTER TABLE t ADD COLUMN d int")
+    one.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"'):
+        two.execute("COMMIT")
+    assert rows(two, "SELECT * FROM t WHERE id = 1") == [(1, 10, "x", None)]
+
+
+# --- limits, read only, sequences ------------------------------------------------------------------------------------
+
+
+def test_max_transaction_rows(engine: Engine) -> None:
+    connection = engine.connect(max_transaction_rows="10")
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    connection.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(10)])
+    with fails(errors.LIMIT_EXCEEDED):
+        connection.executemany("INSERT INTO t VALUES (?)", [(number,) for number in range(10, 21)])
+    begin(connection)
+    run(connection, "UPDATE t SET a = 1", "UPDATE t SET a = 2", "SAVEPOINT s")
+    with fails(errors.LIMIT_EXCEEDED):
+        connection.execute("INSERT INTO t VALUES (99)")
+    run(connection, "ROLLBACK TO s", "DELETE FROM t WHERE id = 0", "COMMIT")
+    assert value(connection, "SELECT sum(a) FROM t") == 18
+
+
+def test_read_only_transactions(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    one.execute("CREATE SEQUENCE s")
+    for refused in (
+        "INSERT INTO t VALUES (3)", "UPDATE t SET a = 1 WHERE id = 1", "DELETE FROM t WHERE id = 99",
+        "CREATE TABLE u (id int)", "ALTER TABLE t ADD COLUMN c int", "DROP TABLE t", "TRUNCATE t",
+        "SELECT nextval('s')", "CREATE INDEX ta ON t (a)",
+    ):  # fmt: skip
+        one.execute("BEGIN READ ONLY")
+        assert all_of(one) == [(1, 10), (2, 20)]
+        with fails(errors.READ_ONLY_TRANSACTION):
+            one.execute(refused)
+        one.execute("ROLLBACK")
+    run(one, "SET default_transaction_read_only = on")
+    with fails(errors.READ_ONLY_TRANSACTION):
+        one.execute("INSERT INTO t VALUES (3)")
+    run(one, "BEGIN READ WRITE", "INSERT INTO t VALUES (3)", "COMMIT")
+    run(one, "BEGIN", "SET TRANSACTION READ WRITE", "INSERT INTO t VALUES (4)", "COMMIT")
+    assert value(one, "SELECT count(*) FROM t") == 4
+
+
+def test_a_read_only_transaction_stays_so(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    run(one, "BEGIN READ ONLY", "SELECT 1")
+    with fails(errors.ACTIVE_TRANSACTION):
+        one.execute("SET TRANSACTION READ WRITE")
+    one.execute("ROLLBACK")
+
+
+def test_sequences_are_outside_transactions(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    run(one, "CREATE SEQUENCE s", "CREATE TABLE u (id serial PRIMARY KEY, a int)")
+    begin(one)
+    first = value(one, "SELECT nextval('s')")
+    one.execute("INSERT INTO u (a) VALUES (1), (2)")
+    second = value(two, "SELECT nextval('s')")
+    two.execute("INSERT INTO u (a) VALUES (3)")
+    one.execute("ROLLBACK")
+    third = value(one, "SELECT nextval('s')")
+    assert len({first, second, third}) == 3
+    one.execute("INSERT INTO u (a) VALUES (4)")
+    assert rows(two, "SELECT * FROM u ORDER BY id") == [(3, 3), (4, 4)]
+
+
+def test_sequences_of_a_transaction_that_rolls_back(engine: Engine) -> None:
+    connection = engine.connect()
+    begin(connection)
+    run(connection, "CREATE TABLE u (id serial PRIMARY KEY, a int)", "INSERT INTO u (a) VALUES (1)")
+    assert rows(connection, "SELECT id FROM u") == [(1,)]
+    connection.execute("ROLLBACK")
+    run(connection, "CREATE TABLE u (id serial PRIMARY KEY, a int)", "INSERT INTO u (a) VALUES (1)")
+    assert rows(connection, "SELECT id FROM u") == [(1,)]
+
+
+def test_transaction_control_without_a_transaction(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "COMMIT", "ROLLBACK", "SET TRANSACTION READ ONLY", "BEGIN", "BEGIN", "COMMIT")
+    assert [notice.split(":")[0] for notice in connection.notices] == ["WARNING"] * 4
+
+
+def test_chained_transactions(pair: tuple[Connection, Connection]) -> None:
+    one, _ = pair
+    begin(one, "REPEATABLE READ")
+    run(one, "INSERT INTO t VALUES (3)", "COMMIT AND CHAIN")
+    assert one.in_transaction
+    assert value(one, "SHOW transaction_isolation") == "repeatable read"
+    run(one, "DELETE FROM t", "ROLLBACK")
+    assert value(one, "SELECT count(*) FROM t") == 3
