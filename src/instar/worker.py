@@ -51,7 +51,7 @@ from instar.tables.garbage import DeadEntries
 WITHOUT_SPARK_ROWS = 100_000
 # Nothing to do for so long, and the process ends.
 IDLE_SECONDS = 60.0
-# How far the worker stands back behind the foreground where processors are short.
+# How far the worker stands back where processors are short: it gets about a tenth of what another process does.
 NICENESS = 10
 # While the log holds more than this, there will be something to cut when retention has passed.
 LOG_WORTH_STAYING = 16 << 20
@@ -271,14 +271,27 @@ def _spark(path: str, store: Store) -> Reorganizer:
     return SparkReorganizer(path)
 
 
+def _stand_back() -> None:
+    """Take what the foreground leaves of the processors: this process, and those that it starts, Spark's too.
+
+    The store's mutex is not held for long by that: those who wait for it sleep, and leave a processor to its holder.
+    """
+    os.nice(NICENESS)
+    try:
+        # Where the kernel weighs sessions against each other (sched(7), autogroups), this process is one of its own,
+        # with as many threads as Spark likes: the session's niceness counts, the process's only within it.
+        with open("/proc/self/autogroup", "w") as file:
+            file.write(str(NICENESS))
+    except OSError:
+        pass  # no such kernel
+
+
 def main(arguments: list[str]) -> int:
     """Run the worker of one store; SIGTERM and SIGINT end it after the batch that it is at."""
     if len(arguments) != 1:
         print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
         return 2
-    # The worker's processes, Spark's too, take what the foreground leaves of the processors. One that holds the store's
-    # mutex is not kept off them by those who wait for it: they sleep.
-    os.nice(NICENESS)
+    _stand_back()
     stop: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
