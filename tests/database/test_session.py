@@ -504,6 +504,17 @@ def test_rows_written_before_and_after_a_change_in_one_transaction(pair: tuple[C
     assert rows(two, "CHECK DATABASE") == []
 
 
+def test_a_table_that_was_changed_is_dropped(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(one)
+    run(one, "ALTER TABLE t RENAME TO u", "ALTER TABLE u ADD COLUMN c int", "INSERT INTO u VALUES (3, 30, 'z', 1)")
+    run(one, "DROP TABLE u", "CREATE TABLE t (a text)", "INSERT INTO t VALUES ('new')", "COMMIT")
+    assert rows(two, "SELECT * FROM t") == [("new",)]
+    with fails(errors.UNDEFINED_TABLE):
+        two.execute("SELECT * FROM u")
+    assert rows(two, "CHECK DATABASE") == []
+
+
 def test_own_unique_index_meets_own_rows(pair: tuple[Connection, Connection]) -> None:
     one, _ = pair
     begin(one)

@@ -157,7 +157,7 @@ class CatalogChange:
         if old.id in self._created:
             self._created.discard(old.id)
         else:
-            self._dropped[old.id] = old
+            self._dropped[old.id] = self.base.by_id(old.id) or old
         self.view = self.view.changed([], [old.id])
 
     def require(self, needed: Object) -> None:

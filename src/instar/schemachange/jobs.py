@@ -144,7 +144,9 @@ _checkpoints = msgspec.msgpack.Decoder(Checkpoint)
 
 
 def job_key(job: int) -> bytes:
-    """The store key of a job's record."""
+    """The store key of a job's record. Errors: 42704 for a number that no job can have."""
+    if not 0 <= job < 2**32:
+        raise errors.error(errors.UNDEFINED_OBJECT, f"job {job} does not exist")
     return latest_key(Latest.JOB, _ID.pack(job))
 
 

@@ -92,7 +92,9 @@ def _key(document: Any) -> tuple[object, ...]:
 
 
 def _storage_order(pair: tuple[str, Any]) -> tuple[int, bytes]:
-    key = pair[0].encode()
+    if not isinstance(pair[0], str):
+        raise errors.error(errors.INVALID_TEXT, f"a key of a JSON object is text, not a Python {type(pair[0]).__name__}")
+    key = pair[0].encode(errors="surrogatepass")  # refused where the document is checked
     return len(key), key
 
 

@@ -87,6 +87,8 @@ def from_python(type_: Type, value: Any, zone: str = "UTC") -> Any:
     converter = _CONVERTERS.get((type_.kind, value.__class__))
     if converter is not None:
         return converter(type_, value)
+    if isinstance(value, str):
+        _require_encodable(value)
     if type_.kind is Kind.JSONB:
         return jsonb.canonical(value) if isinstance(value, str) else _jsonb(value)
     if isinstance(value, str):
@@ -162,6 +164,8 @@ def _float(type_: Type, value: int | Decimal) -> float:
         result = float(value)
     except OverflowError:
         raise numbers.out_of_range(type_.kind) from None
+    except ValueError:  # a signalling NaN
+        return math.nan
     if math.isinf(result) and not (isinstance(value, Decimal) and value.is_infinite()):
         raise numbers.out_of_range(type_.kind)
     return numbers.single(result) if type_.kind is Kind.REAL else result
@@ -191,11 +195,15 @@ def _numeric_from_float(type_: Type, value: float) -> Decimal:
 def _string(type_: Type, value: str) -> str:
     if "\0" in value or (type_.length is not None and len(value) > type_.length):
         return str(reader(type_)(value))
+    _require_encodable(value)
+    return value
+
+
+def _require_encodable(value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
         raise errors.error("22021", 'invalid byte sequence for encoding "UTF8": a lone surrogate') from None
-    return value
 
 
 def _same(type_: Type, value: Any) -> Any:
