@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from instar import errors
 from instar.catalog.descriptors import State
+from instar.encoding.generate import compile_function
+from instar.sql import tree
 from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
 from instar.sql.plan_cache import Prepared, class_of
-from instar.store.engine import Commit, EntryWrite, RowWrite, StaleRow, StaleSchema, TableWrites
+from instar.sql.point import FALLBACK, unfit
+from instar.sql.traversal import walk
+from instar.store.engine import Commit, EntryWrite, RowWrite, StaleRow, StaleSchema, TableWrites, View
 from instar.tables.index import IndexCodec
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
@@ -61,6 +65,11 @@ def point_writer(
         return None
     if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
         return None
+    # An update is derived inside the atomic section, where a sequence could not reserve its next block.
+    if write.operation != "insert" and any(
+        isinstance(found, tree.NextValue) for found in walk(prepared.bound.statement)
+    ):
+        return None
     codecs = _touched(writer, write.changed, write.operation)
     if any(
         codec.index.state is not State.PUBLIC or (codec.index.unique and write.operation != "delete")
@@ -85,6 +94,36 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
     return [codec for codec in writer.codecs if changed & {part.column for part in codec.index.columns}]
 
 
+def _conversion(types: Sequence[Type], samples: Sequence[object]) -> Callable[[Sequence[object]], list[Any] | None]:
+    """A generated function from Python parameters to internal values; None where one is of another class than its
+    sample, so that the statement may have another plan. Values that are internal ones already cost one test."""
+    scope: dict[str, Any] = {"FALLBACK": FALLBACK}
+    names = "".join(f"p{index}, " for index in range(len(types)))
+    lines = ["def convert(parameters):", f"    if len(parameters) != {len(types)}:", "        return None"]
+    if types:
+        lines.append(f"    {names}= parameters")
+    for index, (type_, sample) in enumerate(zip(types, samples, strict=True)):
+        scope[f"slow{index}"] = _slow_conversion(type_, class_of(sample))
+        lines.append(f"    if {unfit(index, type_)}:")
+        lines.append(f"        p{index} = slow{index}(p{index})")
+        lines.append(f"        if p{index} is FALLBACK:")
+        lines.append("            return None")
+    lines.append(f"    return [{names}]")
+    made: Callable[[Sequence[object]], list[Any] | None] = compile_function("convert", lines, scope)
+    return made
+
+
+def _slow_conversion(type_: Type, wanted: type) -> Callable[[Any], Any]:
+    convert = converter(type_)
+
+    def slow(value: Any) -> Any:
+        if value is None:
+            return None
+        return convert(value) if class_of(value) is wanted else FALLBACK
+
+    return slow
+
+
 class _PointWriter:
     def __init__(
         self, database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
@@ -100,10 +139,7 @@ class _PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
-        self._converters = [
-            (class_of(value), converter(type_))
-            for type_, value in zip(prepared.bound.parameters, parameters, strict=True)
-        ]
+        self._convert = _conversion(prepared.bound.parameters, parameters)
         self._execution = _Execution(database.next_value)
         self._is_insert = prepared.write.operation == "insert"
 
@@ -119,17 +155,9 @@ class _PointWriter:
             raise
 
     def _run(self, parameters: Sequence[object]) -> int:
-        converters = self._converters
-        if len(parameters) != len(converters):
+        values = self._convert(parameters)
+        if values is None:
             return -1
-        values: list[Any] = []
-        for (wanted, convert), value in zip(converters, parameters, strict=True):
-            if value is None:
-                values.append(None)
-            elif class_of(value) is wanted:
-                values.append(convert(value))
-            else:
-                return -1
         frame = self._write.frame(values, _CONSTANT, self._execution)
         if self._is_insert:
             return self._insert(frame)
@@ -137,23 +165,28 @@ class _PointWriter:
         return self._modify(frame, found[0]) if found else 0
 
     def _modify(self, frame: list[Any], key: bytes) -> int:
-        store, stored_at = self._store, self._prefix + key
-        for _ in range(ROUNDS):
-            reader = store.read()
-            try:
-                if reader.catalog_version != self._version:
-                    return -1
-                stored = reader.get(stored_at)
-            finally:
-                reader.close()
+        """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
+        stored_at, version = self._prefix + key, self._version
+        count = 0
+
+        def derive(view: View) -> Commit | None:
+            nonlocal count
+            if view.catalog_version != version:
+                count = -1
+                return None
+            stored = view.get(stored_at)
             if stored is None or stored[LAYOUT_OFFSET] & 1:
-                return 0
+                count = 0
+                return None
             old = self._decode(stored)
             new = self._write.image(old, frame)
             body = None if new is None else self._encode(new)
-            if self._commit(RowWrite(stored_at, stored, body, self._layout), key, old, new):
-                return 1
-        return -1
+            count = 1
+            return self._request(RowWrite(stored_at, stored, body, self._layout), key, old, new)
+
+        if self._store.commit_derived(derive):
+            self._after_commit()
+        return count
 
     def _insert(self, frame: list[Any]) -> int:
         # A default, a name or a check may be another by now, even where the row's layout still stands.
@@ -170,8 +203,12 @@ class _PointWriter:
         # Most inserts meet nothing at their key, which the store judges anyway: so it is not looked up before.
         stored: bytes | None = None
         for _ in range(ROUNDS):
-            if self._commit(RowWrite(stored_at, stored, body, self._layout), key, None, image):
+            try:
+                self._store.commit(self._request(RowWrite(stored_at, stored, body, self._layout), key, None, image))
+                self._after_commit()
                 return 1
+            except (StaleRow, StaleSchema):
+                pass
             reader = self._store.read()
             try:
                 if reader.catalog_version != self._version:
@@ -183,8 +220,7 @@ class _PointWriter:
                 raise self._write.duplicate(image)
         return -1
 
-    def _commit(self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> bool:
-        """Whether the commit stands; False: the row, or what the write was derived under, has moved."""
+    def _request(self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> Commit:
         entries: list[EntryWrite] = []
         for codec in self._codecs:
             before = None if old is None else codec.entry(old, key)
@@ -196,14 +232,5 @@ class _PointWriter:
             if after is not None:
                 entries.append(EntryWrite(after, len(after) - len(key), True))
         table = self._table
-        request = Commit(
-            catalog_version=self._version,
-            tables=[TableWrites(table.id, table.version, table.checks_version, [row])],
-            entries=entries,
-        )
-        try:
-            self._store.commit(request)
-        except (StaleRow, StaleSchema):
-            return False
-        self._after_commit()
-        return True
+        writes = [TableWrites(table.id, table.version, table.checks_version, [row])]
+        return Commit(catalog_version=self._version, tables=writes, entries=entries)

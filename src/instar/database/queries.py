@@ -50,7 +50,7 @@ class Queries:
     def fast_write(self, text: str, parameters: Sequence[object]) -> Result | None:
         """An autocommit write of one row by its key; None where the general way must be taken."""
         found = self._database.point_writers.get(text)
-        if found is None or self._read_only:
+        if found is None or self._session.settings.read_only:
             return None
         command, run = found
         count = run(parameters)
@@ -58,10 +58,6 @@ class Queries:
             del self._database.point_writers[text]
             return None
         return Result(command, rowcount=count)
-
-    @property
-    def _read_only(self) -> bool:
-        return self._session.settings.get("default_transaction_read_only") == "on"
 
     def knows(self, text: str) -> bool:
         """Whether the text is a query or DML that was planned before."""
@@ -99,7 +95,7 @@ class Queries:
 
     def load_many(self, statement: ast.Dml, sets: list[Sequence[object]]) -> int | None:
         """Many rows of an INSERT into an empty table, as a bulk load; None where it is not such a case."""
-        if self._read_only or statement.parameters != len(sets[0]):
+        if self._session.settings.read_only or statement.parameters != len(sets[0]):
             return None
         with self._database.store.read() as reader:
             catalog = self._database.catalog.at(reader)

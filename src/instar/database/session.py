@@ -386,8 +386,8 @@ class Session:
 
 
 def _isolation(name: str) -> Isolation:
-    if name == "serializable":
-        raise errors.unsupported("isolation level SERIALIZABLE")
+    if name in ("serializable", "read committed lock"):
+        raise errors.unsupported(f"isolation level {name.upper()}")
     if name == "read uncommitted":
         # PostgreSQL gives READ COMMITTED for it.
         return Isolation.READ_COMMITTED

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -47,25 +46,6 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
     return check
 
 
-_UNITS = {"": 0.001, "us": 1e-6, "ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds(text: str) -> float:
-    """A duration as PostgreSQL writes it ("5 s", "250ms"; a bare number is milliseconds) in seconds."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", text)
-    if match is None or match[2] not in _UNITS:
-        raise ValueError(text)
-    return float(match[1]) * _UNITS[match[2]]
-
-
-def _duration(name: str, value: str) -> str:
-    try:
-        seconds(value)
-    except ValueError:
-        raise _bad(name, value, "Valid units are us, ms, s, min, h and d.") from None
-    return value.strip()
-
-
 def _zone(name: str, value: str) -> str:
     if value.lower() in ("default", "local", "utc", "z"):
         return "UTC"
@@ -84,7 +64,6 @@ SETTINGS: dict[str, Setting] = {
     "application_name": Setting("", _text),
     "client_encoding": Setting("UTF8", _choice("utf8", "utf-8")),
     "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
-    "ddl_wait": Setting("5 s", _duration),
     "default_transaction_isolation": Setting("read committed", _choice("read committed", "repeatable read")),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
@@ -93,7 +72,6 @@ SETTINGS: dict[str, Setting] = {
     "server_encoding": Setting("UTF8", _text, settable=False),
     "server_version": Setting("15.0 (Instar 0.1.0)", _text, settable=False),
     "standard_conforming_strings": Setting("on", _choice("on")),
-    "statement_timeout": Setting("0", _duration),
     "synchronous": Setting("full", _text, settable=False),
     "timezone": Setting("UTC", _zone),
     "transaction_isolation": Setting("read committed", _text, settable=False),
@@ -126,6 +104,7 @@ class Settings:
         self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._fixed = fixed
+        self.read_only = False  # default_transaction_read_only: asked for by every write
 
     def get(self, name: str) -> str:
         """The value as text."""
@@ -142,21 +121,27 @@ class Settings:
             raise errors.error("55P02", f'parameter "{found}" cannot be changed')
         if local:
             self._local[found] = setting.default if value is None else setting.normalise(found, value)
-            return
-        self._local.pop(found, None)
-        if value is None:
-            self._values.pop(found, None)
         else:
-            self._values[found] = setting.normalise(found, value)
+            self._local.pop(found, None)
+            if value is None:
+                self._values.pop(found, None)
+            else:
+                self._values[found] = setting.normalise(found, value)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.read_only = self.get("default_transaction_read_only") == "on"
 
     def reset_all(self) -> None:
         self._values.clear()
         self._local.clear()
+        self._changed()
 
     def end_local(self) -> None:
         """The transaction has ended, and SET LOCAL with it."""
         if self._local:
             self._local = {}
+            self._changed()
 
     def save(self) -> SavedSettings:
         """What `restore` takes back to."""
@@ -164,3 +149,4 @@ class Settings:
 
     def restore(self, saved: SavedSettings) -> None:
         self._values, self._local = dict(saved[0]), dict(saved[1])
+        self._changed()

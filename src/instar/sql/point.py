@@ -91,7 +91,7 @@ class PointLookup:
         values = [alternatives[0] for alternatives in access.path.equal]
         source = _LOOKUP.format(
             names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
-            unfit=" or ".join(_unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
+            unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
             longest=len(prefix) + keys.MAX_PRIMARY_KEY_BYTES,
             result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
@@ -136,7 +136,7 @@ class PointLookup:
         return f"r = decode(value)\n    return [({outputs})]"
 
 
-def _unfit(index: int, type_: Type) -> str:
+def unfit(index: int, type_: Type) -> str:
     """Source that is true where parameter `index` is not an internal value of its type as it is."""
     if type_.kind in STRINGS:
         # A NUL is refused; a length is checked where there is one.
@@ -163,7 +163,7 @@ def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> Po
     values = [alternatives[0] for alternatives in access.path.equal]
     if not all(isinstance(value, tree.Parameter) or _is_key_literal(value) for value in values):
         return None
-    if any(_unfit(0, type_) == "True" for type_ in parameters):
+    if any(unfit(0, type_) == "True" for type_ in parameters):
         return None
     ordinals = [output.ordinal for output in plan.root.outputs if isinstance(output, tree.ColumnRef)]
     return PointLookup(access, ordinals, parameters, layouts)

@@ -17,6 +17,7 @@ from instar.store.engine import (
     ROW_TOMBSTONE,
     ClaimLost,
     Commit,
+    Derive,
     KeyExists,
     Precondition,
     PreconditionFailed,
@@ -47,14 +48,22 @@ def is_live(value: bytes) -> bool:
     return not value[_ROW_FLAGS] & ROW_TOMBSTONE
 
 
-def apply_commit(section: WriteSection, request: Commit, clock: Clock) -> int:
-    """Judge `request` on the section's state and write it; returns its timestamp.
+def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) -> int:
+    """Judge `request` on the section's state and write it; returns its timestamp, 0 if there is nothing to write.
 
     Raises Refused or 72000 before anything is written. The header's fields are moved on but not stored.
     """
-    _judge_fence(section, request)
-    for table in request.tables:
-        _judge_rows(section, table.rows)
+    if isinstance(request, Commit):
+        _judge_fence(section, request)
+        for table in request.tables:
+            _judge_rows(section, table.rows)
+    else:
+        # What is derived here and now has seen the rows as they are stored, under the schema of the moment.
+        derived = request(section)
+        if derived is None:
+            return 0
+        request = derived
+        _judge_fence(section, request)
     if request.preconditions:
         overlay = _Overlay(request)
         for precondition in request.preconditions:

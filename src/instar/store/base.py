@@ -10,7 +10,7 @@ from operator import itemgetter
 from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import ClaimLost, Commit, LogRecord, Reader
+from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader
 from instar.store.gate import Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import HOT, HOT_KEY, SNAPSHOT_MAX_AGE_SECONDS, Identity, believed_wall, wall_timestamp
@@ -85,6 +85,10 @@ class BaseStore(ABC):
     def commit(self, request: Commit) -> int:
         """As in `Store`."""
         return self._queue.commit(request)
+
+    def commit_derived(self, derive: Derive) -> int:
+        """As in `Store`."""
+        return self._queue.commit(derive)
 
     def background(self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None) -> int:
         """As in `Store`."""

@@ -216,6 +216,9 @@ class Commit(msgspec.Struct, kw_only=True):
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 
+Derive = Callable[[View], Commit | None]
+
+
 class Refused(Exception):
     """A commit that was refused before anything was written; the caller derives again or reports."""
 
@@ -292,6 +295,14 @@ class Store(Protocol):
 
     def commit(self, request: Commit) -> int:
         """Commit in the foreground, joined with other threads' commits; returns the timestamp. Raises Refused."""
+        ...
+
+    def commit_derived(self, derive: Derive) -> int:
+        """Commit what `derive` makes of the state that the commit is judged on; 0 if that is nothing.
+
+        For writes whose deriving is a few microseconds and touches nothing but the view: on an engine in this process
+        it runs inside the atomic section, so nothing can move under it; another one may call it as often as it likes.
+        """
         ...
 
     def background(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from instar import errors
 from instar.clock import Clock
 from instar.store.apply import apply_commit
-from instar.store.engine import Commit, Refused
+from instar.store.engine import Commit, Derive, Refused
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
 
@@ -23,7 +23,7 @@ class _Member:
 
     __slots__ = ("error", "finished", "request", "timestamp", "wake")
 
-    def __init__(self, request: Commit) -> None:
+    def __init__(self, request: Commit | Derive) -> None:
         self.request = request
         self.timestamp = 0
         self.error: Exception | None = None
@@ -62,7 +62,7 @@ class CommitQueue:
         self._busy = False
         self._queue: deque[_Member] = deque()
 
-    def commit(self, request: Commit) -> int:
+    def commit(self, request: Commit | Derive) -> int:
         """Commit, alone or in a group; returns the timestamp, raises what this member is refused for."""
         with self._lock:
             member = None
@@ -95,7 +95,7 @@ class CommitQueue:
             return member.outcome()
         return self._lead(member.request)
 
-    def _lead(self, request: Commit) -> int:
+    def _lead(self, request: Commit | Derive) -> int:
         """Commit `request` and with it all that queue up until the atomic section is entered."""
         presence = self._presence
         try:
@@ -132,9 +132,12 @@ class CommitQueue:
             self._queue.clear()
         return members
 
-    def _alone(self, section: WriteSection, request: Commit) -> int:
+    def _alone(self, section: WriteSection, request: Commit | Derive) -> int:
         try:
             timestamp = apply_commit(section, request, self._clock)
+            if not timestamp:
+                section.abort()
+                return 0
             section.store_header()
             section.commit()
         except Exception as caught:
@@ -154,7 +157,8 @@ class CommitQueue:
             for member in members:
                 try:
                     member.timestamp = apply_commit(section, member.request, self._clock)
-                    applied.append(member)
+                    if member.timestamp:
+                        applied.append(member)
                 except (Refused, errors.Error) as refusal:
                     member.fail(refusal)
             if applied:
