@@ -175,10 +175,18 @@ class Executor:
         if job.stage == len(job.stages):
             return self._commit(job, held, None, _finish(job, self._now()))
         stage = job.stages[job.stage]
-        after = msgspec.structs.replace(job, stage=job.stage + 1)
+        after = msgspec.structs.replace(job, stage=job.stage + 1, rows_total=self._counted(job))
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())
         return self._commit(job, held, stage, after)
+
+    def _counted(self, job: Job) -> int:
+        """The job's rows: those of the work that has just ended are no longer an estimate."""
+        work = job.stages[job.stage - 1].work if job.stage else ()
+        if not work:
+            return job.rows_total
+        done = sum(checkpoint.rows for checkpoint in self.jobs.checkpoints(job.id, job.stage).values())
+        return job.rows_total - sum(one.rows for one in work) + done
 
     def _revert(self, job: Job, held: Held, problem: Problem) -> Job:
         """Turn the job round: from now on its stages are those that lead back from where its elements stand."""
