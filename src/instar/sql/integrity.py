@@ -35,6 +35,12 @@ class Staged:
     old: Row | None
     new: Row | None
     new_key: bytes
+    again: bool = False  # an earlier round changed the row too, and `old` is as that left it
+
+    @property
+    def judged(self) -> Row | None:
+        """The row as it was when its constraints were last seen to hold, if that was ever."""
+        return None if self.again else self.old
 
 
 class KeyLookup:
@@ -224,11 +230,17 @@ class StatementEnd:
 
     def run(self, changes: list[Staged]) -> None:
         """All of it. An error leaves the buffer for the caller to roll back."""
+        moved: set[tuple[int, bytes]] = set()
         while changes:
             self._context.check_cancel()
             self._all += changes
             self._buffer(changes)
-            changes = self._cascades(changes)
+            following = self._cascades(changes)
+            if following:
+                moved.update((staged.table.table.id, staged.new_key) for staged in changes)
+                for staged in following:
+                    staged.again = (staged.table.table.id, staged.key) in moved
+            changes = following
         for staged in self._all:
             # A row that a later round changed again is judged as that round left it.
             if staged.new is not None and self._stands(staged):
@@ -303,8 +315,10 @@ class StatementEnd:
         self, reference: _Reference, staged: Staged, values: Row, found: dict[tuple[int, bytes], Staged]
     ) -> None:
         action = reference.key.on_delete if staged.new is None else reference.key.on_update
-        if action == "no action":
+        if action in ("no action", "set default"):
+            # A default may be the very key that is gone.
             self._vanished.append((reference, values))
+        if action == "no action":
             return
         for version in reference.children.find(self._view, values):
             if action == "restrict":
@@ -336,7 +350,7 @@ class StatementEnd:
     def _judge_parents(self, staged: Staged, image: Row) -> None:
         for reference in staged.table.parents:
             values = reference.children.values(image)
-            if None in values or (staged.old is not None and reference.children.values(staged.old) == values):
+            if None in values or (staged.judged is not None and reference.children.values(staged.judged) == values):
                 continue
             if next(reference.parents.find(self._view, values), None) is None:
                 raise errors.error(
@@ -358,7 +372,7 @@ class StatementEnd:
     def _judge_unique(self, staged: Staged, image: Row) -> None:
         for index, lookup in staged.table.unique:
             values = lookup.values(image)
-            if staged.old is not None and lookup.values(staged.old) == values:
+            if staged.judged is not None and lookup.values(staged.judged) == values:
                 continue
             for version in lookup.find(self._view, values):
                 if version.key != staged.new_key:

@@ -1,0 +1,45 @@
+"""What holds at the end of a statement whose foreign keys move rows in rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors
+from support.databases import Engine, fails, rows, run
+from support.engines import engine  # noqa: F401 - pytest finds the fixture by its name here
+
+pytestmark = pytest.mark.parametrize("within", [(), ("BEGIN",)])
+
+
+def test_a_row_that_a_cascade_changes_again_is_judged_for_both(engine: Engine, within: tuple[str, ...]) -> None:  # noqa: F811
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE q (id int PRIMARY KEY)",
+        "CREATE TABLE n (id int PRIMARY KEY, up int REFERENCES n ON UPDATE CASCADE, q int REFERENCES q, u int UNIQUE)",
+        "INSERT INTO n VALUES (1, null, null, 1), (2, 1, null, 2), (3, null, null, 5)",
+    )
+    # The cascade of 1 changes row 2, which the statement changed before.
+    with fails(errors.FOREIGN_KEY_VIOLATION, "n_q_fkey", "(q)=(9)"):
+        run(connection, *within, "UPDATE n SET id = id + 10, q = CASE WHEN id = 2 THEN 9 END")
+    connection.rollback()
+    with fails(errors.UNIQUE_VIOLATION, "n_u_key", "(u)=(5)"):
+        run(connection, *within, "UPDATE n SET id = id + 10, u = CASE WHEN id = 2 THEN 5 END WHERE id < 3")
+    connection.rollback()
+    run(connection, *within, "UPDATE n SET id = id + 10, u = u + 10")
+    assert rows(connection, "SELECT id, up, u FROM n ORDER BY id") == [(11, None, 11), (12, 11, 12), (13, None, 15)]
+
+
+@pytest.mark.parametrize("action", ["DELETE FROM p WHERE id = 5", "UPDATE p SET id = 6 WHERE id = 5"])
+def test_set_default_to_the_key_that_is_gone(engine: Engine, within: tuple[str, ...], action: str) -> None:  # noqa: F811
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (p int DEFAULT 5 REFERENCES p ON DELETE SET DEFAULT ON UPDATE SET DEFAULT)",
+        "INSERT INTO p VALUES (1), (5)",
+        "INSERT INTO c VALUES (1), (5)",
+        "DELETE FROM p WHERE id = 1",
+    )
+    with fails(errors.FOREIGN_KEY_VIOLATION, "c_p_fkey", "(id)=(5)"):
+        run(connection, *within, action)
