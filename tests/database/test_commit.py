@@ -1,0 +1,233 @@
+"""Transactions that cross schema changes (rules 11, 14, 15, 24, IEP-110): what they wrote under the schema before is
+committed under the one after, or refused naming the change."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors
+from instar.dbapi import Connection
+from support.databases import Engine, fails, rows, run, value
+
+LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
+
+# Changes that a transaction's writes survive, and what rows (1, 10, 'x') updated to a = 11 and (3, 30, 'z') inserted
+# before the change are after it.
+COMPATIBLE = {
+    "ALTER TABLE t ADD COLUMN c int": [(1, 11, "x", None), (3, 30, "z", None)],
+    "ALTER TABLE t ADD COLUMN c int DEFAULT 7": [(1, 11, "x", 7), (3, 30, "z", 7)],
+    "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 7": [(1, 11, "x", 7), (3, 30, "z", 7)],
+    "ALTER TABLE t RENAME COLUMN a TO aa": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t RENAME TO t2": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN a TYPE bigint": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN id TYPE bigint": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN b TYPE text": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN a SET DEFAULT 5": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN a DROP DEFAULT": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ALTER COLUMN a DROP NOT NULL": [(1, 11, "x"), (3, 30, "z")],
+    "CREATE INDEX ta ON t (a)": [(1, 11, "x"), (3, 30, "z")],
+    "CREATE UNIQUE INDEX ta ON t (a DESC)": [(1, 11, "x"), (3, 30, "z")],
+    "DROP INDEX tb": [(1, 11, "x"), (3, 30, "z")],
+    "ALTER TABLE t ADD COLUMN c int DEFAULT 7, RENAME COLUMN a TO aa": None,
+}
+INCOMPATIBLE = {
+    "ALTER TABLE t DROP COLUMN b": "drop column",
+    "TRUNCATE t": "truncate",
+    "DROP TABLE t": "drop table",
+}
+
+
+@pytest.fixture
+def pair(engine: Engine) -> tuple[Connection, Connection]:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL DEFAULT 1, b varchar(5))",
+        "CREATE INDEX tb ON t (b)",
+        "INSERT INTO t VALUES (1, 10, 'x'), (2, 20, 'y')",
+    )
+    return one, two
+
+
+def write(connection: Connection, level: str) -> None:
+    """One row updated, one inserted, one deleted."""
+    run(
+        connection,
+        f"BEGIN ISOLATION LEVEL {level}",
+        "UPDATE t SET a = a + 1 WHERE id = 1",
+        "INSERT INTO t VALUES (3, 30, 'z')",
+        "DELETE FROM t WHERE id = 2",
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", [change for change, wanted in COMPATIBLE.items() if wanted is not None])
+def test_writes_cross_compatible_changes(pair: tuple[Connection, Connection], change: str, level: str) -> None:
+    one, two = pair
+    write(two, level)
+    one.execute(change)
+    two.execute("COMMIT")
+    table = "t2" if change.endswith("TO t2") else "t"
+    wanted = COMPATIBLE[change]
+    assert rows(one, f"SELECT * FROM {table} ORDER BY id") == wanted
+    assert [rows(one, f"SELECT * FROM {table} WHERE id = ?", key)[0] for key in (1, 3)] == wanted
+    assert value(one, f"SELECT count(*) FROM {table} WHERE b >= ''") == 2
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", INCOMPATIBLE)
+def test_writes_do_not_cross_incompatible_changes(pair: tuple[Connection, Connection], change: str, level: str) -> None:
+    one, two = pair
+    write(two, level)
+    one.execute(change)
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', INCOMPATIBLE[change]):
+        two.execute("COMMIT")
+    assert not two.in_transaction
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("change", INCOMPATIBLE)
+def test_read_committed_meets_an_incompatible_change_at_its_next_statement(
+    pair: tuple[Connection, Connection], change: str
+) -> None:
+    """Rule 14: whatever the statement reads, the buffer is brought to its schema first."""
+    one, two = pair
+    write(two, "READ COMMITTED")
+    two.execute("SAVEPOINT s")
+    one.execute(change)
+    with fails(errors.SERIALIZATION_FAILURE, '"t"', INCOMPATIBLE[change]):
+        two.execute("SELECT 1")
+    with fails(errors.IN_FAILED_TRANSACTION):
+        two.execute("SELECT 1")
+    two.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("change", INCOMPATIBLE)
+def test_readers_cross_every_change(pair: tuple[Connection, Connection], change: str) -> None:
+    one, two = pair
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = rows(two, "SELECT * FROM t ORDER BY id")
+    one.execute(change)
+    assert rows(two, "SELECT * FROM t ORDER BY id") == before
+    assert rows(two, "SELECT * FROM t WHERE id = 2") == before[1:]
+    assert rows(two, "SELECT * FROM t WHERE b = 'y'") == before[1:]
+    assert value(two, "SELECT sum(a) FROM t") == 30
+    two.execute("COMMIT")
+
+
+def test_a_read_committed_statement_sees_the_new_schema(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    write(two, "READ COMMITTED")
+    one.execute("ALTER TABLE t ADD COLUMN c int DEFAULT 7")
+    assert rows(two, "SELECT * FROM t ORDER BY id") == [(1, 11, "x", 7), (3, 30, "z", 7)]
+    run(two, "UPDATE t SET c = 8 WHERE id = 3", "INSERT INTO t VALUES (4, 40, 'w', 9)")
+    run(one, "ALTER TABLE t RENAME COLUMN a TO aa", "ALTER TABLE t ALTER COLUMN c TYPE bigint")
+    run(two, "UPDATE t SET aa = 12, c = 5000000000 WHERE id = 1", "COMMIT")
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 12, "x", 5_000_000_000), (3, 30, "z", 8), (4, 40, "w", 9)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_buffer_that_was_emptied_forgets_its_schema(pair: tuple[Connection, Connection]) -> None:
+    """The row written next is meant under the schema of its own statement."""
+    one, two = pair
+    run(two, "BEGIN", "INSERT INTO t VALUES (3, 30, 'z')", "DELETE FROM t WHERE id = 3")
+    one.execute("ALTER TABLE t ADD COLUMN c int DEFAULT 7")
+    run(two, "INSERT INTO t VALUES (4, 40, 'w', 8)", "COMMIT")
+    assert rows(one, "SELECT * FROM t WHERE id = 4") == [(4, 40, "w", 8)]
+
+
+def test_rollback_to_restores_what_the_writes_meant(pair: tuple[Connection, Connection]) -> None:
+    """Rule 14: rows buffered before the savepoint are meant under the old schema again, and cross once more."""
+    one, two = pair
+    run(two, "BEGIN", "UPDATE t SET a = 11 WHERE id = 1", "SAVEPOINT s")
+    one.execute("ALTER TABLE t ADD COLUMN c int DEFAULT 7")
+    run(two, "UPDATE t SET c = 8 WHERE id = 1", "INSERT INTO t VALUES (3, 30, 'z', 9)", "ROLLBACK TO s")
+    assert rows(two, "SELECT * FROM t ORDER BY id") == [(1, 11, "x", 7), (2, 20, "y", 7)]
+    one.execute("ALTER TABLE t ADD COLUMN d int DEFAULT 6")
+    run(two, "ROLLBACK TO s", "COMMIT")
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 11, "x", 7, 6), (2, 20, "y", 7, 6)]
+
+
+def test_rollback_to_before_an_incompatible_change(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    run(two, "BEGIN", "SAVEPOINT s", "UPDATE t SET a = 11 WHERE id = 1")
+    one.execute("ALTER TABLE t DROP COLUMN b")
+    with fails(errors.SERIALIZATION_FAILURE):
+        two.execute("UPDATE t SET a = 12 WHERE id = 1")
+    run(two, "ROLLBACK TO s", "UPDATE t SET a = 13 WHERE id = 1", "COMMIT")
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 13), (2, 20)]
+
+
+def test_a_repeatable_read_transaction_keeps_its_schema(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    wanted = rows(two, "SELECT * FROM t ORDER BY id")
+    columns = rows(two, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 't'")
+    for number in range(12):
+        run(
+            one, f"ALTER TABLE t ADD COLUMN c{number} int DEFAULT {number}", f"UPDATE t SET c{number} = -1 WHERE id = 1"
+        )
+    run(one, "ALTER TABLE t RENAME COLUMN a TO aa", "ALTER TABLE t ALTER COLUMN aa TYPE bigint", "ALTER TABLE t DROP b")
+    run(
+        one, "ALTER TABLE t RENAME TO other", "CREATE TABLE t (id text)", "UPDATE other SET aa = 99", "DROP TABLE other"
+    )
+    for _ in range(2):
+        assert rows(two, "SELECT * FROM t ORDER BY id") == wanted
+        assert [rows(two, "SELECT * FROM t WHERE id = ?", key)[0] for key in (1, 2)] == wanted
+        assert rows(two, "SELECT a FROM t WHERE b = 'y'") == [(20,)]
+        assert value(two, "SELECT sum(a) FROM t") == 30
+    assert rows(two, "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 't'") == columns
+    with fails(errors.UNDEFINED_COLUMN):
+        two.execute("SELECT c1 FROM t")
+    run(two, "ROLLBACK")
+    assert rows(two, "SELECT * FROM t") == []
+
+
+def test_a_column_of_the_same_name_is_another_column(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    assert rows(two, "SELECT b FROM t WHERE id = 1") == [("x",)]
+    run(one, "ALTER TABLE t DROP COLUMN b", "ALTER TABLE t ADD COLUMN b int DEFAULT 5")
+    assert rows(two, "SELECT b FROM t WHERE id = 1") == [("x",)]
+    assert rows(one, "SELECT b FROM t ORDER BY id") == [(5,), (5,)]
+    two.execute("UPDATE t SET a = 11 WHERE id = 1")
+    with fails(errors.SERIALIZATION_FAILURE, "drop column"):
+        two.execute("COMMIT")
+
+
+def test_a_change_between_statement_and_commit_in_one_own_transaction(pair: tuple[Connection, Connection]) -> None:
+    """Own DDL under REPEATABLE READ stands on the snapshot's schema: somebody else's change of the table wins."""
+    one, two = pair
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "INSERT INTO t VALUES (3, 30, 'z')")
+    one.execute("ALTER TABLE t ADD COLUMN c int")
+    run(two, "ALTER TABLE t ADD COLUMN d int")
+    with fails(errors.SERIALIZATION_FAILURE, '"t"'):
+        two.execute("COMMIT")
+
+
+def test_widening_under_a_buffered_key(pair: tuple[Connection, Connection]) -> None:
+    """All integer types share one key encoding: rows buffered under int find their keys under bigint."""
+    one, two = pair
+    write(two, "READ COMMITTED")
+    one.execute("ALTER TABLE t ALTER COLUMN id TYPE bigint")
+    run(two, "INSERT INTO t VALUES (5000000000, 1, 'w')", "UPDATE t SET a = 31 WHERE id = 3", "COMMIT")
+    assert rows(one, "SELECT id, a FROM t ORDER BY id") == [(1, 11), (3, 31), (5_000_000_000, 1)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_not_null_is_not_asked_of_rows_from_before_it_was_dropped(
+    pair: tuple[Connection, Connection], level: str
+) -> None:
+    one, two = pair
+    write(two, level)
+    one.execute("ALTER TABLE t ALTER COLUMN a DROP NOT NULL")
+    one.execute("INSERT INTO t VALUES (9, NULL)")
+    if level == "REPEATABLE READ":
+        with fails(errors.NOT_NULL_VIOLATION):
+            two.execute("INSERT INTO t VALUES (8, NULL)")
+        two.execute("ROLLBACK")
+    else:
+        run(two, "INSERT INTO t VALUES (8, NULL)", "COMMIT")
+        assert value(one, "SELECT count(*) FROM t") == 4
