@@ -94,13 +94,20 @@ class Database:
 
     def next_value(self, sequence: int, catalog: CatalogSnapshot | None = None) -> int:
         """nextval, under that catalog or the newest. A row id's sequence has an id, but no descriptor."""
+        return self.sequences.next_value(self._sequence(sequence, catalog))
+
+    def next_values(self, sequence: int, count: int) -> list[range]:
+        """`count` values of a sequence at once."""
+        return self.sequences.next_values(self._sequence(sequence, None), count)
+
+    def _sequence(self, sequence: int, catalog: CatalogSnapshot | None) -> SequenceDescriptor:
         if catalog is None:
             with self.store.read() as reader:
                 catalog = self.catalog.at(reader)
         found = catalog.by_id(sequence)
-        if not isinstance(found, SequenceDescriptor):
-            found = SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
-        return self.sequences.next_value(found)
+        if isinstance(found, SequenceDescriptor):
+            return found
+        return SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
 
     def keep_point_writer(self, text: str, command: str, run: Callable[[Sequence[object]], int]) -> None:
         """Keep the short form of an autocommit write; a few thousand of them at most."""

@@ -20,7 +20,7 @@ from instar.sql.functions import Context
 from instar.sql.plan_cache import Prepared, class_of
 from instar.sql.point import FALLBACK, unfit
 from instar.sql.traversal import walk
-from instar.store.engine import Commit, EntryWrite, RowWrite, StaleRow, StaleSchema, TableWrites, View
+from instar.store.engine import Commit, EntryWrite, RowCommit, RowWrite, StaleRow, StaleSchema, TableWrites, View
 from instar.tables.index import IndexCodec
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
@@ -135,6 +135,8 @@ class _PointWriter:
         self._version = version
         self._prefix = writer.prefix
         self._table = writer.table
+        self._table_id = writer.table.id
+        self._table_version = writer.table.version
         self._layout = writer.table.layout.id
         self._encode = writer.encode
         self._decode = writer.reader.decode
@@ -169,7 +171,7 @@ class _PointWriter:
         stored_at, version = self._prefix + key, self._version
         count = 0
 
-        def derive(view: View) -> Commit | None:
+        def derive(view: View) -> RowCommit | None:
             nonlocal count
             if view.catalog_version != version:
                 count = -1
@@ -182,7 +184,8 @@ class _PointWriter:
             new = self._write.image(old, frame)
             body = None if new is None else self._encode(new)
             count = 1
-            return self._request(RowWrite(stored_at, stored, body, self._layout), key, old, new)
+            row = RowWrite(stored_at, stored, body, self._layout)
+            return RowCommit(self._table_id, self._table_version, row, self._entries(key, old, new))
 
         if self._store.commit_derived(derive):
             self._after_commit()
@@ -204,7 +207,7 @@ class _PointWriter:
         stored: bytes | None = None
         for _ in range(ROUNDS):
             try:
-                self._store.commit(self._request(RowWrite(stored_at, stored, body, self._layout), key, None, image))
+                self._store.commit(self._request(RowWrite(stored_at, stored, body, self._layout), key, image))
                 self._after_commit()
                 return 1
             except (StaleRow, StaleSchema):
@@ -220,7 +223,8 @@ class _PointWriter:
                 raise self._write.duplicate(image)
         return -1
 
-    def _request(self, row: RowWrite, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> Commit:
+    def _entries(self, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> list[EntryWrite]:
+        """What becomes of the index entries when the row at `key` goes from one image to the other."""
         entries: list[EntryWrite] = []
         for codec in self._codecs:
             before = None if old is None else codec.entry(old, key)
@@ -231,6 +235,9 @@ class _PointWriter:
                 entries.append(EntryWrite(before, len(before) - len(key), False))
             if after is not None:
                 entries.append(EntryWrite(after, len(after) - len(key), True))
+        return entries
+
+    def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
         table = self._table
         writes = [TableWrites(table.id, table.version, table.checks_version, [row])]
-        return Commit(catalog_version=self._version, tables=writes, entries=entries)
+        return Commit(catalog_version=self._version, tables=writes, entries=self._entries(key, None, image))

@@ -18,11 +18,13 @@ from instar.store.engine import (
     ClaimLost,
     Commit,
     Derive,
+    EntryWrite,
     KeyExists,
     Precondition,
     PreconditionFailed,
     RangeEmpty,
     RangeUnchanged,
+    RowCommit,
     RowWrite,
     StaleRow,
     StaleSchema,
@@ -53,17 +55,11 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
 
     Raises Refused or 72000 before anything is written. The header's fields are moved on but not stored.
     """
-    if isinstance(request, Commit):
-        _judge_fence(section, request)
-        for table in request.tables:
-            _judge_rows(section, table.rows)
-    else:
-        # What is derived here and now has seen the rows as they are stored, under the schema of the moment.
-        derived = request(section)
-        if derived is None:
-            return 0
-        request = derived
-        _judge_fence(section, request)
+    if not isinstance(request, Commit):
+        return _apply_derived(section, request(section), clock)
+    _judge_fence(section, request)
+    for table in request.tables:
+        _judge_rows(section, table.rows)
     if request.preconditions:
         overlay = _Overlay(request)
         for precondition in request.preconditions:
@@ -72,6 +68,18 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     _write(section, request, timestamp)
     if request.bump_catalog:
         section.catalog_version += 1
+    return timestamp
+
+
+def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Clock) -> int:
+    """Write what was derived here and now, which has seen the row as it is stored, under the schema of the moment."""
+    if derived is None:
+        return 0
+    timestamp = section.next_timestamp(clock)
+    table, version, row, entries = derived
+    _write_change(section, table, version, row, timestamp, 0)
+    if entries:
+        _write_entries(section, entries, timestamp)
     return timestamp
 
 
@@ -208,7 +216,7 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
         _append_log(section, timestamp, sequence, encode_replaced(change))
         sequence += 1
     if request.entries:
-        _write_entries(section, request, timestamp)
+        _write_entries(section, request.entries, timestamp)
     for key, value in request.raw:
         if value is None:
             section.delete(key)
@@ -252,10 +260,9 @@ def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) 
         section.put_many(pairs)
 
 
-def _write_entries(section: WriteSection, request: Commit, timestamp: int) -> None:
+def _write_entries(section: WriteSection, entries: list[EntryWrite], timestamp: int) -> None:
     """Index entries in the given order; a tombstone over an existing entry only (rule 4)."""
     get, put, pack = section.get, section.put, ENTRY_VALUE.pack
-    entries = request.entries
     if len(entries) >= _BULK and all(entry.live for entry in entries):
         section.put_many([(key, pack(timestamp, 1, offset)) for key, offset, _live in entries])
         return

@@ -216,7 +216,17 @@ class Commit(msgspec.Struct, kw_only=True):
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 
-Derive = Callable[[View], Commit | None]
+class RowCommit(NamedTuple):
+    """A commit of one row that stands in the store, derived from it on the very state that it is judged on."""
+
+    table: int
+    version: int  # e
+    row: RowWrite
+    entries: list[EntryWrite]
+
+
+# What a commit derives from the state that it is judged on; None: nothing is to be written.
+Derive = Callable[[View], RowCommit | None]
 
 
 class Refused(Exception):
@@ -300,8 +310,9 @@ class Store(Protocol):
     def commit_derived(self, derive: Derive) -> int:
         """Commit what `derive` makes of the state that the commit is judged on; 0 if that is nothing.
 
-        For writes whose deriving is a few microseconds and touches nothing but the view: on an engine in this process
-        it runs inside the atomic section, so nothing can move under it; another one may call it as often as it likes.
+        For writes whose deriving takes a few microseconds and touches nothing but the view: on an engine in this
+        process it runs inside the atomic section, so nothing can move under it and nothing is left to be judged (it
+        compares the view's catalog version itself). Another engine may call it as often as it likes.
         """
         ...
 
