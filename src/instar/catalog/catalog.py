@@ -16,6 +16,7 @@ from instar import errors
 from instar.catalog import system
 from instar.catalog.descriptors import Object, Sequence, Table, View
 from instar.store.engine import Reader
+from instar.store.forks import begin_anew_in_child
 from instar.types import Type
 
 PUBLIC_SCHEMA = "public"
@@ -110,9 +111,14 @@ class Catalog:
 
     def __init__(self, system_views: Iterable[SystemView] = ()) -> None:
         self._system_views = MappingProxyType({(view.schema, view.name): view for view in system_views})
-        self._lock = threading.Lock()
+        self.forked()
+        begin_anew_in_child(self)
         self._newest = CatalogSnapshot(-1, {}, {}, self._system_views)
         self._loaded: dict[int, tuple[int, Object]] = {}  # id -> (commit timestamp of the row, descriptor)
+
+    def forked(self) -> None:
+        """In a child: what is cached holds there too, the lock may be held by a thread that is not there."""
+        self._lock = threading.Lock()
 
     def at(self, reader: Reader) -> CatalogSnapshot:
         """The catalog of the newest state that `reader` sees, in the same store transaction (rule 18)."""

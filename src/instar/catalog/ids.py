@@ -7,6 +7,7 @@ import threading
 
 from instar import errors
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.store.forks import begin_anew_in_child
 from instar.store.records import Latest, latest_key
 
 _COUNTER = struct.Struct("<Q")
@@ -20,6 +21,11 @@ class Counter:
         self._key = key
         self._block = block
         self._first = first
+        self.forked()
+        begin_anew_in_child(self)
+
+    def forked(self) -> None:
+        """In a child: the block is the parent's."""
         self._next = 0
         self._end = 0
         self._lock = threading.Lock()

@@ -15,6 +15,7 @@ import msgspec
 from instar import errors
 from instar.catalog.descriptors import Sequence
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.store.forks import begin_anew_in_child
 from instar.store.records import Latest, latest_key
 
 # A block grows while it is used up, so that bulk inserts do not commit once per 32 rows.
@@ -61,6 +62,11 @@ class Sequences:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.forked()
+        begin_anew_in_child(self)
+
+    def forked(self) -> None:
+        """In a child: the blocks are the parent's, neither to be used nor to be given back."""
         self._blocks: dict[int, _Block] = {}
         self._lock = threading.Lock()
 

@@ -1,0 +1,115 @@
+"""Forks: a connection that a child inherits is the child's own, and takes nothing that is its parent's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from instar import errors
+from instar.catalog.catalog import Catalog
+from instar.catalog.ids import IdAllocator
+from instar.catalog.sequences import Sequences
+from support.databases import Engine, rows, run, value
+
+
+@pytest.fixture
+def engine(tmp_path: Path):
+    made = Engine(str(tmp_path / "db"))
+    yield made
+    made.close()
+
+
+def in_child(work: Callable[[], None], seconds: float = 20) -> None:
+    """Run `work` in a forked child; an error there, or no end, fails the test."""
+    child = os.fork()
+    if child == 0:
+        try:
+            threading.Timer(seconds, os._exit, (3,)).start()
+            work()
+        except BaseException as failed:  # noqa: BLE001 - the child must not go on with the test
+            print(f"in the child: {failed!r}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_parent_and_child_hand_out_different_numbers(engine: Engine) -> None:
+    """Blocks of ids and of sequences are reserved per process. Handed out twice, the parent's next table would take the
+    place of the child's in the catalog, and its rowset; and row ids would meet."""
+    connection = engine.connect()
+    run(
+        connection,
+        "create table s (id int generated always as identity primary key, v text)",
+        "create table n (v text)",
+        "insert into s (v) values ('before')",
+        "insert into n values ('before')",
+    )
+
+    def work() -> None:
+        run(
+            connection,
+            "create table child (id int primary key, v text)",
+            "create index child_v on child (v)",
+            "insert into child values (1, 'child')",
+            *["insert into s (v) values ('child')", "insert into n values ('child')"] * 3,
+        )
+
+    in_child(work)
+    run(
+        connection,
+        "create table parent (id int primary key, v text)",
+        "create index parent_v on parent (v)",
+        "insert into parent values (1, 'parent')",
+        *["insert into s (v) values ('parent')", "insert into n values ('parent')"] * 3,
+    )
+    assert rows(connection, "select v from child") == [("child",)]
+    assert rows(connection, "select v from parent where v >= 'a' order by v") == [("parent",)]
+    for table in ("s", "n"):
+        assert rows(connection, f"select v, count(*) from {table} group by v order by v") == [
+            ("before", 1),
+            ("child", 3),
+            ("parent", 3),
+        ]
+    assert rows(connection, "check database") == []
+
+
+def test_a_child_that_closes_gives_back_nothing_of_its_parents(engine: Engine) -> None:
+    """A process that closes in order gives back what it has left of its blocks; a child has nothing left of them."""
+    connection = engine.connect()
+    run(connection, "create sequence q")
+    assert value(connection, "select nextval('q')") == 1
+    in_child(engine.close)
+    assert value(connection, "select nextval('q')") == 2
+    other = Engine(engine.path)
+    in_child(lambda: value(other.connect(), "select nextval('q')"))
+    seen = [value(connection, "select nextval('q')") for _ in range(40)]
+    assert seen == sorted(set(seen))
+    other.close()
+
+
+def test_a_child_finds_no_lock_held_by_a_thread_that_it_does_not_have(engine: Engine) -> None:
+    database = engine._held
+    connection = engine.connect()
+    run(connection, "create table t (id int primary key, v int default 1)", "create sequence q")
+    assert value(connection, "select nextval('q')") == 1
+    caches: list[Catalog | Sequences] = [database.catalog, database.sequences]
+    counters = vars(database.ids).values()
+    assert isinstance(database.ids, IdAllocator)
+    for held in (*caches, *counters):
+        with held._lock:
+            in_child(
+                lambda: run(
+                    connection,
+                    "create table c (id int generated always as identity primary key)",
+                    "insert into c default values",
+                    "select nextval('q')",
+                    "drop table c",
+                )
+            )
+    with pytest.raises(errors.Error):
+        run(connection, "select * from c")
