@@ -33,8 +33,8 @@ PARAMETERS: list[object] = [
     Decimal("1e400"), Decimal("sNaN"), "", "x", "\0", "\ud800", "é" * 300, "2024-01-01", "{",
     b"", b"\0\xff", bytearray(b"x"),
     memoryview(b"y"), dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.datetime(2024, 1, 1), dt.datetime.max,
-    dt.datetime.min.replace(tzinfo=dt.UTC), dt.time(1), dt.timedelta(1), uuid.UUID(int=0), [], [1, None], {}, {"a": [1]},
-    {1: 2}, {"a": object()}, object(), int, complex(1), (), frozenset(),
+    dt.datetime.min.replace(tzinfo=dt.UTC), dt.time(1), dt.timedelta(1), uuid.UUID(int=0), [], [1, None],
+    {}, {"a": [1]}, {1: 2}, {"a": object()}, object(), int, complex(1), (), frozenset(),
 ]  # fmt: skip
 SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 
