@@ -67,7 +67,12 @@ class Queries:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
         prepared = self._prepare(text, statement, parameters)
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
-        executed = prepared.run(context)
+        # A query may take longer than retention keeps the log: the collector is told what it still needs.
+        token = self._database.store.register_snapshot(context.view.snapshot)
+        try:
+            executed = prepared.run(context)
+        finally:
+            self._database.store.release_snapshot(token)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
         if prepared.write is not None and not self._session.in_block:
             self._keep_writer(text, command, prepared, parameters)
