@@ -353,3 +353,19 @@ def test_what_duckdb_cannot_say_the_executor_runs_to_the_end() -> None:
     with pytest.raises(errors.NotSupportedError):
         query(world, sql, engines="analytic")
     assert len(query(world, sql)) == 5
+
+
+def test_constants_are_keys_of_any_type(world: World) -> None:
+    expected = query(world, "select id, sum(a) over (order by id) from t order by id")
+    for constant in ("1.5", "'x'", "null", "7"):
+        sql = f"select id, sum(a) over (order by {constant}::text, id), {constant} as c from t order by c, id"
+        assert [row[:2] for row in query(world, sql, engines="analytic")] == expected
+
+
+@pytest.mark.parametrize("offset", ["-1", "null", "$1"])
+@pytest.mark.parametrize("unit", ["rows", "groups", "range"])
+def test_offsets_of_frames(world: World, unit: str, offset: str) -> None:
+    sql = f"select sum(a) over (order by id {unit} between {offset} preceding and current row) from t"
+    with pytest.raises(errors.Error) as caught:
+        query(world, sql, *([None] if offset == "$1" else []), engines="analytic")
+    assert caught.value.sqlstate == "22013"

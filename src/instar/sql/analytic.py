@@ -51,6 +51,7 @@ class _Engine:
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "arrow_lossless_conversion": "true",
+                "order_by_non_integer_literal": "true",
             },
         )
         self._lock = threading.Lock()

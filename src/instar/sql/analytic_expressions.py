@@ -147,7 +147,8 @@ class ExpressionWriter:
                 key = self.expr(call.order_by[0].expr)
                 if sort_key(key) != key.text:
                     raise errors.unsupported("a RANGE frame over numeric in an analytic query")
-            bounds.append(f"{self.expr(offset).text} {kind.upper()}")
+            # DuckDB takes a NULL of GROUPS for no bound.
+            bounds.append(f"coalesce({self.expr(offset).text}, -1) {kind.upper()}")
         return f"{frame.unit.upper()} BETWEEN {bounds[0]} AND {bounds[1]}"
 
     def order_by(self, keys: Sequence[SortKey]) -> str:

@@ -85,7 +85,7 @@ class CallBinder(ABC):
         if is_window(name):
             if window is None:
                 message = f"window function {name} requires an OVER clause"
-                raise errors.error(WINDOWING_ERROR, message, position=position_of(call))
+                raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position_of(call))
             if filter_ is not None:
                 raise errors.unsupported(
                     "FILTER for a window function that is no aggregate", position=position_of(call)
@@ -220,7 +220,8 @@ class CallBinder(ABC):
                 if inside == "window function"
                 else "aggregate function calls cannot contain window function calls"
             )
-            raise errors.error(WINDOWING_ERROR, message, position=position)
+            sqlstate = WINDOWING_ERROR if inside == "window function" else errors.GROUPING_ERROR
+            raise errors.error(sqlstate, message, position=position)
         if self.clause not in WINDOWS_IN:
             message = f"window functions are not allowed in {self.clause}"
             raise errors.error(WINDOWING_ERROR, message, position=position)

@@ -54,6 +54,7 @@ def _settle(context: Context, expr: Expr, target: Type, how: CastContext, positi
         return tree.Cast(expr, target, how == "explicit")
     if expr.value is None or target.kind is Kind.UNKNOWN:
         return tree.Literal(expr.value, target)
+    position = context.source(expr)[1] or position
     if target.kind is Kind.TIMESTAMPTZ:
         # What the text means depends on the session's time zone, so it is read when the statement runs.
         _read(expr.value, target, how, position)

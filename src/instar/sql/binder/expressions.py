@@ -138,7 +138,9 @@ class ExpressionBinder(PredicateBinder, CallBinder):
 
     def _literal(self, node: exp.Expr) -> Expr:
         if node.is_string:
-            return tree.Literal(node.name, types.UNKNOWN)
+            literal = tree.Literal(node.name, types.UNKNOWN)
+            self.context.note(literal, node.name, position_of(node))
+            return literal
         return number(node.name)
 
     def _null(self, node: exp.Expr) -> Expr:

@@ -375,6 +375,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     for pattern, sqlstate, message in (
         (r"division by zero|divide by zero", errors.DIVISION_BY_ZERO, "division by zero"),
         (r"argument for ntile must be", "22014", "argument of ntile must be greater than zero"),
+        (r"window \w+ \w+ expression cannot be negative|invalid (groups|range) (preceding|following) value", "22013",
+         "the offset of a frame must be neither negative nor null"),
         (r"more than one row returned by a subquery", errors.CARDINALITY_VIOLATION,
          "more than one row returned by a subquery used as an expression"),
         (r"overflow in .*INT16|INT16", errors.NUMERIC_OUT_OF_RANGE, "smallint out of range"),
