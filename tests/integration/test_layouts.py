@@ -1,0 +1,196 @@
+"""Chains of schema changes with rows in every layout, against a model: by key, scan, index, analytic engine, and at old
+snapshots."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+import pytest
+
+from instar.dbapi import Connection
+from support.databases import Engine, rows, run, value
+
+CHANGES = 50
+
+
+@dataclass
+class Column:
+    name: str
+    type: str
+    default: object = None
+
+
+@dataclass
+class Model:
+    """The table as it should be: columns in order, and rows by key as lists in that order."""
+
+    columns: list[Column] = field(default_factory=lambda: [Column("a", "int"), Column("b", "text")])
+    rows: dict[int, list[object]] = field(default_factory=dict)
+
+    def snapshot(self) -> Model:
+        return copy.deepcopy(self)
+
+    def listed(self) -> list[tuple[object, ...]]:
+        return [(key, *found) for key, found in sorted(self.rows.items())]
+
+
+WIDER = {
+    "smallint": "int",
+    "int": "bigint",
+    "real": "double precision",
+    "varchar(4)": "varchar(9)",
+    "varchar(9)": "text",
+}
+TYPES = ["smallint", "int", "bigint", "real", "double precision", "varchar(4)", "text", "numeric(8, 2)", "boolean"]
+
+
+def sample(chance: random.Random, kind: str) -> object:
+    if chance.random() < 0.15:
+        return None
+    if kind in ("smallint", "int", "bigint"):
+        return chance.randrange(-(2**15), 2**15)
+    if kind in ("real", "double precision"):
+        return chance.randrange(-100, 100) / 4
+    if kind == "numeric(8, 2)":
+        return Decimal(chance.randrange(-10_000, 10_000)).scaleb(-2)
+    if kind == "boolean":
+        return chance.random() < 0.5
+    return "".join(chance.choice("abc") for _ in range(chance.randrange(4)))
+
+
+class Chain:
+    """One table through many changes, on one session; another one holds old snapshots."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.engine = engine
+        self.connection = engine.connect()
+        self.model = Model()
+        self.next_key = 0
+        self.next_column = 0
+        self.indexed: set[str] = set()
+        run(self.connection, "CREATE TABLE t (id int PRIMARY KEY, a int, b text)")
+
+    def literal(self, given: object) -> str:
+        if given is None:
+            return "NULL"
+        if isinstance(given, str):
+            return f"'{given}'"
+        return str(given)
+
+    def change(self) -> None:
+        """One ALTER TABLE or index statement, in the model too."""
+        kind = self.chance.choice(["add", "add", "add", "drop", "rename", "widen", "default", "index", "drop index"])
+        column = self.chance.choice(self.model.columns)
+        if kind == "add" or len(self.model.columns) < 2:
+            self._add()
+        elif kind == "drop":
+            place = self.model.columns.index(column)
+            self.connection.execute(f"ALTER TABLE t DROP COLUMN {column.name}")
+            del self.model.columns[place]
+            for found in self.model.rows.values():
+                del found[place]
+            self.indexed.discard(column.name)
+        elif kind == "rename":
+            self.next_column += 1
+            name = f"r{self.next_column}"
+            self.connection.execute(f"ALTER TABLE t RENAME COLUMN {column.name} TO {name}")
+            if column.name in self.indexed:
+                self.indexed = self.indexed - {column.name} | {name}
+            column.name = name
+        elif kind == "widen" and column.type in WIDER:
+            self.connection.execute(f"ALTER TABLE t ALTER COLUMN {column.name} TYPE {WIDER[column.type]}")
+            column.type = WIDER[column.type]
+        elif kind == "default":
+            column.default = sample(self.chance, column.type)
+            text = self.literal(column.default)
+            self.connection.execute(f"ALTER TABLE t ALTER COLUMN {column.name} SET DEFAULT {text}")
+        elif kind == "index" and column.name not in self.indexed:
+            self.connection.execute(f"CREATE INDEX ON t ({column.name})")
+            self.indexed.add(column.name)
+
+    def _add(self) -> None:
+        self.next_column += 1
+        kind = self.chance.choice(TYPES)
+        column = Column(f"c{self.next_column}", kind, sample(self.chance, kind))
+        default = f" DEFAULT {self.literal(column.default)}" if column.default is not None else ""
+        self.connection.execute(f"ALTER TABLE t ADD COLUMN {column.name} {kind}{default}")
+        self.model.columns.append(column)
+        for found in self.model.rows.values():
+            found.append(column.default)
+
+    def write(self) -> None:
+        """A few rows in the newest layout: inserted with all columns or few, updated, deleted."""
+        for _ in range(2):
+            self.next_key += 1
+            given = [column for column in self.model.columns if self.chance.random() < 0.6]
+            values = {column.name: sample(self.chance, column.type) for column in given}
+            names = "".join(f", {column.name}" for column in given)
+            places = ", ?" * len(given)
+            self.connection.execute(f"INSERT INTO t (id{names}) VALUES (?{places})", (self.next_key, *values.values()))
+            self.model.rows[self.next_key] = [values.get(c.name, c.default) for c in self.model.columns]
+        if self.chance.random() < 0.5:
+            key, column = self.chance.choice(list(self.model.rows)), self.chance.choice(self.model.columns)
+            wanted = sample(self.chance, column.type)
+            self.connection.execute(f"UPDATE t SET {column.name} = ? WHERE id = ?", (wanted, key))
+            self.model.rows[key][self.model.columns.index(column)] = wanted
+        if self.chance.random() < 0.1:
+            key = self.chance.choice(list(self.model.rows))
+            self.connection.execute("DELETE FROM t WHERE id = ?", (key,))
+            del self.model.rows[key]
+
+
+def compare(connection: Connection, model: Model, indexed: set[str], chance: random.Random) -> None:
+    """The table by scan, by analytic engine, by key and through an index."""
+    wanted = model.listed()
+    names = ", ".join(["id", *(column.name for column in model.columns)])
+    assert rows(connection, f"SELECT {names} FROM t ORDER BY id") == wanted
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == wanted
+    analytic = connection.execute(f"SELECT {names}, count(*) OVER () FROM t ORDER BY id").fetchall()
+    assert [found[:-1] for found in analytic] == wanted
+    for key in chance.sample(sorted(model.rows), min(8, len(model.rows))):
+        assert rows(connection, "SELECT * FROM t WHERE id = ?", key) == [(key, *model.rows[key])]
+    for place, column in enumerate(model.columns):
+        if column.name in indexed and model.rows:
+            sought = chance.choice(list(model.rows.values()))[place]
+            if sought is not None:
+                found = rows(connection, f"SELECT id FROM t WHERE {column.name} = ? ORDER BY id", sought)
+                assert found == [(key,) for key, row in sorted(model.rows.items()) if row[place] == sought]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_in_every_layout(engine: Engine, seed: int) -> None:
+    chain = Chain(engine, seed)
+    snapshots: list[tuple[Connection, Model, set[str]]] = []
+    for number in range(CHANGES):
+        chain.write()
+        if number % 10 == 5:
+            old = engine.connect()
+            old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            rows(old, "SELECT id FROM t WHERE id = 1")
+            snapshots.append((old, chain.model.snapshot(), set(chain.indexed)))
+        chain.change()
+        if number % 5 == 0:
+            compare(chain.connection, chain.model, chain.indexed, chain.chance)
+    compare(chain.connection, chain.model, chain.indexed, chain.chance)
+    for old, model, indexed in snapshots:
+        compare(old, model, indexed, chain.chance)
+        old.execute("COMMIT")
+        compare(old, chain.model, chain.indexed, chain.chance)
+    assert value(chain.connection, "SELECT count(*) FROM instar.jobs WHERE state <> 'succeeded'") == 0
+    assert rows(chain.connection, "CHECK DATABASE") == []
+
+
+def test_writes_bring_rows_to_the_newest_layout(engine: Engine) -> None:
+    """An update of every row leaves one layout in use; the values from before are the same."""
+    chain = Chain(engine, 99)
+    for _ in range(CHANGES // 2):
+        chain.write()
+        chain.change()
+    column = chain.model.columns[0].name
+    chain.connection.execute(f"UPDATE t SET {column} = {column}")
+    compare(chain.connection, chain.model, chain.indexed, chain.chance)
+    assert rows(chain.connection, "CHECK DATABASE") == []
