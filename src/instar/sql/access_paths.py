@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Index, State, Table
-from instar.encoding.keys import MAX_INDEX_PART_BYTES, TAGS
+from instar.encoding.keys import TAGS
 from instar.sql import tree
 from instar.sql.expressions import is_representation_kept
 from instar.sql.plan import Bound, KeyPath, is_single
 from instar.sql.tree import Expr, SortKey
-from instar.types import Kind, Type
 
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -77,26 +76,17 @@ class _Key:
     ordinals: tuple[int, ...]
     descending: tuple[bool, ...]
     unique: bool
-    exact: bool  # no entry is ever cut and hashed
 
 
 def _keys(table: Table) -> Iterator[_Key]:
     ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
     primary = tuple(ordinals[column] for column in table.primary_key)
-    yield _Key(None, primary, (False,) * len(primary), True, True)
+    yield _Key(None, primary, (False,) * len(primary), True)
     for index in table.indexes:
         if index.state is State.PUBLIC:
             columns = tuple(ordinals[part.column] for part in index.columns)
             descending = tuple(part.descending for part in index.columns)
-            size = sum(_longest(table.columns[ordinal].type) for ordinal in columns)
-            yield _Key(index, columns, descending, index.unique, size <= MAX_INDEX_PART_BYTES)
-
-
-def _longest(type_: Type) -> int:
-    """The most bytes that a key component of this type takes."""
-    if type_.kind in (Kind.TEXT, Kind.BYTEA):
-        return MAX_INDEX_PART_BYTES + 1
-    return 3 + 4 * type_.length if type_.length is not None else 25
+            yield _Key(index, columns, descending, index.unique)
 
 
 def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate]:
@@ -117,8 +107,7 @@ def candidates(table: Table, found: Sequence[Restriction]) -> Iterator[Candidate
         unique = key.unique and len(equal) == len(key.ordinals)
         path = KeyPath(key.index, key.ordinals, tuple(equal), low, high, unique)
         if key.index is None or path.restricts:
-            # Cut keys make an index give candidates only: then everything is asked again of the row.
-            yield Candidate(path, _rank(path), frozenset(used) if key.exact else frozenset())
+            yield Candidate(path, _rank(path), frozenset(used))
 
 
 def _bounds(ordinal: int, found: Sequence[Restriction], used: set[int]) -> tuple[Bound | None, Bound | None]:
@@ -153,8 +142,6 @@ def _rank(path: KeyPath) -> tuple[int, int, int]:
 def ordered(table: Table, path: KeyPath, keys: Sequence[SortKey], relation: int) -> KeyPath | None:
     """`path`, turned round if need be, if its rows then come in the order of `keys`; else None."""
     key = next(found for found in _keys(table) if found.index == path.index)
-    if not key.exact:
-        return None
     primary = next(_keys(table))
     columns = list(zip(key.ordinals, key.descending, strict=True))
     columns += [(ordinal, False) for ordinal in primary.ordinals if ordinal not in key.ordinals]

@@ -39,7 +39,7 @@ class RangeCompiler:
         types = [table.columns[ordinal].type for ordinal in path.columns]
         width = len(path.equal)
         prefixes = self._prefixes(path, keys.compile_encoder(types[:width], descending[:width]))
-        limit = _trimmed_primary if path.index is None else keys.limited_index_range
+        limit = _trimmed_primary if path.index is None else _untouched
         if path.low is None and path.high is None:
             return lambda p: [limit(prefix, keys.successor(prefix)) for prefix in prefixes(p)]
         return self._bounded(path, prefixes, types[width], descending[width], limit)
@@ -128,6 +128,11 @@ def _trimmed_primary(start: bytes, stop: bytes) -> tuple[bytes, bytes]:
         start if len(start) <= longest else start[:longest] + b"\x00",
         stop if len(stop) <= longest else stop[:longest] + b"\x00",
     )
+
+
+def _untouched(start: bytes, stop: bytes) -> tuple[bytes, bytes]:
+    """A range of whole index keys: the reader of the index knows which entries are cut."""
+    return start, stop
 
 
 def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | None, layouts: Layouts) -> Source:
