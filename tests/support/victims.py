@@ -58,9 +58,12 @@ class Victim:
         self._pipe.close()
         return last
 
-    def join(self) -> object | None:
+    def join(self, seconds: float = 60.0) -> object | None:
         """Wait for its natural end; returns the last thing that it said."""
-        self._process.join(60)
+        until = time.monotonic() + seconds
+        while self._process.is_alive() and time.monotonic() < until:
+            self.listen()  # a full pipe would stop it
+            self._process.join(0.02)
         assert self._process.exitcode == 0, self._process.exitcode
         last = self.listen()
         self._pipe.close()

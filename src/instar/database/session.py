@@ -21,6 +21,7 @@ from instar.sql import statements as ast
 from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
 from instar.sql.parser import parse_one
+from instar.store.forks import begin_anew_in_child
 from instar.tables.upgrade import image_upgrader, upgraded_change
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
@@ -50,7 +51,16 @@ class Session:
         self._stop: Callable[[], None] | None = None
         self._queries = Queries(self)
         self._schema = SchemaChanges(self)
+        self._inherited: SessionTransaction | None = None
         self._lasting: object | None = None  # token of the snapshot that a transaction keeps
+        begin_anew_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: a transaction belongs to the process that began it, else both would commit it."""
+        self._lasting = None
+        self._inherited = self.transaction
+        if self.transaction is not None:
+            self.transaction.failed = True
 
     # --- the interface -----------------------------------------------------------------------------------------------
 
@@ -92,8 +102,10 @@ class Session:
             raise
 
     def _require_sound(self) -> None:
-        """25P02 in a transaction that waits for its ROLLBACK."""
+        """25P02 in a transaction that waits for its ROLLBACK; 25000 in one that the parent process has begun."""
         if self.transaction is not None and self.transaction.failed:
+            if self.transaction is self._inherited:
+                raise _inherited()
             raise errors.error(
                 errors.IN_FAILED_TRANSACTION,
                 "current transaction is aborted, commands ignored until end of transaction block",
@@ -187,6 +199,8 @@ class Session:
             return Result("COMMIT")
         if open_.failed:
             self.rollback()
+            if open_ is self._inherited:
+                raise _inherited()
             return Result("ROLLBACK")
         try:
             self._commit(open_)
@@ -383,6 +397,12 @@ class Session:
             upgrade, version = image_upgrader(meant, newest), newest.version
             open_.buffer.replace(table_id, lambda change: upgraded_change(change, upgrade, version))  # noqa: B023 - called at once
             open_.enlisted[table_id] = newest
+
+
+def _inherited() -> errors.Error:
+    return errors.error(
+        "25000", "the transaction was begun by the parent process", hint="ROLLBACK ends it in this process only."
+    )
 
 
 def _isolation(name: str) -> Isolation:
