@@ -44,7 +44,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
     shutil.rmtree(directory)
     load = f"at {share:.0%} of peak ({outcome.settings.rate:,.0f}/s)"
     judged = share <= 0.5
-    kept = during.completed_per_second / quiet.completed_per_second
+    kept = during.completed_per_second / outcome.settings.rate
     yield Figure(
         f"throughput kept during an index build {load}", kept, "x", KEPT if judged else None, ">=",
         f"{during.completed_per_second:,.0f}/s", f"quiet {quiet.completed_per_second:,.0f}/s",

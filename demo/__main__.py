@@ -76,6 +76,11 @@ def _write(outcome: Outcome, board: Board, output: Path, console: Console) -> No
     timeline.draw(outcome, board, pictures)
     write_json(outcome, output / "demo.json")
     console.print(changes_table(outcome))
+    if not outcome.is_undisturbed:
+        console.print(
+            "[yellow]The clients could not even keep up when quiet: something else has the machine, or its disk."
+            " The figures say little.[/]"
+        )
     console.print(
         f"{outcome.operations:,} operations, {outcome.conflicts:,} conflicts tried again, no other error."
         f" Picture: {pictures[0]} and {pictures[1].name}",
