@@ -369,3 +369,12 @@ def test_offsets_of_frames(world: World, unit: str, offset: str) -> None:
     with pytest.raises(errors.Error) as caught:
         query(world, sql, *([None] if offset == "$1" else []), engines="analytic")
     assert caught.value.sqlstate == "22013"
+
+
+def test_a_plan_may_read_one_table_several_times(world: World) -> None:
+    sql = (
+        "select t.a, bool_and(t.id > 0), count(*) from t "
+        "where nullif(t.n < any (select s.n from u s where t.a > 0), t.m > t.m) "
+        "group by grouping sets ((t.a), (t.a), ()) order by 1, 3"
+    )
+    assert query(world, sql, engines="analytic") == query(world, sql, engines="executor")

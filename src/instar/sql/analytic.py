@@ -145,12 +145,17 @@ def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | 
 
 
 class _Input:
-    """One scan's batches, as DuckDB pulls them; an error raised on the way is kept, since DuckDB passes on its text."""
+    """One scan's batches, as DuckDB pulls them: again from the start each time it asks for the stream, since a plan may
+    read one relation several times. An error raised on the way is kept, since DuckDB passes on its text."""
 
     def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
         self.failure: BaseException | None = None
+        self._schema = schema
         self._batches = batches
-        self.reader = pa.RecordBatchReader.from_batches(schema, self._guarded())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self._schema, self._guarded())
+        return reader.__arrow_c_stream__(requested_schema)
 
     def _guarded(self) -> Iterator[pa.RecordBatch]:
         try:
@@ -183,7 +188,7 @@ def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table 
     alive past the engine's end."""
     try:
         for name, source in inputs.items():
-            connection.register(name, source.reader)
+            connection.register(name, source)
         table: pa.Table = connection.sql(text).to_arrow_table()
         return table
     except duckdb.Error as failure:
