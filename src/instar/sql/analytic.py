@@ -160,6 +160,8 @@ class _Input:
     def _guarded(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._batches()
+        except GeneratorExit:  # DuckDB wants no more of it
+            raise
         except BaseException as failure:
             self.failure = failure
             raise
