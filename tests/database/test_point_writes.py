@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from decimal import Decimal
 
 import pytest
@@ -121,3 +122,24 @@ def test_cached_plans_follow_sequences(engine: Engine) -> None:
     other.execute("DROP SEQUENCE s")
     with pytest.raises(instar.ProgrammingError):
         connection.execute("SELECT nextval('s')")
+
+
+def test_two_sessions_find_out_at_once_that_the_schema_has_moved(engine: Engine) -> None:
+    """The short form of a statement is shared by the threads of a process, and taken away by whoever meets it first."""
+    first, second = engine.connect(), engine.connect()
+    run(first, "create table t (id int primary key, n int)", "insert into t values (1, 0)")
+    text = "update t set n = n + 1 where id = ?"
+    first.execute(text, (1,))
+    writers = engine._held.point_writers
+    command, fast = writers[text]
+
+    def beside(parameters: Sequence[object]) -> int:
+        count = fast(parameters)
+        writers[text] = command, fast
+        second.execute(text, (1,))
+        return count
+
+    run(first, "alter table t add column c int")
+    writers[text] = command, beside
+    first.execute(text, (1,))
+    assert value(first, "select n from t") == 3

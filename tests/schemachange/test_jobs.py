@@ -266,3 +266,27 @@ def test_only_the_newest_finished_jobs_are_remembered(world: ChangingWorld, monk
     assert world.jobs.prune() == 2
     assert [job.id for job in world.jobs.all()] == [*numbers[2:], waiting]
     assert world.jobs.prune() == 0
+
+
+def test_a_late_claimer_of_a_finished_job_gets_nothing_and_leaves_nothing(world: ChangingWorld) -> None:
+    """Rule 9: epochs are told apart by the claim, which goes when the job ends; so a claim needs a job that goes on."""
+    number = begin(world)
+    commit = world.store.commit
+    claims: list[Commit] = []
+
+    def late(request: Commit) -> int:
+        if not claims and any(key == jobs.claim_key(number) for key, _ in request.raw):
+            claims.append(request)
+            done = world.executor(b"first").run(number)
+            assert done is not None
+            assert done.state is JobState.SUCCEEDED
+        return commit(request)
+
+    world.store.commit = late  # type: ignore[method-assign]  # the schedule
+    assert world.jobs.claim(number, b"late") is None
+    assert len(claims) == 1
+    assert world.jobs.claim(number, b"later") is None
+    assert world.jobs.claim(number + 1, b"of none") is None
+    with world.store.read() as reader:
+        assert reader.get(jobs.claim_key(number)) is None
+        assert reader.get(jobs.lease_key(number)) is None

@@ -55,7 +55,7 @@ class Queries:
         command, run = found
         count = run(parameters)
         if count < 0:
-            del self._database.point_writers[text]
+            self._database.point_writers.pop(text, None)  # another thread may have found out as well
             return None
         return Result(command, rowcount=count)
 

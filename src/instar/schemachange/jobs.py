@@ -313,28 +313,33 @@ class Jobs:
     # --- claims ------------------------------------------------------------------------------------------------------
 
     def claim(self, job: int, owner: bytes) -> Held | None:
-        """Claim a job that nobody holds, or whose holder's lease has ended; None if another holds it."""
-        with self._store.read() as reader:
-            version = reader.catalog_version
-            if self._is_leased(reader, job):
-                return None
-            old = reader.get(claim_key(job))
-            old_lease = reader.get(lease_key(job))
-        epoch = 1 if old is None else _claims.decode(old).epoch + 1
-        claim = _encode(Claim(epoch, owner))
-        request = Commit(
-            catalog_version=version,
-            preconditions=[
-                ValueUnchanged(claim_key(job), old, None),
-                ValueUnchanged(lease_key(job), old_lease, None),
-            ],
-            raw=[(claim_key(job), claim), (lease_key(job), self._lease(epoch))],
-        )
-        try:
-            self._store.commit(request)
-        except PreconditionFailed:
-            return None
-        return Held(job, (claim_key(job), claim), epoch)
+        """Claim a job that nobody holds, or whose holder's lease has ended; None if another holds it, or it is over.
+
+        The end of a job takes its claim away. So the job's own record is a precondition too: without it a late claimer
+        would begin the epochs again, and leave a claim behind for good.
+        """
+        while True:
+            with self._store.read() as reader:
+                version = reader.catalog_version
+                record, old, old_lease = map(reader.get, (job_key(job), claim_key(job), lease_key(job)))
+                if record is None or _jobs.decode(record).is_finished or self._is_leased(reader, job):
+                    return None
+            epoch = 1 if old is None else _claims.decode(old).epoch + 1
+            claim = _encode(Claim(epoch, owner))
+            request = Commit(
+                catalog_version=version,
+                preconditions=[
+                    ValueUnchanged(job_key(job), record, None),
+                    ValueUnchanged(claim_key(job), old, None),
+                    ValueUnchanged(lease_key(job), old_lease, None),
+                ],
+                raw=[(claim_key(job), claim), (lease_key(job), self._lease(epoch))],
+            )
+            try:
+                self._store.commit(request)
+            except PreconditionFailed:
+                continue
+            return Held(job, (claim_key(job), claim), epoch)
 
     def renew(self, held: Held) -> None:
         """Extend the lease; ClaimLost if another has claimed the job."""
