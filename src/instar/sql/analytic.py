@@ -35,6 +35,9 @@ from instar.tables.view import END
 from instar.types import Kind, Type
 
 _SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
+# Up to so many bytes of a relation are decoded before DuckDB begins: a quarter of a small machine's memory at most.
+COLLECTED_BYTES = 256 << 20
+
 _UDF_NAME = re.compile(r"\binstar_\w+")
 
 
@@ -145,16 +148,31 @@ def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | 
 
 
 class _Input:
-    """One scan's batches, as DuckDB pulls them: again from the start each time it asks for the stream, since a plan may
-    read one relation several times. An error raised on the way is kept, since DuckDB passes on its text."""
+    """One scan's batches: a table in memory up to COLLECTED_BYTES, beyond that a stream which DuckDB pulls.
+
+    The table is decoded without DuckDB's threads waiting for the interpreter, and read by several of them. The stream
+    begins anew each time it is asked for, since a plan may read one relation several times. An error raised on its way
+    is kept, since DuckDB passes on its text.
+    """
 
     def __init__(self, schema: pa.Schema, batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
         self.failure: BaseException | None = None
         self._schema = schema
         self._batches = batches
 
+    def relation(self) -> _Input | pa.Table:
+        """What DuckDB is to read."""
+        collected: list[pa.RecordBatch] = []
+        room = COLLECTED_BYTES
+        for batch in self._batches():
+            room -= batch.nbytes
+            if room < 0:
+                return self
+            collected.append(batch)
+        return pa.Table.from_batches(collected, schema=self._schema)
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        reader = pa.RecordBatchReader.from_batches(self._schema, self._guarded())
+        reader: Any = pa.RecordBatchReader.from_batches(self._schema, self._guarded())
         return reader.__arrow_c_stream__(requested_schema)
 
     def _guarded(self) -> Iterator[pa.RecordBatch]:
@@ -190,7 +208,7 @@ def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table 
     alive past the engine's end."""
     try:
         for name, source in inputs.items():
-            connection.register(name, source)
+            connection.register(name, source.relation())
         table: pa.Table = connection.sql(text).to_arrow_table()
         return table
     except duckdb.Error as failure:
