@@ -140,7 +140,7 @@ def test_rowsets_of_a_load_whose_process_died_are_removed(world: ChangingWorld) 
     world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
     loading = Loading(world.store, world.ids, world.clock, world.table("l"))
     row = rowset_prefix(loading.table.rowset) + b"\x10half a load"
-    loading.put([putting(row, b"x" * 20)])
+    loading.put([putting(row, b"x" * 20)], 1)
     worker.turn()
     assert keys(world, loading.table.rowset) == 1
     for _ in range(3):

@@ -1,81 +1,111 @@
-"""Loads from Parquet into unseen rowsets, duplicates across tasks, exports."""
+"""Exports as directories, and loads whose index entries are sorted on Spark."""
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.dataset
-import pyarrow.parquet
 import pytest
 
+import instar
 from instar import errors
-from instar.catalog.catalog import Catalog
-from instar.catalog.descriptors import State, Table
-from instar.clock import SystemClock
+from instar.cli import transfer as cli
+from instar.database import bulk
 from instar.pipeline import transfer
-from instar.schemachange.loading import Loading
-from instar.tables.rowset import TableReader
-from instar.tables.view import END, View
-from instar.types import BIGINT, INTEGER, TEXT, Kind, Type
-from pipeline.small_database import SmallDatabase
-from pipeline.test_consistency import problems
+from instar.types import BIGINT, BYTEA, INTEGER, TEXT, TIMESTAMPTZ, Kind, Type
+from support.databases import fails, rows, run, value
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = [("id", BIGINT), ("a", INTEGER), ("b", TEXT), ("price", Type(Kind.NUMERIC, 10, 2))]
-CONSTANTS = {"b": None, "price": "1.50"}
+COLUMNS = [
+    ("id", BIGINT), ("a", INTEGER), ("b", TEXT), ("price", Type(Kind.NUMERIC, 10, 2)), ("raw", BYTEA),
+    ("at", TIMESTAMPTZ),
+]  # fmt: skip
 
 
-def parquet(path: Path, ids: list[int]) -> str:
-    data = pa.table({"a": pa.array([i % 10 for i in ids], pa.int64()), "id": pa.array(ids, pa.int64())})
-    pyarrow.parquet.write_table(data, path, row_group_size=1_000)
-    return str(path)
+PRICE = Decimal("1.50")
 
 
-def load(database: SmallDatabase, table: Table, files: list[str]) -> int:
-    loading = Loading(database.store, database.ids, SystemClock(), table)
-    try:
-        claim = loading._held.claim
-        rows = transfer.load_parquet(
-            database.path, database.store, loading.table, loading.timestamp, claim, files, CONSTANTS,
-            lambda: loading.put(()),
-        )  # fmt: skip
-        loading.publish(Catalog())
-    except BaseException:
-        loading.abandon()
-        raise
-    return rows
+def shared(reached: float) -> None:
+    assert 0 <= reached <= 1
 
 
-def test_load_and_export(spark, database, tmp_path):
+@pytest.fixture
+def connection(tmp_path):
+    with instar.connect(tmp_path / "sql", synchronous="off", autocommit=True) as opened:
+        yield opened
+
+
+def test_export(spark, database, tmp_path):
     table = database.create("t", COLUMNS, ["id"])
-    table = database.add_index(table, "t_a", ["a"], State.PUBLIC)
-    files = [parquet(tmp_path / "1.parquet", list(range(0, 6_000, 2))), parquet(tmp_path / "2.parquet", [1, 3, 5])]
-    assert load(database, table, files) == 3_003
-    published = database.catalog.table(table.id)
-    reader = TableReader(published, range(4), database.layouts)
-    rows = list(reader.scan(View(database.store, database.now, None, database.layouts), b"", END))
-    assert [row[0] for row in rows] == sorted([*range(0, 6_000, 2), 1, 3, 5])
-    assert {(row[2], str(row[3])) for row in rows} == {(None, "1.50")}
-    assert problems(database) == []
-    formats: list[Literal["parquet", "csv"]] = ["parquet", "csv"]
-    for file_format in formats:
-        target = tmp_path / file_format
-        transfer.export(database.path, "t", str(target), file_format)
-        assert pyarrow.dataset.dataset(str(target), format=file_format).count_rows() == 3_003
-    with pytest.raises(errors.Error):
-        transfer.export(database.path, "t", str(tmp_path / "csv"), "csv")
+    moment = 1_700_000_000_123_456
+    content = [(i, None, None, PRICE, None, None) if i % 2 else (i, i, "", PRICE, b"\\x", moment) for i in range(3_000)]
+    database.insert(table, content)
+    before = database.now
+    database.insert(table, [(9_999, 1, "later", PRICE, None, None)])
+    for kind in ("parquet", "csv"):
+        target = tmp_path / f"t.{kind}"
+        assert transfer.export(database.path, "t", str(target), kind, shared, timestamp=before) == 3_000
+        assert pyarrow.dataset.dataset(str(target), format=kind).count_rows() == 3_000
+        with fails(errors.IO_ERROR, "is there already"):
+            transfer.export(database.path, "t", str(target), kind, shared)
     with pytest.raises(errors.NotSupportedError):
-        transfer.export(database.path, "t", str(tmp_path / "x"), "orc")
+        transfer.export(database.path, "t", str(tmp_path / "x"), "orc", shared)
 
 
-def test_a_key_in_two_files_is_found(spark, database, tmp_path):
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_directory_is_imported_again(spark, connection, tmp_path: Path, monkeypatch, kind: str):
+    create = "CREATE TABLE {} (id bigint PRIMARY KEY, t text, n numeric(8,2), x bytea, at timestamptz, ok boolean)"
+    run(connection, create.format("a"), create.format("b"))
+    connection.executemany(
+        "INSERT INTO a VALUES (?, ?, 1.50, ?, '2024-02-29 01:02:03.000456+00', ?)",
+        [(i, (None, "", 'a "b",\nc')[i % 3], (None, bytes([i % 256]))[i % 2], (None, True)[i % 2]) for i in range(99)],
+    )
+    monkeypatch.setattr(cli, "EXPORT_SPARK_ROWS", 1)
+    assert cli.export_table(connection, "a", f"{tmp_path}/a.{kind}/") == 99
+    files = sorted((tmp_path / f"a.{kind}").glob(f"*.{kind}"))
+    assert cli.import_files(connection, "b", files, create=False) == 99
+    query = "SELECT * FROM {} ORDER BY id"
+    assert rows(connection, query.format("a")) == rows(connection, query.format("b"))
+
+
+def test_an_export_that_is_broken_off_leaves_nothing(spark, database, tmp_path):
     table = database.create("t", COLUMNS, ["id"])
-    files = [parquet(tmp_path / "1.parquet", [1, 2, 3]), parquet(tmp_path / "2.parquet", [3, 4])]
-    with pytest.raises(errors.Error) as caught:
-        load(database, table, files)
-    assert caught.value.sqlstate == errors.UNIQUE_VIOLATION
-    assert database.catalog.table(table.id) == table
+    database.insert(table, [(i, None, None, PRICE, None, None) for i in range(100)])
+
+    class Stop(Exception):
+        pass
+
+    def stop(share: float) -> None:
+        raise Stop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("instar.pipeline.spark_job.PULSE_SECONDS", 0.001)
+        with pytest.raises(Stop):
+            transfer.export(database.path, "t", str(tmp_path / "t"), "csv", stop)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_large_load_has_its_indexes_sorted(spark, connection, monkeypatch):
+    monkeypatch.setattr(bulk, "SPARK_ROWS", 20_000)
+    run(
+        connection, "CREATE TABLE t (id serial PRIMARY KEY, a integer, b text UNIQUE)", "CREATE INDEX t_a ON t (a DESC)"
+    )
+    told: list[tuple[str, int]] = []
+
+    def load(content: pa.Table) -> int:
+        return bulk.insert_arrow(
+            connection.session, "t", content, expected=25_000, indexed=lambda *reached: told.append(reached)
+        )
+
+    content = pa.table({"a": [i * 7919 % 1_000 for i in range(25_000)], "b": [f"b{i}" for i in range(25_000)]})
+    with fails(errors.UNIQUE_VIOLATION, "t_b_key", "(b)=(b0)"):
+        load(pa.concat_tables([content, content.slice(0, 1)]))
+    assert value(connection, "SELECT count(*) FROM t") == 0
+    assert load(content) == 25_000
+    assert {name for name, _ in told} == {"t_b_key", "t_a"}
+    assert value(connection, "SELECT count(*) FROM t WHERE a = 17") == 25
+    assert value(connection, "SELECT a FROM t WHERE b = 'b17'") == 17 * 7919 % 1_000
+    assert rows(connection, "CHECK DATABASE") == []

@@ -126,33 +126,52 @@ def import_(
     create: Annotated[
         bool, typer.Option("--create", help="Make the table, with types inferred from the file.")
     ] = False,
+    in_batches: Annotated[
+        bool,
+        typer.Option(
+            "--in-batches",
+            help="Commit as the import goes on, and pass over rows whose keys are there: for many rows into a table "
+            "that has some. What broke off can be begun again.",
+        ),
+    ] = False,
     synchronous: Synchronous = None,
 ) -> None:
-    """Append CSV (with a header) and Parquet files to a table. Columns are matched by name."""
+    """Append CSV (with a header) and Parquet files to a table. Columns are matched by name.
+
+    All rows are imported or none, at any size where the table is empty, and else up to max_transaction_rows.
+    """
     from instar.cli.transfer import import_files
 
     with opened(path, create=create, synchronous=synchronous) as connection:
-        print(f"IMPORT {import_files(connection, table, files, create=create)}")
+        print(f"IMPORT {import_files(connection, table, files, create=create, in_batches=in_batches)}")
 
 
 @app.command()
 def export(
     path: DatabasePath,
     names: Annotated[
-        list[str], typer.Argument(metavar="[TABLE] FILE", help="A .csv or .parquet file.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="[TABLE] FILE",
+            help="A .csv or .parquet file; of a table also a new directory of such files: name.parquet/",
+            show_default=False,
+        ),
     ],
     query: Annotated[str | None, typer.Option(metavar="SQL", help="The rows of a query in place of a table.")] = None,
 ) -> None:
-    """Write a table, or the rows of a query, to a CSV or Parquet file."""
-    from instar.cli.describe import quoted
-    from instar.cli.transfer import export_query
+    """Write a table, or the rows of a query, to a CSV or Parquet file.
+
+    A table that is large is written as a directory on Spark; one file has one writer.
+    """
+    from instar.cli.transfer import export_query, export_table
 
     if len(names) != (2 if query is None else 1):
         raise typer.BadParameter("TABLE and FILE are needed, or --query SQL and FILE")
-    if query is None:
-        query = f"SELECT * FROM {quoted(names[0])}"
     with opened(path) as connection:
-        print(f"EXPORT {export_query(connection, query, Path(names[-1]))}")
+        if query is None:
+            print(f"EXPORT {export_table(connection, *names)}")
+        else:
+            print(f"EXPORT {export_query(connection, query, Path(names[0]))}")
 
 
 # --- background work -------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Runner:
         """Run one statement and print its result or its error; False after an error. `place` names where it stands."""
         started = time.perf_counter()
         try:
-            with self._interruptible():
+            with interruptible(self._session):
                 self._execute(statement)
         except errors.Error as error:
             self._print_notices()
@@ -72,23 +72,6 @@ class Runner:
             print(output.notice_line(notice), file=self.settings.err)
         self._session.notices.clear()
 
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Ctrl-C cancels the statement (57014), a second one breaks it off; neither ends the shell."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def cancel(number: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._session.cancel()
-
-        before = signal.signal(signal.SIGINT, cancel)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-
     def prompt_sign(self) -> str:
         """psql's sign of the transaction: nothing outside, * inside, ! where only ROLLBACK is heard."""
         if self._session.failed:
@@ -103,6 +86,24 @@ class Runner:
             return session.catalog().objects()
         with session.database.store.read() as reader:
             return session.database.catalog.at(reader).objects()
+
+
+@contextmanager
+def interruptible(session: Session) -> Iterator[None]:
+    """Ctrl-C cancels what the session does (57014), a second one breaks it off; neither ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def cancel(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        session.cancel()
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def run_script(runner: Runner, pieces: Iterable[Piece], name: str, command: Callable[[str], bool]) -> bool:

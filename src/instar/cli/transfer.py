@@ -6,7 +6,6 @@ CSV has a header; an empty field is NULL and "" the empty string, as in PostgreS
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,22 +14,27 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-from rich.console import Console
-from rich.progress import Progress
 
 from instar import errors
 from instar.cli.describe import quoted
 from instar.cli.output import text_of
+from instar.cli.progress import Advance, progress_bars
+from instar.cli.runner import interruptible
+from instar.database.bulk import estimated_table_rows, insert_arrow
+from instar.pipeline.transfer import export
 
 if TYPE_CHECKING:
+    from instar.database import Session
     from instar.dbapi import Connection
 
 _CSV_BLOCK = 8 << 20  # bytes; where a table is created, types are inferred from the first block
+_CSV_HEAD = 64 << 10
+# From so many rows on a directory of files is written by Spark: it pays for starting it.
+EXPORT_SPARK_ROWS = 5_000_000
 _BATCH_ROWS = 65_536
+_COMMITTED_ROWS = 10_000  # with --in-batches: a transaction that holds nobody up
 _SUFFIXES = (".csv", ".parquet")
 _COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
-
-Advance = Callable[[int], None]  # told how many bytes are done
 
 
 class Source(NamedTuple):
@@ -52,15 +56,21 @@ def file_format(path: Path) -> str:
 # --- import ----------------------------------------------------------------------------------------------------------
 
 
-def import_files(connection: Connection, table: str, paths: Sequence[Path], *, create: bool) -> int:
+def import_files(
+    connection: Connection, table: str, paths: Sequence[Path], *, create: bool, in_batches: bool = False
+) -> int:
     """Append the rows of all files to `table`: all of them or none; returns how many.
 
     Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
-    first, for the columns of the first file. Errors: 42703 for a column that the table, or the first file, has not.
+    first, for the columns of the first file. `in_batches`: a commit per batch, which passes over rows that are there,
+    so that it can be begun again. Errors: 42703 for a column that the table, or the first file, has not; 57014 after
+    Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows already.
     """
-    for path in paths:
-        file_format(path)
-    with progress("import", sum(path.stat().st_size for path in paths)) as advance, ExitStack() as stack:
+    expected = sum(map(estimated_rows, paths))
+    session = connection.session
+    with ExitStack() as stack:
+        bars = stack.enter_context(progress_bars())
+        advance = bars.add("import", sum(path.stat().st_size for path in paths))
         wanted = None if create else table_schema(connection, table)
         first = open_source(paths[0], wanted, stack, advance)
         if wanted is None:
@@ -68,7 +78,43 @@ def import_files(connection: Connection, table: str, paths: Sequence[Path], *, c
             connection.execute(create_statement(table, wanted)).close()
         check_names(paths[0], first.schema, wanted, table)
         others = (open_source(path, wanted, stack, advance) for path in paths[1:])
-        return connection.insert_arrow(table, plain_reader(paths, [first], others))
+        reader = plain_reader(paths, [first], others)
+        stack.enter_context(interruptible(session))
+        if in_batches:
+            return insert_in_batches(session, table, reader)
+        try:
+            return insert_arrow(session, table, reader, expected=expected, indexed=bars.reached("index ", expected))
+        except errors.Error as error:
+            if error.sqlstate == errors.LIMIT_EXCEEDED:
+                error.hint = "An import with --in-batches commits as it goes on, and can be begun again."
+            raise
+
+
+def insert_in_batches(session: Session, table: str, reader: pa.RecordBatchReader) -> int:
+    """A transaction per batch; rows whose keys are there already are left as they are. Returns how many were new."""
+    names = ", ".join(quoted(name) for name in reader.schema.names)
+    places = ", ".join("?" for _ in reader.schema.names)
+    text = f"INSERT INTO {quoted(table)} ({names}) VALUES ({places}) ON CONFLICT DO NOTHING"
+    inserted = 0
+    for batch in reader:
+        for begin in range(0, batch.num_rows, _COMMITTED_ROWS):
+            session.check_cancel()
+            part = batch.slice(begin, _COMMITTED_ROWS)
+            rows = list(zip(*(column.to_pylist() for column in part.columns), strict=True))
+            inserted += session.executemany(text, rows).rowcount
+    return inserted
+
+
+def estimated_rows(path: Path) -> int:
+    """About how many rows a file has: what Parquet says of itself; CSV by the length of its first lines."""
+    with _reported(path):
+        if file_format(path) == "parquet":
+            return int(pa.parquet.read_metadata(path).num_rows)
+    if path.suffix in _COMPRESSION:
+        return 0
+    with path.open("rb") as file:
+        head = file.read(_CSV_HEAD)
+    return path.stat().st_size * head.count(b"\n") // max(1, len(head))
 
 
 def table_schema(connection: Connection, table: str) -> pa.Schema:
@@ -260,6 +306,36 @@ def create_statement(table: str, schema: pa.Schema) -> str:
 # --- export ----------------------------------------------------------------------------------------------------------
 
 
+def export_table(connection: Connection, table: str, path: str) -> int:
+    """Write a table to a file as `export_query` does; or, if `path` ends in a slash, to a new directory of files,
+    one per key range: on Spark where the table is large. Returns how many rows. 58030 if the directory is there."""
+    query = f"SELECT * FROM {quoted(table)}"
+    if not path.endswith("/"):
+        return export_query(connection, query, Path(path))
+    target = Path(path)
+    kind = file_format(target)
+    database = connection.database
+    rows = estimated_table_rows(connection.session, table)
+    if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in _COMPRESSION:
+        try:
+            target.mkdir()
+        except FileExistsError:
+            raise errors.error(errors.IO_ERROR, f"{target} is there already") from None
+        return export_query(connection, query, target / f"part-00000.{kind}{_compression_of(target)}")
+    with progress_bars() as bars, interruptible(connection.session):
+        told = bars.share("export")
+
+        def pulse(share: float) -> None:
+            connection.session.check_cancel()
+            told(share)
+
+        return export(database.path, table, str(target), kind, pulse)
+
+
+def _compression_of(path: Path) -> str:
+    return path.suffix if path.suffix in _COMPRESSION else ""
+
+
 def export_query(connection: Connection, query: str, path: Path) -> int:
     """Write the rows of a query to a file, which is there as a whole or not at all; returns how many."""
     kind = file_format(path)
@@ -267,7 +343,8 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
         table = named_uuids(cursor.fetch_arrow_table())
     unfinished = path.with_name(path.name + ".part")
     try:
-        with progress("export", table.num_rows) as advance:
+        with progress_bars() as bars:
+            advance = bars.add("export", table.num_rows)
             (_write_parquet if kind == "parquet" else _write_csv)(table, unfinished, path.suffix, advance)
         unfinished.replace(path)
     finally:
@@ -307,12 +384,3 @@ def _written_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
     if column.type == type_:
         return column
     return pa.array([None if value is None else text_of(value) for value in column.to_pylist()], type_)
-
-
-@contextmanager
-def progress(what: str, total: int) -> Iterator[Advance]:
-    """A bar on the terminal's error side; nothing where that is no terminal."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not os.isatty(2)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda amount: bar.advance(task, amount)

@@ -2,20 +2,28 @@
 
 A load is a job like any other: its record and claim say that somebody is at it, every batch carries the claim, and
 when its process dies the worker fails the job and removes the rowsets it was building (rule 9).
+
+Rows come in about the order of their keys, entries of indexes do not. So a large load puts its rows first, and then
+has Spark sort the entries of each index. Only a process that is there for the load may do that: it starts Spark.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from instar import errors
+from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Column, State, Table
 from instar.database.columns import parameter_columns
 from instar.database.result import Result
+from instar.pipeline import key_ranges
+from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
 from instar.store.engine import prefix_end, rowset_prefix
@@ -28,13 +36,29 @@ if TYPE_CHECKING:
     from instar.database.session import Session
 
 SMALLEST_LOAD = 10_000  # fewer rows are not worth a job of their own
+# From so many rows on the entries of an index are sorted before they are put: each batch would touch as many pages of
+# the index as it has entries, and they no longer stay in memory. Below, putting them as they come is twice as fast.
+SPARK_ROWS = 10_000_000
+
+# Told how many entries of which index are there.
+Indexed = Callable[[str, int], None]
 
 
-def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchReader) -> int:
+def insert_arrow(
+    session: Session,
+    name: str,
+    data: pa.Table | pa.RecordBatchReader,
+    *,
+    expected: int = 0,
+    indexed: Indexed | None = None,
+) -> int:
     """Append rows, matched to columns by name; returns how many.
 
     Outside a transaction an empty table is loaded into unseen rowsets, published by one commit. Everything else goes
     through the buffer: one statement of the open transaction, bounded by max_transaction_rows (54000).
+
+    `expected`: how many rows there are, about. With `indexed`, which is told of progress, a load of SPARK_ROWS or more
+    starts Spark in this process for the indexes; 58030 if Spark fails.
     """
     reader = data.to_reader() if isinstance(data, pa.Table) else data
     batches: Iterator[pa.RecordBatch] = (batch for batch in _sized(reader) if batch.num_rows)
@@ -51,8 +75,19 @@ def insert_arrow(session: Session, name: str, data: pa.Table | pa.RecordBatchRea
             and first.num_rows >= SMALLEST_LOAD
             and _loadable(session, found, reader.schema.names)
         ):
-            return _load(session, found, batches)
+            return _load(session, found, batches, expected, indexed)
     return _append(session, name, reader.schema, batches)
+
+
+def estimated_table_rows(session: Session, name: str) -> int:
+    """About how many rows a table has, from a look at some hundred keys. 42P01 if there is no such table."""
+    store = session.database.store
+    with store.read() as reader:
+        found = session.database.catalog.at(reader).lookup(PUBLIC_SCHEMA, name)
+    if not isinstance(found, Table):
+        raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist')
+    prefix = rowset_prefix(found.rowset)
+    return key_ranges.split(store.read, prefix, prefix_end(prefix), 1).rows
 
 
 def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequence[object]]) -> int | None:
@@ -109,23 +144,56 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
         return next(reader.scan(prefix, prefix_end(prefix)), None) is None
 
 
-def _load(session: Session, table: Table, batches: Iterator[pa.RecordBatch]) -> int:
+def _load(
+    session: Session,
+    table: Table,
+    batches: Iterator[pa.RecordBatch],
+    expected: int = 0,
+    indexed: Indexed | None = None,
+) -> int:
     """Load into unseen rowsets and publish. Sequences are advanced for rows that say nothing of their columns."""
     database = session.database
-    loading = Loading(database.store, database.ids, database.clock, table)
+    loading = Loading(database.store, database.ids, database.clock, table, expected=expected)
+    sorting = indexed is not None and expected >= SPARK_ROWS and _has_spark(session)
     rows = 0
     try:
-        load = TableLoad(loading.table, loading.timestamp)
+        filled = msgspec.structs.replace(loading.table, indexes=()) if sorting else loading.table
+        load = TableLoad(filled, loading.timestamp)
         for batch in batches:
             session.check_cancel()
             complete = _complete(session, table, batch)
-            loading.put(load.steps(complete))
+            loading.put(load.steps(complete), batch.num_rows)
             rows += batch.num_rows
+        if sorting and indexed is not None:
+            _fill_indexes(session, loading, indexed)
         loading.publish(database.catalog)
     except BaseException:
         loading.abandon()
         raise
     return rows
+
+
+def _has_spark(session: Session) -> bool:
+    """Whether other processes can open the store, and there is a Java to run them with."""
+    try:
+        return not session.database.in_memory and bool(java_home())
+    except errors.Error:
+        return False
+
+
+def _fill_indexes(session: Session, loading: Loading, indexed: Indexed) -> None:
+    """Put the entries of every index in order."""
+    from instar.pipeline.reorganizer import SparkReorganizer
+
+    reorganizer = SparkReorganizer(session.database.path)
+    for place, index in enumerate(loading.table.indexes):
+
+        def pulse(place: int = place, name: str = index.name) -> None:
+            session.check_cancel()
+            loading.pulse()
+            indexed(name, loading.index_rows(place))
+
+        reorganizer.run(loading.index(place), pulse)
 
 
 def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -147,7 +215,8 @@ def _filled(session: Session, column: Column, rows: int) -> Any:
     """A column that the data does not have: values of its sequence, its constant default, or NULL."""
     target: Any = arrow_type(column.type)  # the stubs are generic in types known at run time only
     if column.sequence is not None:
-        return pa.array([session.database.next_value(column.sequence) for _ in range(rows)], target)
+        taken = session.database.next_values(column.sequence, rows)
+        return pa.array(np.concatenate([np.arange(part.start, part.stop, part.step) for part in taken])).cast(target)
     if column.missing is None or column.default is None:
         return pa.nulls(rows, target)
     value = from_text(column.type, column.missing)
@@ -168,5 +237,7 @@ def _append(session: Session, name: str, schema: pa.Schema, batches: Iterator[pa
             listed = [column.to_pylist() for column in batch.columns]
             yield from zip(*listed, strict=True)
 
-    result: Result = session.executemany(text, rows())
+    # One row too many is refused as a million too many are, and need not be waited for.
+    most = int(session.settings.get("max_transaction_rows")) + 1
+    result: Result = session.executemany(text, itertools.islice(rows(), most))
     return result.rowcount

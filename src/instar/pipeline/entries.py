@@ -28,6 +28,7 @@ from instar.catalog.descriptors import Index, Table
 from instar.pipeline.failures import in_task
 from instar.pipeline.stores import opened
 from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint
+from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry, Step
 
 FORMAT = "instar-index-entries"
@@ -55,7 +56,7 @@ class Todo(msgspec.Struct, frozen=True, array_like=True):
 
 class Work(msgspec.Struct, frozen=True):
     """A backfill as tasks are told of it. `rows` are the key ranges of the table that are read, a task each; `entries`
-    the ranges of entries that are still to be written, in key order."""
+    the ranges of entries that are still to be written, in key order; `unseen`: the rows are those of a load."""
 
     path: str
     uuid: bytes
@@ -66,6 +67,7 @@ class Work(msgspec.Struct, frozen=True):
     claim: tuple[bytes, bytes]
     rows: tuple[tuple[bytes, bytes], ...]
     entries: tuple[Todo, ...]
+    unseen: bool
 
     def option(self) -> str:
         """The work as the text of a Spark option."""
@@ -74,7 +76,8 @@ class Work(msgspec.Struct, frozen=True):
     def backfill(self) -> Backfill:
         """The backfill in a task's own process."""
         store = opened(self.path, self.uuid).store
-        return Backfill(store, self.table, self.index, job=self.job, stage=self.stage, claim=self.claim, rows=0)
+        kind = LoadedIndex if self.unseen else Backfill
+        return kind(store, self.table, self.index, job=self.job, stage=self.stage, claim=self.claim, rows=0)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

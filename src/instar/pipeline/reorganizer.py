@@ -23,6 +23,7 @@ from instar.pipeline.failures import from_spark
 from instar.pipeline.session import is_lost, spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.schemachange.jobs import Checkpoint, Jobs
+from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
 from instar.store.engine import Section, prefix_end, rowset_prefix
 
@@ -85,6 +86,7 @@ class SparkReorganizer:
             claim=backfill.claim,
             rows=tuple(rows),
             entries=tuple(todo),
+            unseen=isinstance(backfill, LoadedIndex),
         )
 
 

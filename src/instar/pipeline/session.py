@@ -195,9 +195,8 @@ def _start(master: str, memory: str) -> SparkSession:
     from instar.pipeline.check_source import CheckSource
     from instar.pipeline.datasource import InstarDataSource
     from instar.pipeline.entries import EntriesSource
-    from instar.pipeline.transfer import LoadSource
 
-    for source in (InstarDataSource, EntriesSource, CheckSource, LoadSource):
+    for source in (InstarDataSource, EntriesSource, CheckSource):
         session.dataSource.register(source)
     return session
 

@@ -45,10 +45,23 @@ class SparkJob:
         if self.failed is not None and not is_lost():
             _await_tasks(self._session)
 
+    @property
+    def share(self) -> float:
+        """Which share of the tasks is done, of the stages that Spark knows of so far."""
+        tracker = self._session.sparkContext.statusTracker()
+        done = total = 0
+        for number in tracker.getJobIdsForGroup(self._tag):
+            job = tracker.getJobInfo(number)
+            for stage in map(tracker.getStageInfo, [] if job is None else job.stageIds):
+                if stage is not None:
+                    done, total = done + stage.numCompletedTasks, total + stage.numTasks
+        return done / total if total else 0.0
+
     def _run(self) -> None:
         try:
             activate(self._session)
             self._session.sparkContext.addJobTag(self._tag)
+            self._session.sparkContext.setJobGroup(self._tag, self._tag)
             self._action()
         except Exception as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
             self.failed = problem

@@ -1,13 +1,15 @@
 """A bulk load as a job: unseen rowsets that are filled under a claim and published by one commit (rule 9).
 
 Publishing swaps the table's rowsets in, sets f = c, and stands only if the table is empty still: whoever wrote to it
-meanwhile has won, and the load is abandoned.
+meanwhile has won, and the load is abandoned. Indexes are filled with the rows, or afterwards from them (`LoadedIndex`),
+which lets a large load put their entries in order.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 import msgspec
 
@@ -17,25 +19,63 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Step, StepKind, Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
-from instar.schemachange.jobs import Held, Job, Jobs, JobState, Problem, encode_job, job_key
+from instar.schemachange.jobs import (
+    Checkpoint,
+    Held,
+    Job,
+    Jobs,
+    JobState,
+    Problem,
+    checkpoint_key,
+    encode_checkpoint,
+    encode_job,
+    job_key,
+)
+from instar.schemachange.reorganize import Backfill, Entry
 from instar.store.engine import (
+    ENTRY_VALUE,
+    ROW_HEADER,
     ClaimLost,
     Commit,
     PreconditionFailed,
     Refused,
     Section,
     Store,
+    prefix_end,
 )
 from instar.store.records import RowsetState, rowset_key, rowset_record
 from instar.tables.load import loading_descriptor
 
 LOAD = "load"
+_RENEW_NS = 2_000_000_000
+_LOOK_NS = 100_000_000
+
+
+class LoadedIndex(Backfill):
+    """The entries of a load's rows, put by a reorganizer once the rows are there: nobody else knows the rowsets, so
+    that no row is read again."""
+
+    def _step(self, chunk: list[Entry]) -> Callable[[Section], None]:
+        def step(section: Section) -> None:
+            put = section.put
+            for entry in chunk:
+                if entry.unique:
+                    part = entry.key[: entry.offset]
+                    for key, _ in section.scan(part, prefix_end(part)):
+                        if key != entry.key:
+                            raise self._duplicate(section, section.get(entry.row) or b"")
+                put(entry.key, ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset))
+
+        return step
 
 
 class Loading:
-    """One load of one table. `table` is the descriptor to be published, `timestamp` that of the loaded rows."""
+    """One load of one table. `table` is the descriptor to be published, `timestamp` that of the loaded rows.
 
-    def __init__(self, store: Store, ids: IdAllocator, clock: Clock, table: Table) -> None:
+    `expected`: how many rows there will be, about; shown as the job's progress.
+    """
+
+    def __init__(self, store: Store, ids: IdAllocator, clock: Clock, table: Table, *, expected: int = 0) -> None:
         self._store = store
         self._ids = ids
         self._jobs = Jobs(store, clock)
@@ -58,7 +98,7 @@ class Loading:
             stages=(),
             stage=0,
             state=JobState.PENDING,
-            rows_total=0,
+            rows_total=expected,
             created=now,
         )
         with store.read() as reader:
@@ -71,20 +111,59 @@ class Loading:
         if held is None:
             raise errors.error(errors.OBJECT_IN_USE, f"another process took over load job {job}")
         self._held: Held = held
-        self._renewed = clock.monotonic_ns()
+        self._renewed = self._looked = clock.monotonic_ns()
+        self._rows = 0
         self._jobs.update(job, lambda found: msgspec.structs.replace(found, state=JobState.RUNNING, started=now), held)
 
-    def put(self, steps: Iterable[Callable[[Section], None]]) -> None:
-        """Run steps that fill the rowsets. 57014 if the job was cancelled or taken over."""
+    @property
+    def job(self) -> int:
+        """The id of the load's job."""
+        return self._held.job
+
+    def put(self, steps: Iterable[Callable[[Section], None]], rows: int) -> None:
+        """Run steps that fill the rowsets, with `rows` rows. 57014 if the job was cancelled or taken over."""
+        self._rows += rows
+        record = encode_checkpoint(Checkpoint(b"", b"", b"", self._rows))
+        key = checkpoint_key(self.job, 0, 0)
+
+        def note(section: Section) -> None:
+            section.put(key, record)
+
         try:
-            self._store.background(steps, claim=self._held.claim)
-            if self._clock.monotonic_ns() - self._renewed > 2_000_000_000:
-                self._jobs.renew(self._held)
-                self._renewed = self._clock.monotonic_ns()
-                if self._jobs.get(self._held.job).requested == "cancel":
-                    raise errors.error(errors.QUERY_CANCELED, f"load job {self._held.job} was cancelled")
+            self._store.background(chain(steps, [note]), claim=self._held.claim)
         except ClaimLost:
-            raise errors.error(errors.QUERY_CANCELED, f"load job {self._held.job} was taken over") from None
+            raise self._taken_over() from None
+        self.pulse()
+
+    def index(self, place: int) -> LoadedIndex:
+        """The work of filling `table.indexes[place]` from the rows, for a reorganizer; not also done by `put`."""
+        return LoadedIndex(
+            self._store,
+            self.table,
+            self.table.indexes[place],
+            job=self.job,
+            stage=place + 1,
+            claim=self._held.claim,
+            rows=self._rows,
+        )
+
+    def index_rows(self, place: int) -> int:
+        """How many entries of `table.indexes[place]` are there, by the reorganizer's checkpoints."""
+        return sum(found.rows for found in self._jobs.checkpoints(self.job, place + 1).values())
+
+    def pulse(self) -> None:
+        """Renew the lease in time; to be called every second or so. 57014 as in `put`."""
+        now = self._clock.monotonic_ns()
+        try:
+            if now - self._renewed > _RENEW_NS:
+                self._jobs.renew(self._held)
+                self._renewed = now
+        except ClaimLost:
+            raise self._taken_over() from None
+        if now - self._looked > _LOOK_NS:
+            self._looked = now
+            if self._jobs.get(self.job).requested == "cancel":
+                raise errors.error(errors.QUERY_CANCELED, f"load job {self.job} was cancelled")
 
     def publish(self, catalog: Catalog) -> int:
         """Swap the rowsets in; returns the timestamp. 40001 if somebody has written to the table meanwhile."""
@@ -107,7 +186,7 @@ class Loading:
             except PreconditionFailed:
                 raise self._conflict() from None
             except ClaimLost:
-                raise errors.error(errors.QUERY_CANCELED, f"load job {self._held.job} was taken over") from None
+                raise self._taken_over() from None
             except Refused:
                 continue
 
@@ -124,15 +203,19 @@ class Loading:
             return
 
     def _finished(self, state: JobState, problem: Problem | None) -> list[tuple[bytes, bytes | None]]:
-        job = self._jobs.get(self._held.job)
+        job = self._jobs.get(self.job)
+        finished = self._clock.wall_ns() // 1000
         after = msgspec.structs.replace(
-            job, state=state, problem=problem, finished=self._clock.wall_ns() // 1000, requested=None
+            job, state=state, problem=problem, rows_total=self._rows, finished=finished, requested=None
         )
         raw: list[tuple[bytes, bytes | None]] = [(job_key(job.id), encode_job(after))]
         if state is JobState.SUCCEEDED:
             owner = self._before.id
             raw += [(rowset_key(rowset), rowset_record(owner, RowsetState.LIVE, 0)) for rowset in self._rowsets]
         return raw + self._jobs.finished_records(job)
+
+    def _taken_over(self) -> errors.Error:
+        return errors.error(errors.QUERY_CANCELED, f"load job {self.job} was taken over")
 
     def _conflict(self) -> errors.Error:
         return errors.error(

@@ -1,0 +1,98 @@
+"""Imports that are large for what they meet: on Spark, into tables with rows, broken off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import instar
+from instar import errors
+from instar.cli.transfer import estimated_rows, import_files
+from instar.dbapi import Connection
+from instar.schemachange.jobs import JobState
+from instar.store.engine import PREFIX_ROWSET, prefix_end
+from instar.store.records import RowsetState, decode_rowset_record
+from support.databases import fails, rows, run, value
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    opened = instar.connect(tmp_path / "db", synchronous="off", autocommit=True)
+    yield opened
+    opened.close()
+
+
+def data(count: int, begin: int = 0) -> pa.Table:
+    numbers = range(begin, begin + count)
+    return pa.table({"id": numbers, "a": [i * 7919 % 1_000 for i in numbers], "b": [f"b{i}" for i in numbers]})
+
+
+def parquet(path: Path, table: pa.Table) -> Path:
+    pyarrow.parquet.write_table(table, path, row_group_size=5_000)
+    return path
+
+
+def test_rows_are_estimated(tmp_path: Path):
+    table = data(20_000)
+    pyarrow.csv.write_csv(table, tmp_path / "t.csv")
+    assert estimated_rows(parquet(tmp_path / "t.parquet", table)) == 20_000
+    assert 15_000 < estimated_rows(tmp_path / "t.csv") < 30_000
+
+
+def test_into_a_table_with_rows(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b text)", "INSERT INTO t VALUES (7, 1, 'mine')")
+    files = [parquet(tmp_path / "1.parquet", data(25_000))]
+    run(connection, "SET max_transaction_rows = 20000")
+    others = parquet(tmp_path / "others.parquet", data(25_000, 100))
+    with fails(errors.LIMIT_EXCEEDED) as failed:
+        import_files(connection, "t", [others], create=False)
+    assert "--in-batches" in str(failed.error.hint)
+    assert value(connection, "SELECT count(*) FROM t") == 1
+    assert import_files(connection, "t", files, create=False, in_batches=True) == 24_999
+    assert rows(connection, "SELECT b FROM t WHERE id = 7") == [("mine",)]
+    files.append(parquet(tmp_path / "2.parquet", data(5_000, 24_000)))
+    assert import_files(connection, "t", files, create=False, in_batches=True) == 4_000
+
+
+def test_sequences_fill_whole_batches(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (id serial PRIMARY KEY, a integer, b text)", "CREATE TABLE u (a integer)")
+    import_files(connection, "t", [parquet(tmp_path / "1.parquet", data(70_000).drop(["id"]))], create=False)
+    assert rows(connection, "SELECT min(id), max(id), count(DISTINCT id) FROM t") == [(1, 70_000, 70_000)]
+    run(connection, "INSERT INTO t (a) VALUES (1)")
+    assert value(connection, "SELECT max(id) FROM t") == 70_001
+    import_files(connection, "u", [parquet(tmp_path / "2.parquet", data(20_000).select(["a"]))], create=False)
+    assert value(connection, "SELECT count(*) FROM u") == 20_000
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_ctrl_c_leaves_nothing(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b text)", "CREATE INDEX t_a ON t (a)")
+    file = parquet(tmp_path / "1.parquet", data(400_000))
+    code = "from instar.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "import", str(tmp_path / "db"), "t", *[str(file)] * 3]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        jobs = connection.database.jobs
+        while not (found := jobs.all()) or not jobs.progress(found[0]).rows_done:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == "ERROR:  57014: canceling statement due to user request\n"
+        assert process.wait(timeout=20) == 1
+    assert jobs.all()[0].state is JobState.FAILED
+    assert value(connection, "SELECT count(*) FROM t") == 0
+    # What was loaded is dead: the worker removes it.
+    with connection.database.store.read() as reader:
+        records = [decode_rowset_record(found) for _, found in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET))]
+    assert [record.state for record in records].count(RowsetState.DEAD) == 2
