@@ -191,3 +191,12 @@ def test_if_exists_and_if_not_exists_notice_and_do_nothing(client: Client) -> No
 )
 def test_what_is_wrong_is_refused(client: Client, text: str, sqlstate: str) -> None:
     assert client.refused(text) == sqlstate
+
+
+def test_a_view_never_reads_itself(client: Client) -> None:
+    client.execute("CREATE VIEW one AS SELECT a FROM t")
+    client.execute("CREATE VIEW two AS SELECT a FROM one")
+    client.execute("CREATE VIEW three AS SELECT two.a FROM two, one")
+    for below in ("one", "two", "three"):
+        assert client.refused(f"CREATE OR REPLACE VIEW one AS SELECT a FROM {below}") == "42P16"
+    client.execute("CREATE OR REPLACE VIEW one AS SELECT a + 1 AS a FROM t")

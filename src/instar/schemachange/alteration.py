@@ -194,12 +194,25 @@ def create_view(draft: Draft, wanted: want.CreateView) -> None:
             "cannot change name, number or data type of existing view columns",
             hint="Drop the view and create it again.",
         )
-    if any(used == old.id for used, _ in wanted.depends_on):
+    if old.id in _reached(draft, wanted):
         raise errors.error(errors.INVALID_TABLE_DEFINITION, f'view "{old.name}" cannot refer to itself')
     _touch_all(draft, wanted)
     draft.replace(
         msgspec.structs.replace(old, query=wanted.query, columns=wanted.columns, depends_on=wanted.depends_on)
     )
+
+
+def _reached(draft: Draft, wanted: want.CreateView) -> set[int]:
+    """The ids of all that the view reads, through other views too."""
+    reached: set[int] = set()
+    waiting = [used for used, _ in wanted.depends_on]
+    while waiting:
+        used = waiting.pop()
+        found = None if used in reached else draft.view.by_id(used)
+        reached.add(used)
+        if isinstance(found, View):
+            waiting += [below for below, _ in found.depends_on]
+    return reached
 
 
 def _touch_all(draft: Draft, wanted: want.CreateView) -> None:
