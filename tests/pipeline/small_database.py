@@ -13,8 +13,10 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
+from instar.clock import SystemClock
 from instar.pipeline import stores
 from instar.pipeline.row_checks import CompiledCheck
+from instar.schemachange.jobs import Held, Job, Jobs, JobState, encode_job, job_key
 from instar.store import open_store
 from instar.store.engine import Commit
 from instar.tables.writes import Derivation, TableWriter
@@ -116,6 +118,14 @@ class SmallDatabase:
         change.update(changed, floor="current")
         self.publish(change)
         return changed
+
+    def claimed(self, job: int) -> Held:
+        """A claim of job `job`, which is made."""
+        made = Job(job, "test", "a test", (), 0, JobState.RUNNING, 0, 0)
+        self.store.background([lambda section: section.put(job_key(job), encode_job(made)) and None])
+        held = Jobs(self.store, SystemClock()).claim(job, b"test")
+        assert held is not None
+        return held
 
     def insert(self, table: Table, rows: Iterable[Row]) -> int:
         """Commit rows, one value per column."""

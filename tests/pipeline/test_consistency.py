@@ -14,10 +14,8 @@ from instar.catalog import system
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Check, ForeignKey, State, Table
 from instar.catalog.layouts import layout_key
-from instar.clock import SystemClock
 from instar.pipeline import consistency
 from instar.pipeline.consistency import Consistency, Problem
-from instar.schemachange.jobs import Jobs
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.store.engine import ENTRY_VALUE, Section, rowset_prefix
 from instar.store.records import RowsetState, decode_table_header, encode_table_header, rowset_key, rowset_record
@@ -82,8 +80,7 @@ def test_empty(database):
 def test_backfilled_and_changed(database):
     child = sound(database)
     index = child.indexes[-1]
-    held = Jobs(database.store, SystemClock()).claim(1, b"t")
-    assert held is not None
+    held = database.claimed(1)
     InProcess().run(Backfill(database.store, child, index, job=1, stage=1, claim=held.claim, rows=1), lambda: None)
     database.update(child, row(1), (1, 5, 3, "new"))
     database.delete(child, row(2))

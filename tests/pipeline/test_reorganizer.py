@@ -49,12 +49,6 @@ def filled(database: SmallDatabase, count: int) -> Table:
     return table
 
 
-def claimed(database: SmallDatabase, job: int) -> Held:
-    held = Jobs(database.store, SystemClock()).claim(job, b"test")
-    assert held is not None
-    return held
-
-
 def backfill(database: SmallDatabase, table: Table, held: Held, rows: int = 1_000) -> Backfill:
     return Backfill(database.store, table, table.indexes[-1], job=held.job, stage=STAGE, claim=held.claim, rows=rows)
 
@@ -67,7 +61,7 @@ def with_index(database: SmallDatabase, table: Table, columns: list[str], *, uni
 def in_process(database: SmallDatabase, table: Table, columns: list[str], job: int) -> Table:
     """The table with one more index, which the in-process reorganizer has filled."""
     table = with_index(database, table, columns)
-    InProcess().run(backfill(database, table, claimed(database, job)), lambda: None)
+    InProcess().run(backfill(database, table, database.claimed(job)), lambda: None)
     return table
 
 
@@ -101,7 +95,7 @@ def narrow(monkeypatch) -> None:
 def test_same_index_as_in_process(spark, database, narrow, columns):
     table = filled(database, 20_000)
     table = with_index(database, table, columns)
-    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 20_000), lambda: None)
+    SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 20_000), lambda: None)
     made = entries(database, table.indexes[-1])
     table = in_process(database, table, columns, 2)
     assert made == entries(database, table.indexes[-1])
@@ -139,7 +133,7 @@ def test_writers_go_on(spark, database, narrow):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 20_000), lambda: None)
+        SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 20_000), lambda: None)
     finally:
         stop.set()
         writer.join()
@@ -154,19 +148,19 @@ def test_duplicates_are_named(spark, database, narrow):
     database.insert(table, [(i, i if i != 7_777 else 5, None) for i in range(10_000)])
     table = with_index(database, table, ["a"], unique=True)
     with pytest.raises(errors.Error) as caught:
-        SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1)), lambda: None)
+        SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1)), lambda: None)
     assert caught.value.sqlstate == errors.UNIQUE_VIOLATION
     assert caught.value.message == 'could not create unique index "i50"'
     assert caught.value.detail == "Key (a)=(5) is duplicated."
     nulls = with_index(database, table, ["b"], unique=True)
-    SparkReorganizer(database.path).run(backfill(database, nulls, claimed(database, 2)), lambda: None)
+    SparkReorganizer(database.path).run(backfill(database, nulls, database.claimed(2)), lambda: None)
     assert len(entries(database, nulls.indexes[-1])) == 10_000
 
 
 def test_stops_when_told_and_resumes(spark, database, narrow):
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
-    held = claimed(database, 1)
+    held = database.claimed(1)
     jobs = Jobs(database.store, SystemClock())
 
     class Stop(Exception):
@@ -202,7 +196,7 @@ def test_survives_killed_python_workers(spark, database, narrow):
                     worker.send_signal(signal.SIGKILL)
 
     pulse = Midway(database, kill_workers)
-    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 40_000), pulse)
+    SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000
 
@@ -210,7 +204,7 @@ def test_survives_killed_python_workers(spark, database, narrow):
 def test_a_lost_claim_stops_it(spark, database, narrow):
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
-    held = claimed(database, 1)
+    held = database.claimed(1)
     jobs = Jobs(database.store, SystemClock())
 
     def take_over() -> None:
@@ -230,6 +224,6 @@ def test_survives_a_killed_jvm(spark, database, narrow):
             jvm.send_signal(signal.SIGKILL)
 
     pulse = Midway(database, kill_jvm)
-    SparkReorganizer(database.path).run(backfill(database, table, claimed(database, 1), 40_000), pulse)
+    SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000

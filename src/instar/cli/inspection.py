@@ -10,6 +10,9 @@ from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.cli import output
+from instar.cli.progress import progress_bars
+from instar.cli.runner import interruptible
+from instar.database.checks import COLUMNS, check_database
 from instar.encoding.format import format_row
 from instar.store import debug as store_debug
 from instar.store import engine
@@ -37,12 +40,13 @@ def _query(connection: Connection, statement: str) -> tuple[list[output.Column],
 
 
 def check(connection: Connection, out: TextIO) -> bool:
-    """CHECK DATABASE: one line per problem. True: the database is sound."""
-    columns, problems = _query(connection, "CHECK DATABASE")
+    """CHECK DATABASE, on Spark where tables are large: one line per problem. True: the database is sound."""
+    with progress_bars() as bars, interruptible(connection.session):
+        problems = check_database(connection.session, bars.reached("check ", 1.0))
     if not problems:
         out.write("no problems found\n")
         return True
-    output.write_table(columns, problems, out)
+    output.write_table([output.Column(name, type_.kind.value) for name, type_ in COLUMNS], problems, out)
     return False
 
 

@@ -24,10 +24,10 @@ class Bars:
         task = self._bars.add_task(what, total=total)
         return lambda amount: self._bars.advance(task, amount)
 
-    def reached(self, prefix: str, total: int) -> Callable[[str, int], None]:
+    def reached(self, prefix: str, total: float) -> Callable[[str, float], None]:
         """A function told how far each of several parts is: a bar for each, when it is first heard of."""
 
-        def told(name: str, done: int) -> None:
+        def told(name: str, done: float) -> None:
             if name not in self._named:
                 self._named[name] = self._bars.add_task(prefix + name, total=total)
             self._bars.update(self._named[name], completed=done)

@@ -33,6 +33,7 @@ from instar.types import Kind
 from instar.values import from_text
 
 if TYPE_CHECKING:
+    from instar.database.database import Database
     from instar.database.session import Session
 
 SMALLEST_LOAD = 10_000  # fewer rows are not worth a job of their own
@@ -154,7 +155,7 @@ def _load(
     """Load into unseen rowsets and publish. Sequences are advanced for rows that say nothing of their columns."""
     database = session.database
     loading = Loading(database.store, database.ids, database.clock, table, expected=expected)
-    sorting = indexed is not None and expected >= SPARK_ROWS and _has_spark(session)
+    sorting = indexed is not None and expected >= SPARK_ROWS and has_spark(database)
     rows = 0
     try:
         filled = msgspec.structs.replace(loading.table, indexes=()) if sorting else loading.table
@@ -173,10 +174,10 @@ def _load(
     return rows
 
 
-def _has_spark(session: Session) -> bool:
+def has_spark(database: Database) -> bool:
     """Whether other processes can open the store, and there is a Java to run them with."""
     try:
-        return not session.database.in_memory and bool(java_home())
+        return not database.in_memory and bool(java_home())
     except errors.Error:
         return False
 

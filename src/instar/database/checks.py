@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
 from instar.catalog.descriptors import State, Table
+from instar.database.bulk import has_spark
 from instar.database.result import Result
 from instar.database.utility import rows_of
-from instar.pipeline.consistency import Consistency, Problem
+from instar.pipeline.consistency import Consistency, Problem, Told
 from instar.pipeline.row_checks import CompiledCheck
 from instar.sql.binder import bind_check
 from instar.sql.expressions import Compiler, FrameLayout, Scope
@@ -20,7 +21,7 @@ from instar.types import TEXT
 if TYPE_CHECKING:
     from instar.database.session import Session
 
-_COLUMNS = (("table", TEXT), ("clause", TEXT), ("key", TEXT), ("problem", TEXT))
+COLUMNS = (("table", TEXT), ("clause", TEXT), ("key", TEXT), ("problem", TEXT))
 
 
 def compile_checks(table: Table) -> Sequence[CompiledCheck]:
@@ -45,7 +46,11 @@ def _with(holds: Callable[..., object], frame: list[object]) -> Callable[[tuple[
 def check(session: Session, tables: Iterable[str] | None) -> Result:
     """Check the tables of those names, or everything (None)."""
     database = session.database
-    consistency = Consistency(database.store, database.layouts, database.catalog, compile_checks)
+
+    def told(table: str, share: float) -> None:
+        session.check_cancel()
+
+    consistency = Consistency(database.store, database.layouts, database.catalog, compile_checks, told=told)
     if tables is None:
         return _rows("CHECK DATABASE", session, consistency.check_database())
     found: list[Problem] = []
@@ -57,9 +62,25 @@ def check(session: Session, tables: Iterable[str] | None) -> Result:
     return _rows("CHECK TABLE", session, found)
 
 
+def check_database(session: Session, told: Told) -> list[Problem]:
+    """CHECK DATABASE for a process that is there for it: large tables are checked on Spark, which it starts, if there
+    is a Java. `told` which share of which table is done."""
+    database = session.database
+
+    def pulse(table: str, share: float) -> None:
+        session.check_cancel()
+        told(table, share)
+
+    spark = database.path if has_spark(database) else None
+    consistency = Consistency(
+        database.store, database.layouts, database.catalog, compile_checks, spark=spark, told=pulse
+    )
+    return list(consistency.check_database())
+
+
 def _rows(command: str, session: Session, problems: Iterable[Problem]) -> Result:
     found = []
     for problem in problems:
         session.check_cancel()
         found.append(tuple(problem))
-    return rows_of(command, _COLUMNS, found)
+    return rows_of(command, COLUMNS, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from instar.catalog.descriptors import Table
 from instar.pipeline.failures import from_spark, in_task
 from instar.pipeline.row_checks import CompileChecks, Problem, Snapshot, check_entries, check_rows
 from instar.pipeline.session import spark_session
+from instar.pipeline.spark_job import SparkJob
 from instar.pipeline.stores import opened
 
 FORMAT = "instar-check"
@@ -37,15 +38,21 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Work)
 
 
-def problems(work: Work) -> Iterator[Problem]:
-    """Run the checks on the process's Spark session."""
+def problems(work: Work, pulse: Callable[[float], None]) -> list[Problem]:
+    """Run the checks on the process's Spark session; `pulse` is told the share that is done, and may raise."""
     option = base64.b64encode(_ENCODER.encode(work)).decode()
-    frame = spark_session().read.format(FORMAT).option("work", option).load()
-    try:
-        found = frame.collect()
-    except Exception as failed:
-        raise from_spark(failed) from failed
-    return (Problem(*row) for row in found)
+    session = spark_session()
+    found: list[Problem] = []
+
+    def run() -> None:
+        rows = session.read.format(FORMAT).option("work", option).load().collect()
+        found.extend(Problem(*row) for row in rows)
+
+    job = SparkJob(session, "check", run)
+    job.wait(lambda: pulse(job.share))
+    if job.failed is not None:
+        raise from_spark(job.failed) from job.failed
+    return found
 
 
 class CheckSource(DataSource):

@@ -18,7 +18,7 @@ tables are large) in tasks. Either way the memory needed does not grow with the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from instar import errors
 from instar.catalog.catalog import Catalog
@@ -32,8 +32,17 @@ from instar.tables.view import END
 
 __all__ = ["CompileChecks", "Consistency", "Problem"]
 
-# Below this many rows a table is checked in this process even where Spark may be used: sooner than Spark plans a job.
-SPARK_ROWS = 200_000
+# Below this many rows a table is checked in this process even where Spark may be used: sooner than Spark starts.
+SPARK_ROWS = 1_000_000
+# A table of so many rows or more is checked in parts, so that there is progress to tell of.
+ROWS_PER_PART = 50_000
+
+# Told which table is checked, and which share of it has been; may raise to end the check.
+Told = Callable[[str, float], None]
+
+
+def _untold(table: str, share: float) -> None:
+    pass
 
 
 class Consistency:
@@ -47,13 +56,15 @@ class Consistency:
         compile_checks: CompileChecks,
         *,
         spark: str | None = None,
+        told: Told = _untold,
     ) -> None:
-        """`spark`: the path of the store, if large tables are to be checked on Spark."""
+        """`spark`: the path of the store, if large tables are to be checked on Spark, which it then starts."""
         self._store = store
         self._layouts = layouts
         self._catalog = catalog
         self._compile = compile_checks
         self._spark = None if spark is None else os.path.realpath(spark)
+        self._told = told
 
     def check_database(self) -> Iterator[Problem]:
         """Every problem there is. 72000 if the watermark passes the snapshot before the end: begin again."""
@@ -81,46 +92,54 @@ class Consistency:
             self._store.release_snapshot(token)
 
     def _table(self, snapshot: Snapshot, table: Table) -> Iterator[Problem]:
+        prefix = rowset_prefix(table.rowset)
+        rows = key_ranges.split(self._store.read, prefix, prefix_end(prefix), 1).rows
+        self._told(table.name, 0.0)
         try:
-            if self._spark is not None and self._is_large(table):
-                yield from self._on_spark(snapshot, table)
+            if self._spark is not None and rows >= SPARK_ROWS:
+                yield from self._on_spark(snapshot, table, self._spark)
                 return
-            yield from check_rows(snapshot, table, self._compile, b"", END)
-            for index in table.indexes:
-                yield from check_entries(snapshot, table, index, b"", END)
+            ranges = self._ranges(table, rows // ROWS_PER_PART + 1)
+            for done, (number, start, stop) in enumerate(ranges, 1):
+                if number:
+                    index = next(index for index in table.indexes if index.id == number)
+                    yield from check_entries(snapshot, table, index, start, stop)
+                else:
+                    yield from check_rows(snapshot, table, self._compile, start, stop)
+                self._told(table.name, done / len(ranges))
         except errors.Error as failed:
             if failed.sqlstate != errors.DATA_CORRUPTED:
                 raise
             yield Problem(table.name, "1 rows", "", f"the table cannot be checked: {failed.message}")
 
-    def _is_large(self, table: Table) -> bool:
-        prefix = rowset_prefix(table.rowset)
-        return key_ranges.split(self._store.read, prefix, prefix_end(prefix), 1).rows >= SPARK_ROWS
-
-    def _on_spark(self, snapshot: Snapshot, table: Table) -> Iterator[Problem]:
-        from instar.pipeline import check_source
-
-        assert self._spark is not None  # asked before
-        parts = 4 * (os.cpu_count() or 1)
+    def _ranges(self, table: Table, parts: int) -> list[tuple[int, bytes, bytes]]:
+        """Rows (0) and each index (its id) in about so many ranges of keys without their prefix."""
         ranges: list[tuple[int, bytes, bytes]] = []
         for index, rowset in [(0, table.rowset), *((index.id, index.rowset) for index in table.indexes)]:
             prefix = rowset_prefix(rowset)
-            split = key_ranges.split(self._store.read, prefix, prefix_end(prefix), parts).ranges
-            bounds = [start for start, _ in split[1:]]
+            bounds: list[bytes] = []
+            if parts > 1:
+                split = key_ranges.split(self._store.read, prefix, prefix_end(prefix), parts).ranges
+                bounds = [start for start, _ in split[1:]]
             if index:
                 bounds = sorted({self._columns_of(bound) for bound in bounds})
             cuts = [b"", *(bound[len(prefix) :] for bound in bounds), END]
             ranges += [(index, cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
+        return ranges
+
+    def _on_spark(self, snapshot: Snapshot, table: Table, path: str) -> Iterator[Problem]:
+        from instar.pipeline import check_source
+
         work = check_source.Work(
-            path=self._spark,
+            path=path,
             uuid=self._store.uuid,
             timestamp=snapshot.timestamp,
             objects=tuple(snapshot.catalog.tables()),
             table=table.id,
             compile_checks=f"{self._compile.__module__}:{self._compile.__qualname__}",
-            ranges=tuple(ranges),
+            ranges=tuple(self._ranges(table, 4 * (os.cpu_count() or 1))),
         )
-        yield from check_source.problems(work)
+        yield from check_source.problems(work, lambda share: self._told(table.name, share))
 
     def _columns_of(self, entry: bytes) -> bytes:
         """An entry's key without its primary key: entries with equal index columns must stay in one range."""
