@@ -15,7 +15,7 @@ import pytest
 import instar
 from instar.clock import SystemClock
 from instar.dbapi import Connection
-from instar.schemachange.jobs import LEASE_SECONDS
+from instar.schemachange.jobs import LOAD_LEASE_SECONDS
 from instar.store.engine import PREFIX_ROWSET, prefix_end
 from instar.store.records import RowsetState, decode_rowset_record
 from instar.worker import Worker
@@ -87,7 +87,7 @@ def _item_table(path: str, count: int) -> Connection:
 def _work(connection: Connection, turns: int = 20) -> None:
     """What the worker does once the leases of the dead have ended."""
     store = connection.database.store
-    worker = Worker(store, Later(LEASE_SECONDS + 1))
+    worker = Worker(store, Later(LOAD_LEASE_SECONDS + 1))
     for _ in range(turns):
         worker.turn()
 

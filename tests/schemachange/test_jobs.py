@@ -12,7 +12,8 @@ from instar.catalog.descriptors import State
 from instar.clock import ManualClock
 from instar.schemachange import jobs, reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import LEASE_SECONDS, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, JobState
+from instar.schemachange.loading import Loading
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.store import open_store
 from instar.store.engine import ClaimLost, Commit, Store
@@ -162,14 +163,32 @@ def test_cancel_takes_the_change_back(world: ChangingWorld) -> None:
 
 
 def test_a_job_without_stages_has_died_with_its_process(world: ChangingWorld) -> None:
-    from instar.schemachange.loading import Loading
-
     world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
     Loading(world.store, world.ids, world.clock, world.table("l"))
     (job,) = [job for job in world.jobs.all() if job.kind == "load"]
     assert world.jobs.runnable() == []
-    world.clock.advance(LEASE_SECONDS + 1)
+    world.clock.advance(LOAD_LEASE_SECONDS - 1)
+    assert world.jobs.runnable() == []
+    world.clock.advance(2)
     assert world.executor().run(job.id).state is JobState.FAILED  # type: ignore[union-attr]
+
+
+def test_no_worker_takes_a_load_for_abandoned_before_it_has_begun(world: ChangingWorld) -> None:
+    """A load's record and its claim are one commit: a worker looks for jobs that nobody holds ten times a second."""
+    world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
+    commit = world.store.commit
+
+    def beside(request: Commit) -> int:
+        timestamp = commit(request)
+        for job in world.jobs.runnable():
+            world.executor(b"worker").run(job.id)
+        return timestamp
+
+    world.store.commit = beside  # type: ignore[method-assign]  # the schedule
+    loading = Loading(world.store, world.ids, world.clock, world.table("l"))
+    assert world.jobs.get(loading.job).state is JobState.RUNNING
+    loading.publish(world.catalog_cache)
+    assert world.jobs.get(loading.job).state is JobState.SUCCEEDED
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from instar.store.engine import Commit, PreconditionFailed, Reader, Store, Value
 from instar.store.records import Latest, latest_key
 
 LEASE_SECONDS = 10.0
+# A load waits for whoever hands it its rows, and what a dead one leaves is seen by nobody.
+LOAD_LEASE_SECONDS = 300.0
 # So many finished jobs are remembered for SHOW JOBS.
 KEPT_JOBS = 200
 
@@ -119,11 +121,13 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A claim as its holder has it: the record's key and bytes, for `Commit.claim` and `Store.background`."""
+    """A claim as its holder has it: the record's key and bytes, for `Commit.claim` and `Store.background`; for how many
+    `seconds` its lease is taken and renewed."""
 
     job: int
     claim: tuple[bytes, bytes]
     epoch: int
+    seconds: float = LEASE_SECONDS
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -312,6 +316,22 @@ class Jobs:
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
+    def begin(
+        self, job: Job, owner: bytes, more: list[tuple[bytes, bytes | None]], *, seconds: float = LEASE_SECONDS
+    ) -> Held:
+        """Put a job on record whose own process works on it from the first: record, claim and what `more` it needs are
+        one commit, so that no worker comes in between."""
+        claim = _encode(Claim(1, owner))
+        raw = [
+            (job_key(job.id), _encode(job)),
+            (claim_key(job.id), claim),
+            (lease_key(job.id), self._lease(1, seconds)),
+        ]
+        with self._store.read() as reader:
+            version = reader.catalog_version
+        self._store.commit(Commit(catalog_version=version, raw=[*raw, *more]))
+        return Held(job.id, (claim_key(job.id), claim), 1, seconds)
+
     def claim(self, job: int, owner: bytes) -> Held | None:
         """Claim a job that nobody holds, or whose holder's lease has ended; None if another holds it, or it is over.
 
@@ -343,7 +363,7 @@ class Jobs:
 
     def renew(self, held: Held) -> None:
         """Extend the lease; ClaimLost if another has claimed the job."""
-        self._write_lease(held, self._lease(held.epoch))
+        self._write_lease(held, self._lease(held.epoch, held.seconds))
 
     def release(self, held: Held) -> None:
         """End the lease, so that another may claim the job at once. Nothing happens if another has already."""
@@ -366,8 +386,8 @@ class Jobs:
             found = [key for key, _ in reader.scan(prefix, prefix_end(prefix))]
         return [(key, None) for key in (claim_key(job.id), lease_key(job.id), *found)]
 
-    def _lease(self, epoch: int) -> bytes:
-        until = self._clock.monotonic_ns() + int(LEASE_SECONDS * 1e9)
+    def _lease(self, epoch: int, seconds: float = LEASE_SECONDS) -> bytes:
+        until = self._clock.monotonic_ns() + int(seconds * 1e9)
         return _encode(Lease(epoch, self._clock.boot_id(), until))
 
     def _write_lease(self, held: Held, lease: bytes) -> None:

@@ -20,8 +20,8 @@ from instar.catalog.descriptors import Step, StepKind, Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange.jobs import (
+    LOAD_LEASE_SECONDS,
     Checkpoint,
-    Held,
     Job,
     Jobs,
     JobState,
@@ -97,23 +97,19 @@ class Loading:
             statement=f"load into {table.name}",
             stages=(),
             stage=0,
-            state=JobState.PENDING,
+            state=JobState.RUNNING,
             rows_total=expected,
             created=now,
+            started=now,
         )
         with store.read() as reader:
-            version = reader.catalog_version
             self.timestamp = reader.timestamp
-        raw: list[tuple[bytes, bytes | None]] = [(job_key(job), encode_job(record))]
-        raw += [(rowset_key(rowset), rowset_record(job, RowsetState.BUILDING, 0)) for rowset in rowsets]
-        store.commit(Commit(catalog_version=version, raw=raw))
-        held = self._jobs.claim(job, b"load %d" % os.getpid())
-        if held is None:
-            raise errors.error(errors.OBJECT_IN_USE, f"another process took over load job {job}")
-        self._held: Held = held
         self._renewed = self._looked = clock.monotonic_ns()
         self._rows = 0
-        self._jobs.update(job, lambda found: msgspec.structs.replace(found, state=JobState.RUNNING, started=now), held)
+        building: list[tuple[bytes, bytes | None]] = [
+            (rowset_key(rowset), rowset_record(job, RowsetState.BUILDING, 0)) for rowset in rowsets
+        ]
+        self._held = self._jobs.begin(record, b"load %d" % os.getpid(), building, seconds=LOAD_LEASE_SECONDS)
 
     @property
     def job(self) -> int:
