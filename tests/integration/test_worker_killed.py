@@ -1,4 +1,4 @@
-"""`kill -9` of the worker in the middle of an index build, under writers: whoever comes next ends it, entry by entry."""
+"""`kill -9` of the worker in the middle of an index build, under writers: whoever comes next ends it, exactly."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import instar
 from instar.catalog.descriptors import State, Table
 from instar.dbapi import Connection
 from instar.schemachange.jobs import FINISHED, Job, JobState, lease_key
+from instar.store.engine import Section
 from support.databases import rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
@@ -163,8 +164,11 @@ def test_killed_at_any_moment(build: Build):
 def release(build: Build) -> None:
     """End the lease of a worker that is gone, as its ten seconds would."""
     jobs = build.connection.database.jobs
-    store = build.connection.database.store
-    store.background([lambda section: section.delete(lease_key(build.job.id)) and None])
+
+    def delete(section: Section) -> None:
+        section.delete(lease_key(build.job.id))
+
+    build.connection.database.store.background([delete])
     assert build.job.is_finished or build.job in jobs.runnable()
 
 

@@ -122,7 +122,9 @@ class SmallDatabase:
     def claimed(self, job: int) -> Held:
         """A claim of job `job`, which is made."""
         made = Job(job, "test", "a test", (), 0, JobState.RUNNING, 0, 0)
-        self.store.background([lambda section: section.put(job_key(job), encode_job(made)) and None])
+        with self.store.read() as reader:
+            version = reader.catalog_version
+        self.store.commit(Commit(catalog_version=version, raw=[(job_key(job), encode_job(made))]))
         held = Jobs(self.store, SystemClock()).claim(job, b"test")
         assert held is not None
         return held

@@ -15,7 +15,7 @@ from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Check, ForeignKey, State, Table
 from instar.catalog.layouts import layout_key
 from instar.pipeline import consistency
-from instar.pipeline.consistency import Consistency, Problem
+from instar.pipeline.consistency import Consistency, Problem, Told
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.store.engine import ENTRY_VALUE, Section, rowset_prefix
 from instar.store.records import RowsetState, decode_table_header, encode_table_header, rowset_key, rowset_record
@@ -30,8 +30,10 @@ PARENT = [("id", BIGINT), ("code", TEXT)]
 CHILD = [("id", BIGINT), ("parent", BIGINT), ("a", INTEGER), ("b", TEXT)]
 
 
-def problems(database: SmallDatabase, **options: str) -> list[Problem]:
-    checks = Consistency(database.store, database.layouts, Catalog(), compile_checks, **options)
+def problems(
+    database: SmallDatabase, spark: str | None = None, told: Told = lambda table, share: None
+) -> list[Problem]:
+    checks = Consistency(database.store, database.layouts, Catalog(), compile_checks, spark=spark, told=told)
     return list(checks.check_database())
 
 
@@ -247,6 +249,30 @@ def test_beside_writers(database):
         stop.set()
         writer.join()
     assert (found, failures) == ([], [])
+
+
+def test_in_parts(database, monkeypatch):
+    child = sound(database)
+    for kind in ("lost entry", "orphan entry", "violated check", "equal in a unique index"):
+        damages()[kind][1](database, child)
+    whole = problems(database)
+    told: list[tuple[str, float]] = []
+    monkeypatch.setattr(consistency, "ROWS_PER_PART", 100)
+    parts = problems(database, told=lambda *reached: told.append(reached))
+    assert sorted(parts) == sorted(whole)
+    shares = [share for table, share in told if table == child.name]
+    assert len(shares) > 10
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+
+    class Stop(Exception):
+        pass
+
+    def stop(table: str, share: float) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        problems(database, told=stop)
 
 
 @pytest.mark.spark
