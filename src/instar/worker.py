@@ -277,6 +277,8 @@ def _stand_back() -> None:
     The store's mutex is not held for long by that: those who wait for it sleep, and leave a processor to its holder.
     """
     os.nice(NICENESS)
+    if os.getsid(0) != os.getpid():
+        return  # the session is somebody else's: a shell's, whose other processes are not ours to hold back
     try:
         # Where the kernel weighs sessions against each other (sched(7), autogroups), this process is one of its own,
         # with as many threads as Spark likes: the session's niceness counts, the process's only within it.
