@@ -26,11 +26,12 @@ from instar.pipeline import key_ranges
 from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
+from instar.sql.execution import arrow_array
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.tables.layout import arrow_type
 from instar.tables.load import ROWS_PER_BATCH, TableLoad
-from instar.types import Kind
-from instar.values import from_text
+from instar.types import Kind, Type
+from instar.values import converter, from_text
 
 if TYPE_CHECKING:
     from instar.database.database import Database
@@ -63,7 +64,7 @@ def insert_arrow(
     """
     reader = data.to_reader() if isinstance(data, pa.Table) else data
     batches: Iterator[pa.RecordBatch] = (batch for batch in _sized(reader) if batch.num_rows)
-    if session.transaction is None and session.autocommit:
+    if session.transaction is None and session.autocommit and not session.settings.read_only:
         with session.database.store.read() as store_reader:
             catalog = session.database.catalog.at(store_reader)
         found = catalog.lookup(None, name)
@@ -204,12 +205,38 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.Recor
     for name in names:
         if name not in known:
             raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
+    zone = session.settings.get("timezone")
     arrays = [
-        batch.column(names.index(column.name)) if column.name in names else _filled(session, column, batch.num_rows)
+        _fitting(column.type, batch.column(names.index(column.name)), zone)
+        if column.name in names
+        else _filled(session, column, batch.num_rows)
         for column in table.columns
     ]
     fields = [pa.field(column.name, array.type) for column, array in zip(table.columns, arrays, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _fitting(type_: Type, array: Any, zone: str) -> Any:
+    """The given column; where Arrow's cast to the table's type is not PostgreSQL's, converted value by value.
+
+    Those are the casts that round to a numeric's scale, and those that the session's time zone decides.
+    """
+    given = array.type
+    if type_.kind is Kind.NUMERIC and type_.precision is not None:
+        scale = type_.scale or 0
+        if pa.types.is_integer(given):
+            # Arrow asks for a precision that any integer would fit; whether these fit is seen when they are stored.
+            return array.cast(pa.decimal128(38, min(scale, 18)))
+        same = pa.types.is_decimal(given) and given.scale <= scale
+    elif type_.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ) and zone != "UTC":
+        zoned = pa.types.is_timestamp(given) and given.tz is not None
+        same = zoned is (type_.kind is Kind.TIMESTAMPTZ)
+    else:
+        same = True
+    if same or array.null_count == len(array):
+        return array
+    convert = converter(type_, zone)
+    return arrow_array(type_, [None if value is None else convert(value) for value in array.to_pylist()])
 
 
 def _filled(session: Session, column: Column, rows: int) -> Any:
