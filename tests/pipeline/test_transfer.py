@@ -13,7 +13,9 @@ import instar
 from instar import errors
 from instar.cli import transfer as cli
 from instar.database import bulk
-from instar.pipeline import transfer
+from instar.pipeline import spark_job, transfer
+from instar.schemachange.jobs import JobState
+from instar.schemachange.loading import LOAD
 from instar.types import BIGINT, BYTEA, INTEGER, TEXT, TIMESTAMPTZ, Kind, Type
 from support.databases import fails, rows, run, value
 
@@ -90,6 +92,7 @@ def test_an_export_that_is_broken_off_leaves_nothing(spark, database, tmp_path):
 
 def test_a_large_load_has_its_indexes_sorted(spark, connection, monkeypatch):
     monkeypatch.setattr(bulk, "SPARK_ROWS", 20_000)
+    monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
     run(
         connection, "CREATE TABLE t (id serial PRIMARY KEY, a integer, b text UNIQUE)", "CREATE INDEX t_a ON t (a DESC)"
     )
@@ -103,6 +106,11 @@ def test_a_large_load_has_its_indexes_sorted(spark, connection, monkeypatch):
     content = pa.table({"a": [i * 7919 % 1_000 for i in range(25_000)], "b": [f"b{i}" for i in range(25_000)]})
     with fails(errors.UNIQUE_VIOLATION, "t_b_key", "(b)=(b0)"):
         load(pa.concat_tables([content, content.slice(0, 1)]))
+    with fails(errors.QUERY_CANCELED):
+        bulk.insert_arrow(
+            connection.session, "t", content, expected=25_000, indexed=lambda *_: connection.session.cancel()
+        )
+    assert {job.state for job in connection.database.jobs.all() if job.kind == LOAD} == {JobState.FAILED}
     assert value(connection, "SELECT count(*) FROM t") == 0
     assert load(content) == 25_000
     assert {name for name, _ in told} == {"t_b_key", "t_a"}
