@@ -85,3 +85,24 @@ def test_ids_of_many_threads_and_openers_are_distinct(tmp_path) -> None:
     assert len(set(made)) == 400
     assert min(made) == 1000
     store.close()
+
+
+def test_many_values_at_once_are_what_nextval_would_give() -> None:
+    store = MemoryStore()
+    held, other = Sequences(store), Sequences(store)
+
+    def take(count: int, **options: Any) -> list[int]:
+        return [value for part in held.next_values(sequence(**options), count) for value in part]
+
+    assert held.next_value(sequence()) == 1
+    assert take(10_000) == list(range(2, 10_002))
+    assert other.next_value(sequence()) > 10_001
+    assert take(0) == []
+    held.set_value(sequence(maximum=20_000), 19_990)
+    with pytest.raises(errors.Error) as caught:
+        take(11, maximum=20_000)
+    assert caught.value.sqlstate == "2200H"
+    held.restart(7, 1)
+    assert take(5, maximum=3, cycle=True) == [1, 2, 3, 1, 2]
+    held.restart(7, -1)
+    assert take(3, increment=-2, minimum=-100, maximum=-1) == [-1, -3, -5]
