@@ -172,3 +172,26 @@ def test_executemany(connection: Connection) -> None:
         connection.executemany("INSERT INTO t (id) VALUES (?)", [(30,), (31,), (32, 33)])
     assert value(connection, "SELECT count(*) FROM t") == 4
     assert rows(connection, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("way", ["arrow", "many"])
+def test_columns_that_are_not_given_have_the_default_of_the_moment(connection: Connection, way: str) -> None:
+    """Not the value that was frozen for older rows when the column was added."""
+    run(
+        connection,
+        "create table t (id int primary key)",
+        "alter table t add column a int default 5",
+        "alter table t alter a set default 3 + 4",
+        "alter table t add column z timestamptz default now()",
+        "alter table t add column d numeric default 1.50",
+        "alter table t add column n int default 1",
+        "alter table t alter n drop default",
+        "alter table t add column s varchar(3) default 'abc'",
+    )
+    begun = value(connection, "select now()")
+    if way == "arrow":
+        connection.insert_arrow("t", pa.table({"id": [1, 2, 3]}))
+    else:
+        connection.executemany("insert into t (id) values (?)", [(1,), (2,), (3,)])
+    found = rows(connection, "select a, n, s, d::text, min(z) >= $1, count(*) from t group by a, n, s, d", begun)
+    assert found == [(7, None, "abc", "1.50", True, 3)]

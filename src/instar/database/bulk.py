@@ -26,12 +26,16 @@ from instar.pipeline import key_ranges
 from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
+from instar.sql.binder import bind_default
 from instar.sql.execution import arrow_array
+from instar.sql.expressions import Compiler, FrameLayout, Scope
+from instar.sql.functions import Context
+from instar.sql.traversal import is_volatile
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.tables.layout import arrow_type
 from instar.tables.load import ROWS_PER_BATCH, TableLoad
 from instar.types import Kind, Type
-from instar.values import converter, from_text
+from instar.values import converter
 
 if TYPE_CHECKING:
     from instar.database.database import Database
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 SMALLEST_LOAD = 10_000  # fewer rows are not worth a job of their own
 # From so many rows on the entries of an index are sorted before they are put: each batch would touch as many pages of
-# the index as it has entries, and they no longer stay in memory. Below, putting them as they come is twice as fast.
+# the index as it has entries, and they would not stay in memory. At two million, putting them as they come is faster.
 SPARK_ROWS = 10_000_000
 
 # Told how many entries of which index are there.
@@ -135,9 +139,10 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
     if any(index.state is not State.PUBLIC for index in table.indexes):
         return False
     given = set(names)
+    with session.database.store.read() as reader:
+        catalog = session.database.catalog.at(reader)
     for column in table.columns:
-        simple = column.default is None or column.missing is not None
-        if column.name not in given and not (simple or column.sequence is not None):
+        if column.name not in given and column.default is not None and is_volatile(bind_default(column, catalog)):
             return False
         if column.identity == "always" and column.name in given:
             return False
@@ -157,13 +162,16 @@ def _load(
     database = session.database
     loading = Loading(database.store, database.ids, database.clock, table, expected=expected)
     sorting = indexed is not None and expected >= SPARK_ROWS and has_spark(database)
+    defaults: dict[int, object] | None = None
     rows = 0
     try:
         filled = msgspec.structs.replace(loading.table, indexes=()) if sorting else loading.table
         load = TableLoad(filled, loading.timestamp)
         for batch in batches:
             session.check_cancel()
-            complete = _complete(session, table, batch)
+            if defaults is None:
+                defaults = _defaults(session, table, batch.schema.names)
+            complete = _complete(session, table, batch, defaults)
             loading.put(load.steps(complete), batch.num_rows)
             rows += batch.num_rows
         if sorting and indexed is not None:
@@ -198,7 +206,21 @@ def _fill_indexes(session: Session, loading: Loading, indexed: Indexed) -> None:
         reorganizer.run(loading.index(place), pulse)
 
 
-def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _defaults(session: Session, table: Table, given: Sequence[str]) -> dict[int, object]:
+    """The values of the defaults of columns that are not given, by column id. They are not what older rows have in a
+    column that was added: a default may be another by now, or `now()`."""
+    database, layout = session.database, FrameLayout(0)
+    with database.store.read() as reader:
+        catalog = database.catalog.at(reader)
+    frame = layout.frame((), Context(database.clock.wall_ns() // 1000, session.settings.get("timezone")), None)
+    return {
+        column.id: Compiler(Scope({}), layout).value(bind_default(column, catalog))((), frame)
+        for column in table.columns
+        if column.default is not None and column.name not in given
+    }
+
+
+def _complete(session: Session, table: Table, batch: pa.RecordBatch, defaults: dict[int, object]) -> pa.RecordBatch:
     """The batch with a column per column of the table, in order and in its Arrow type."""
     names = batch.schema.names
     known = {column.name for column in table.columns if not column.hidden}
@@ -209,7 +231,7 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch) -> pa.Recor
     arrays = [
         _fitting(column.type, batch.column(names.index(column.name)), zone)
         if column.name in names
-        else _filled(session, column, batch.num_rows)
+        else _filled(session, column, batch.num_rows, defaults.get(column.id))
         for column in table.columns
     ]
     fields = [pa.field(column.name, array.type) for column, array in zip(table.columns, arrays, strict=True)]
@@ -239,18 +261,15 @@ def _fitting(type_: Type, array: Any, zone: str) -> Any:
     return arrow_array(type_, [None if value is None else convert(value) for value in array.to_pylist()])
 
 
-def _filled(session: Session, column: Column, rows: int) -> Any:
-    """A column that the data does not have: values of its sequence, its constant default, or NULL."""
+def _filled(session: Session, column: Column, rows: int, default: object) -> Any:
+    """A column that the data does not have: values of its sequence, its default, or NULL."""
     target: Any = arrow_type(column.type)  # the stubs are generic in types known at run time only
     if column.sequence is not None:
         taken = session.database.next_values(column.sequence, rows)
         return pa.array(np.concatenate([np.arange(part.start, part.stop, part.step) for part in taken])).cast(target)
-    if column.missing is None or column.default is None:
+    if default is None:
         return pa.nulls(rows, target)
-    value = from_text(column.type, column.missing)
-    if column.type.kind is Kind.NUMERIC and column.type.precision is None:
-        value = column.missing
-    return pa.repeat(pa.scalar(value, target), rows)
+    return pa.repeat(arrow_array(column.type, [default])[0], rows)
 
 
 def _append(session: Session, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> int:
