@@ -185,10 +185,7 @@ def test_paused_resumed_and_cancelled_through_sql(build: Build):
     assert build.index() == [("t_a", State.WRITE_ONLY)]
     run(build.connection, f"RESUME JOB {number}")
     build.wait_for(lambda: build.rows_done > standing)
-    build.kill_worker()
-    release(build)
     run(build.connection, f"CANCEL JOB {number}")
-    build.start_worker()
     build.wait_for(lambda: build.job.is_finished)
     assert build.job.state is JobState.CANCELLED
     assert build.index() == []
