@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import threading
 from collections.abc import Callable
@@ -9,15 +10,17 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+import instar
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Check, ForeignKey, State, Table
 from instar.catalog.layouts import layout_key
+from instar.cli import inspection
 from instar.pipeline import consistency
 from instar.pipeline.consistency import Consistency, Problem, Told
 from instar.schemachange.reorganize import Backfill, InProcess
-from instar.store.engine import ENTRY_VALUE, Section, rowset_prefix
+from instar.store.engine import ENTRY_VALUE, Section, prefix_end, rowset_prefix
 from instar.store.records import RowsetState, decode_table_header, encode_table_header, rowset_key, rowset_record
 from instar.store.records import table_key as header_key
 from instar.tables.index import IndexCodec
@@ -284,3 +287,26 @@ def test_on_spark(spark, database, monkeypatch):
         damages()[kind][1](database, child)
     assert sorted(problems(database, spark=database.path)) == sorted(problems(database))
     assert clauses(database) == {"4 complete", "5 valid", "6 constraints"}
+
+
+@pytest.mark.spark
+def test_the_command_on_spark(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(consistency, "SPARK_ROWS", 1)
+    with instar.connect(tmp_path / "sql", synchronous="off", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, a integer CHECK (a > 0), b text UNIQUE)")
+        connection.execute("INSERT INTO t SELECT i, i, 'b' || i FROM generate_series(1, 500) AS g(i)")
+        out = io.StringIO()
+        assert inspection.check(connection, out)
+        with connection.database.store.read() as reader:
+            table = connection.database.catalog.at(reader).lookup("public", "t")
+            assert isinstance(table, Table)
+            prefix = rowset_prefix(table.indexes[0].rowset)
+            entry = next(reader.scan(prefix, prefix_end(prefix)))[0]
+
+        def lose(section: Section) -> None:
+            section.delete(entry)
+
+        connection.database.store.background([lose])
+        assert not inspection.check(connection, out)
+    assert out.getvalue().startswith("no problems found\n")
+    assert "4 complete" in out.getvalue()
