@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,29 @@ ERRORS = [
     ("SELECT nextval('nosuch')", "42P01", 'relation "nosuch" does not exist', 8),
     ("SELECT generate_series(1, 2)", "0A000", "set-returning function generate_series in SELECT is not supported", 8),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2147483648", (2147483648, BIGINT)),
+        ("1e30", (Decimal(10**30), NUMERIC)),
+        ("1e300", (1e300, DOUBLE)),
+        ("-5E-324", (-5e-324, DOUBLE)),
+        ("1e300::double precision", (1e300, DOUBLE)),
+    ],
+)
+def test_numeric_constants(text: str, expected: tuple[object, Type]) -> None:
+    found = expression(text)
+    assert isinstance(found, tree.Literal)
+    assert (found.value, found.type) == expected
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e-400", "1" * 39])
+def test_constants_that_nothing_holds(text: str) -> None:
+    with pytest.raises(Error) as caught:
+        bound(f"SELECT {text}")
+    assert caught.value.sqlstate == "22003"
 
 
 @pytest.mark.parametrize(("sql", "code", "message", "position"), ERRORS)

@@ -258,14 +258,23 @@ class ExpressionBinder(PredicateBinder, CallBinder):
 
 
 def number(text: str) -> tree.Literal:
-    """A numeric constant: the smallest of integer, bigint, numeric that holds it."""
+    """A numeric constant: the smallest of integer, bigint, numeric that holds it.
+
+    One with an exponent that takes more digits than a numeric has (1e300) is a double precision: that is what it is
+    meant for, and PostgreSQL, whose numeric holds it, would cast it.
+    """
     if text.lstrip("+-").isdigit() and len(text) <= 20:
         value = int(text)
         for type_ in (types.INTEGER, types.BIGINT):
             low, high = INTEGER_RANGES[type_.kind]
             if low <= value <= high:
                 return tree.Literal(value, type_)
-    return tree.Literal(from_text(types.NUMERIC, text), types.NUMERIC)
+    try:
+        return tree.Literal(from_text(types.NUMERIC, text), types.NUMERIC)
+    except errors.Error:
+        if "e" not in text.lower():
+            raise
+        return tree.Literal(from_text(types.DOUBLE, text), types.DOUBLE)
 
 
 _BINDERS: dict[type, Callable[[Any, Any], Expr]] = {
