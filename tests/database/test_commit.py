@@ -7,6 +7,7 @@ import pytest
 
 from instar import errors
 from instar.dbapi import Connection
+from instar.store.engine import Commit
 from support.databases import Engine, fails, rows, run, value
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
@@ -231,3 +232,42 @@ def test_not_null_is_not_asked_of_rows_from_before_it_was_dropped(
     else:
         run(two, "INSERT INTO t VALUES (8, NULL)", "COMMIT")
         assert value(one, "SELECT count(*) FROM t") == 4
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "reported"),
+    [
+        ("ALTER TABLE t ADD COLUMN c int", "ALTER TABLE t ADD COLUMN d int", None),
+        ("ALTER TABLE t ADD COLUMN c int", "ALTER TABLE t ADD COLUMN c int", "42701"),
+        ("CREATE INDEX ta ON t (a)", "ALTER TABLE t DROP COLUMN b", None),
+        ("CREATE INDEX tc ON t (b)", "ALTER TABLE t DROP COLUMN b", "42703"),
+        ("CREATE TABLE IF NOT EXISTS n (id int)", "CREATE TABLE n (id int)", None),
+        ("CREATE TABLE n (id int)", "CREATE TABLE n (id int)", "42P07"),
+        ("CREATE OR REPLACE VIEW v AS SELECT id FROM t", "CREATE VIEW v AS SELECT id FROM t", None),
+        ("DROP TABLE IF EXISTS t", "DROP TABLE t", None),
+        ("DROP TABLE t", "DROP TABLE t", "42P01"),
+        ("TRUNCATE t", "TRUNCATE t", None),
+    ],
+)
+def test_a_schema_change_in_autocommit_that_meets_another_is_planned_again(
+    engine: Engine, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, mine: str, others: str,
+    reported: str | None,
+) -> None:  # fmt: skip
+    """As any statement in autocommit: on a new snapshot, unseen by the user."""
+    one, two = pair
+    store = engine._held.store
+    commit = store.commit
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog:
+            monkeypatch.setattr(store, "commit", commit)
+            two.execute(others)
+        return commit(request)
+
+    monkeypatch.setattr(store, "commit", beside)
+    if reported is None:
+        one.execute(mine)
+    else:
+        with fails(reported):
+            one.execute(mine)
+    assert rows(one, "CHECK DATABASE") == []

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
 Kept = tuple[int, SavedSettings]
+# How a catalog change fails that found its objects changed or its names taken since it was planned.
+_MET_ANOTHER = frozenset({errors.SERIALIZATION_FAILURE, errors.DUPLICATE_TABLE})
+
 SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table, Kept]
 
 
@@ -74,9 +77,14 @@ class Committer:
         ddl = transaction.ddl
         request = Commit(catalog_version=reader.catalog_version)
         if ddl:
-            ddl.rebase(catalog)
+            try:
+                ddl.rebase(catalog)
+                ddl.parts(reader).add_to(request)
+            except errors.Error as met:
+                if met.sqlstate not in _MET_ANOTHER:
+                    raise
+                raise Conflict(met) from None
             catalog = ddl.view
-            ddl.parts(reader).add_to(request)
         if transaction.buffer:
             derivation = Derivation(reader)
             for buffer in transaction.buffer:
