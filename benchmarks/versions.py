@@ -18,13 +18,13 @@ from benchmarks.tables import CREATE, fill_instar, open_instar
 from instar.catalog.descriptors import Table
 from instar.sql import point
 from instar.tables import rowset
-from instar.tables.resolver import _decoder, _key
+from instar.tables.resolver import _decoder, _key, resolver
 
 UNCHANGED = 1.01
 OLDER = 1.2
 LOOKUP = "SELECT a, g, name, note FROM {name} WHERE id = ?"
 SCAN = "SELECT g, count(*), sum(a), max(note) FROM {name} GROUP BY g ORDER BY g"
-_LOOK_AT_LAYOUT = """    if value[12:16] != TAG:
+_LOOK_AT_LAYOUT = """    if r is None:
         return older(value)
 """
 _COUNT = 10_000
@@ -81,7 +81,8 @@ def _without_look_in_lookup(connection: instar.Connection, rows: int, rounds: in
     text = LOOKUP.format(name="t")
     other = text + " "  # another text is another plan
     assert _LOOK_AT_LAYOUT in point._LOOKUP
-    with _patched(point, "_LOOKUP", point._LOOKUP.replace(_LOOK_AT_LAYOUT, "")):
+    without = point._LOOKUP.replace(_LOOK_AT_LAYOUT, "")
+    with _patched(point, "_LOOKUP", without), _patched(point, "tagged_resolver", resolver):
         assert connection.execute(other, (1,)).fetchall() == connection.execute(other, (1,)).fetchall()
     return paired(_lookups(connection, text, rows), _lookups(connection, other, rows), rounds)
 

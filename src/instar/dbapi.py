@@ -290,9 +290,7 @@ class Cursor:
         self._result = None
         if not isinstance(seq_of_parameters, Iterable):
             raise errors.error("08P01", "executemany takes a sequence of parameter sequences")
-        sets = [
-            given if given.__class__ is tuple else _arguments(operation, given) for given in seq_of_parameters
-        ]
+        sets = [given if given.__class__ is tuple else _arguments(operation, given) for given in seq_of_parameters]
         self._result = self.connection.session.executemany(operation, sets)
         return self
 

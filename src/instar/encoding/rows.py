@@ -276,9 +276,9 @@ def _value_expression(form: RowFormat, position: int, base: int) -> str:
 class _Unpacking:
     """The one struct that reads what a reader needs and skips the rest; names in the order of the bytes."""
 
-    def __init__(self, form: RowFormat, positions: set[int], offset: int) -> None:
+    def __init__(self, form: RowFormat, positions: set[int], offset: int, tagged: bool) -> None:
         self.masks: dict[int, int] = {}
-        fields: dict[int, tuple[str, str]] = {}
+        fields: dict[int, tuple[str, str]] = {-4: ("tag", "I")} if tagged else {}
         ends: set[int] = set()
         for position in positions:
             word, bit = divmod(position, 64)
@@ -307,17 +307,51 @@ def damaged_row(data: bytes, why: str = "too short") -> Error:
     return error(DATA_CORRUPTED, f"damaged row: {why}: {bytes(data[:64]).hex()}")
 
 
-def compile_reader(form: RowFormat, outputs: Sequence[Output], offset: int = BODY_OFFSET) -> RowReader:
+def _reader_source(
+    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, offset: int, tag: int | None
+) -> list[str]:
+    """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
+    lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
+    if tag is not None:
+        lines += [f"        if tag != {tag}:", "            return None"]
+    if unpacking.ends:
+        lines.append(f"        if not {' <= '.join(unpacking.ends)} <= len(data) - {base}:")
+        lines.append("            raise damaged_row(data, 'bad offsets')")
+    if unpacking.masks:
+        nulls = " or ".join(f"n{word} & {mask:#x}" for word, mask in unpacking.masks.items())
+        lines += [f"        if {nulls}:", f"            return ({', '.join(checked)},)"]
+    lines += [
+        f"        return ({''.join(value + ', ' for value in plain)})",
+        "    except struct_error:",
+    ]
+    if tag is not None:
+        # A deleted row has no body, and a row of another layout may have a shorter one.
+        other = tag.to_bytes(4, "little")
+        lines += [f"        if len(data) >= {offset} and data[{offset - 4}:{offset}] != {other!r}:"]
+        lines += ["            return None"]
+    lines += [
+        "        raise damaged_row(data) from None",
+        "    except (UnicodeDecodeError, InvalidOperation, ValueError):",
+        "        raise damaged_row(data, 'bad text') from None",
+    ]
+    return lines
+
+
+def compile_reader(
+    form: RowFormat, outputs: Sequence[Output], offset: int = BODY_OFFSET, tag: int | None = None
+) -> RowReader:
     """A function from a store value, whose body begins at `offset`, to the tuple of `outputs`.
 
-    XX001 for bytes that are no row of this format. Errors of an output's `convert` pass through.
+    With `tag`, the four bytes before the body (layout and flags of a row's header) are read along, and values that
+    bear another one give None. XX001 for bytes that are no row of this format. Errors of an output's `convert` pass
+    through.
     """
     positions = {output.position for output in outputs if output.position is not None}
     constants = {f"k{i}": output.constant for i, output in enumerate(outputs)}
-    if not positions:
+    if not positions and tag is None:
         fixed = tuple(constants.values())
         return lambda data: fixed
-    unpacking = _Unpacking(form, positions, offset)
+    unpacking = _Unpacking(form, positions, offset, tag is not None)
     base = offset + form.fixed_size
     plain, checked = [], []
     for i, output in enumerate(outputs):
@@ -332,19 +366,7 @@ def compile_reader(form: RowFormat, outputs: Sequence[Output], offset: int = BOD
         word, bit = divmod(output.position, 64)
         plain.append(value)
         checked.append(f"None if n{word} & {1 << bit:#x} else {value}")
-    lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
-    if unpacking.ends:
-        lines.append(f"        if not {' <= '.join(unpacking.ends)} <= len(data) - {base}:")
-        lines.append("            raise damaged_row(data, 'bad offsets')")
-    lines += [
-        "        if " + " or ".join(f"n{word} & {mask:#x}" for word, mask in unpacking.masks.items()) + ":",
-        f"            return ({', '.join(checked)},)",
-        f"        return ({', '.join(plain)},)",
-        "    except struct_error:",
-        "        raise damaged_row(data) from None",
-        "    except (UnicodeDecodeError, InvalidOperation, ValueError):",
-        "        raise damaged_row(data, 'bad text') from None",
-    ]
+    lines = _reader_source(unpacking, plain, checked, base, offset, tag)
     scope = {**_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
     reader: RowReader = compile_function("read_row", lines, scope)
     return reader

@@ -21,8 +21,8 @@ from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan, is_single
-from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, rowset_prefix
-from instar.tables.resolver import LAYOUT_OFFSET
+from instar.store.engine import ROW_TOMBSTONE, Store, rowset_prefix
+from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
 from instar.tables.rowset import Decoder, TableReader
 from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
 from instar.values import to_python
@@ -53,14 +53,15 @@ def fast(store, parameters):
         reader.close()
     if value is None:
         return []
-    if value[12:16] != TAG:
+    r = decode(value)
+    if r is None:
         return older(value)
     {result}
 
 def older(value):
     if value[12] & TOMBSTONE:
         return []
-    decode = decoders.get(value[12:16]) or learn(value)
+    r = (decoders.get(value[12:16]) or learn(value))(value)
     {result}
 """
 
@@ -81,10 +82,9 @@ class PointLookup:
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
             "VERSION": None,
-            "TAG": ROW_HEADER.pack(0, 0, table.layout.id << 8)[12:],
             "encode": keys.compile_encoder(types, prefix=prefix),
             "TOMBSTONE": ROW_TOMBSTONE,
-            "decode": reader.decoder(table.layout.id),
+            "decode": tagged_resolver(table.layout, reader.wanted),
             "decoders": self._decoders,
             "learn": self._learn,
         }
@@ -127,13 +127,13 @@ class PointLookup:
             number: convert for number, type_ in enumerate(types) if (convert := to_python(type_)) is not None
         }
         if not converters:
-            return "return [decode(value)]"
+            return "return [r]"
         self._scope |= {f"f{number}": convert for number, convert in converters.items()}
         outputs = "".join(
             f"None if r[{number}] is None else f{number}(r[{number}]), " if number in converters else f"r[{number}], "
             for number in range(len(types))
         )
-        return f"r = decode(value)\n    return [({outputs})]"
+        return f"return [({outputs})]"
 
 
 def unfit(index: int, type_: Type) -> str:

@@ -202,6 +202,13 @@ def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
     return _resolver(written, _key(wanted))
 
 
+def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[bytes], tuple[Any, ...] | None]:
+    """As `resolver`, but for any stored value: None for one that is deleted or in another layout. One look at a row's
+    header, on the way to its columns, is all that several layouts cost a table that has one."""
+    key = _key(wanted)
+    return compile_reader(layout_format(written), _outputs(written, key), tag=written.id << 8)
+
+
 @lru_cache(maxsize=1024)
 def _rewriter(written: Layout, target: Layout, wanted: _Key) -> Callable[[bytes], bytes]:
     if written.columns == target.columns:

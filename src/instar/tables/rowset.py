@@ -76,7 +76,7 @@ class TableReader:
         self.prefix = rowset_prefix(table.rowset)
         self.encode_key = key_encoder(table)
         self._layouts = layouts
-        self._wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
+        self.wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
         self._decoders: dict[int, Decoder] = {}
         self.schema = pa.schema(
             [pa.field(f"c{i}", arrow_type(table.columns[ordinal].type)) for i, ordinal in enumerate(ordinals)]
@@ -88,7 +88,7 @@ class TableReader:
         if found is None:
             own = self.table.layout
             layout = own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
-            found = self._decoders[layout_id] = resolver(layout, self._wanted)
+            found = self._decoders[layout_id] = resolver(layout, self.wanted)
         return found
 
     def decode(self, value: bytes) -> tuple[object, ...]:
@@ -163,7 +163,7 @@ class TableReader:
     def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
-        decode = mixed_decoder(self._layout, self._wanted)
+        decode = mixed_decoder(self._layout, self.wanted)
         batches = self._joined(view, start, stop) if overlay is None else self._overlaid(view, overlay, start, stop)
         for joined in batches:
             if len(joined.starts):

@@ -93,7 +93,8 @@ def _key(document: Any) -> tuple[object, ...]:
 
 def _storage_order(pair: tuple[str, Any]) -> tuple[int, bytes]:
     if not isinstance(pair[0], str):
-        raise errors.error(errors.INVALID_TEXT, f"a key of a JSON object is text, not a Python {type(pair[0]).__name__}")
+        what = type(pair[0]).__name__
+        raise errors.error(errors.INVALID_TEXT, f"a key of a JSON object is text, not a Python {what}")
     key = pair[0].encode(errors="surrogatepass")  # refused where the document is checked
     return len(key), key
 
