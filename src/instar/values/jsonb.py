@@ -91,7 +91,7 @@ def _key(document: Any) -> tuple[object, ...]:
     return tuple(flat)
 
 
-def _storage_order(pair: tuple[str, Any]) -> tuple[int, bytes]:
+def _storage_order(pair: tuple[Any, Any]) -> tuple[int, bytes]:
     if not isinstance(pair[0], str):
         what = type(pair[0]).__name__
         raise errors.error(errors.INVALID_TEXT, f"a key of a JSON object is text, not a Python {what}")
