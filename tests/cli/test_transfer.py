@@ -168,6 +168,10 @@ def test_what_cannot_be_is_said(tmp_path: Path):
     with pytest.raises(errors.Error, match='"b" of relation "t"') as caught:
         transfer.check_names(tmp_path, pa.schema({"b": pa.int8()}), pa.schema({"a": pa.int8()}), "t")
     assert sqlstate(caught) == errors.UNDEFINED_COLUMN
+    twice = pa.schema([("a", pa.int8()), ("a", pa.int8())])
+    with pytest.raises(errors.Error, match='column "a" more than once') as caught:
+        transfer.check_names(tmp_path, twice, pa.schema({"a": pa.int8()}), "t")
+    assert sqlstate(caught) == errors.DUPLICATE_COLUMN
 
 
 @pytest.mark.parametrize(

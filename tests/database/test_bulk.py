@@ -195,3 +195,28 @@ def test_columns_that_are_not_given_have_the_default_of_the_moment(connection: C
         connection.executemany("insert into t (id) values (?)", [(1,), (2,), (3,)])
     found = rows(connection, "select a, n, s, d::text, min(z) >= $1, count(*) from t group by a, n, s, d", begun)
     assert found == [(7, None, "abc", "1.50", True, 3)]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_times_that_python_has_not(connection: Connection, zone: str) -> None:
+    connection.execute(f"SET timezone = '{zone}'")
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, d date, at timestamp, seen timestamptz)")
+    far = 400_000_000_000 * 1_000_000
+    data = pa.table(
+        {
+            "id": pa.array([1, 2, 3], pa.int32()),
+            "d": pa.array([-1_000_000, 5_000_000, None], pa.date32()),
+            "at": pa.array([far, None, -far // 4], pa.timestamp("us")),
+            "seen": pa.array([None, far, -far // 4], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    assert connection.insert_arrow("t", data) == 3
+    assert connection.execute("SELECT * FROM t ORDER BY id").fetch_arrow_table().equals(data)
+
+
+def test_nanoseconds_are_refused(connection: Connection) -> None:
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, at timestamp)")
+    at = pa.array([1000, 1999, None], pa.timestamp("ns"))
+    with fails(errors.NUMERIC_OUT_OF_RANGE, "timestamp without time zone"):
+        connection.insert_arrow("t", arrow(id=[1, 2, 3], at=at))
+    assert connection.insert_arrow("t", arrow(id=[1, 3, 4], at=at.take([0, 2, 2]))) == 3

@@ -20,7 +20,7 @@ from instar.cli.describe import quoted
 from instar.cli.output import text_of
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import interruptible
-from instar.database.bulk import estimated_table_rows, insert_arrow
+from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
 from instar.pipeline.transfer import export
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def insert_in_batches(session: Session, table: str, reader: pa.RecordBatchReader
         for begin in range(0, batch.num_rows, _COMMITTED_ROWS):
             session.check_cancel()
             part = batch.slice(begin, _COMMITTED_ROWS)
-            rows = list(zip(*(column.to_pylist() for column in part.columns), strict=True))
+            rows = list(zip(*map(python_values, part.columns), strict=True))
             inserted += session.executemany(text, rows).rowcount
     return inserted
 
@@ -144,7 +144,10 @@ def plain_reader(paths: Sequence[Path], opened: list[Source], others: Iterator[S
 
 
 def check_names(path: Path, found: pa.Schema, wanted: pa.Schema, table: str) -> None:
-    """42703 if the file has a column that the table has not."""
+    """42703 if the file has a column that the table has not, 42701 if it has one twice."""
+    twice = [name for name in found.names if found.names.count(name) > 1]
+    if twice:
+        raise errors.error(errors.DUPLICATE_COLUMN, f'{path} has column "{twice[0]}" more than once')
     unknown = [name for name in found.names if name not in wanted.names]
     if unknown:
         raise errors.error(

@@ -27,15 +27,15 @@ from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
 from instar.sql.binder import bind_default
-from instar.sql.execution import arrow_array
+from instar.sql.execution import arrow_array, internal_values
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.traversal import is_volatile
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.tables.layout import arrow_type
 from instar.tables.load import ROWS_PER_BATCH, TableLoad
-from instar.types import Kind, Type
-from instar.values import converter
+from instar.types import DATE, TIMESTAMP, TIMESTAMPTZ, Kind, Type
+from instar.values import converter, to_text
 
 if TYPE_CHECKING:
     from instar.database.database import Database
@@ -258,7 +258,23 @@ def _fitting(type_: Type, array: Any, zone: str) -> Any:
     if same or array.null_count == len(array):
         return array
     convert = converter(type_, zone)
-    return arrow_array(type_, [None if value is None else convert(value) for value in array.to_pylist()])
+    return arrow_array(type_, [None if value is None else convert(value) for value in python_values(array)])
+
+
+def python_values(array: Any) -> list[Any]:
+    """The values as parameters of a statement; dates and times outside of Python's years as text. 22003 for more than
+    microseconds."""
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]  # of whatever class
+    except (OverflowError, ValueError):
+        given = array.type
+        type_ = DATE if pa.types.is_date(given) else TIMESTAMP if given.tz is None else TIMESTAMPTZ
+        try:
+            stored = array.cast(arrow_type(type_))
+        except pa.ArrowInvalid as problem:
+            message = f"a value does not fit type {type_}: {problem}"
+            raise errors.error(errors.NUMERIC_OUT_OF_RANGE, message) from None
+        return [None if value is None else to_text(type_, value) for value in internal_values(stored, type_)]
 
 
 def _filled(session: Session, column: Column, rows: int, default: object) -> Any:
@@ -281,7 +297,7 @@ def _append(session: Session, name: str, schema: pa.Schema, batches: Iterator[pa
 
     def rows() -> Iterator[tuple[object, ...]]:
         for batch in batches:
-            listed = [column.to_pylist() for column in batch.columns]
+            listed = [python_values(column) for column in batch.columns]
             yield from zip(*listed, strict=True)
 
     # One row too many is refused as a million too many are, and need not be waited for.
