@@ -399,6 +399,19 @@ def test_snapshots_are_registered_until_released_or_too_old(store: Store, clock)
     assert store.oldest_snapshot() == 40
 
 
+def test_a_snapshot_that_is_too_old_hides_none_after_it(store: Store, clock) -> None:
+    """A transaction that was forgotten must not lay bare the others of its process."""
+    forgotten = store.register_snapshot(10)
+    clock.advance(store.snapshot_max_age + 1)
+    token = store.register_snapshot(20)
+    store.register_snapshot(30)
+    assert store.oldest_snapshot() == 20
+    store.release_snapshot(forgotten)
+    assert store.oldest_snapshot() == 20
+    store.release_snapshot(token)
+    assert store.oldest_snapshot() == 30
+
+
 def test_workers_announce_themselves(store: Store) -> None:
     assert not store.worker_present()
     store.announce_worker(True)

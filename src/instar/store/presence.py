@@ -119,7 +119,7 @@ class Presence:
         with self._lock:
             self._snapshots[token] = (snapshot, self._clock.monotonic_ns())
             oldest = self._words[self._base + _SNAPSHOT]
-            if not oldest or snapshot < oldest:
+            if not oldest or snapshot < oldest or self._is_too_old(self._words[self._base + _REGISTERED]):
                 self._publish()
         return token
 
@@ -131,10 +131,15 @@ class Presence:
                 self._publish()
 
     def _publish(self) -> None:
+        """Show the oldest snapshot that is heeded: one that is too old must not hide those after it."""
         words, base = self._words, self._base
-        snapshot, since = min(self._snapshots.values(), default=(0, 0))
+        heeded = (found for found in self._snapshots.values() if not self._is_too_old(found[1]))
+        snapshot, since = min(heeded, default=(0, 0))
         words[base + _REGISTERED] = since
         words[base + _SNAPSHOT] = snapshot
+
+    def _is_too_old(self, registered: int) -> bool:
+        return self._clock.monotonic_ns() - registered > self._max_age_ns
 
     def oldest_snapshot(self) -> int | None:
         """The oldest snapshot of a living process, unless it was registered too long ago."""
