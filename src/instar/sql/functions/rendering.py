@@ -377,6 +377,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"argument for ntile must be", "22014", "argument of ntile must be greater than zero"),
         (r"window \w+ \w+ expression cannot be negative|invalid (groups|range) (preceding|following) value", "22013",
          "the offset of a frame must be neither negative nor null"),
+        (r"window functions are not allowed in window definitions", errors.FEATURE_NOT_SUPPORTED,
+         "a subquery with window functions within a window's definition is not supported"),
         (r"more than one row returned by a subquery", errors.CARDINALITY_VIOLATION,
          "more than one row returned by a subquery used as an expression"),
         (r"overflow in .*INT16|INT16", errors.NUMERIC_OUT_OF_RANGE, "smallint out of range"),
