@@ -35,12 +35,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def servers(store: Store) -> tuple[Connection, Connection]:
+def servers(store: Store) -> Iterator[tuple[Connection, Connection]]:
     """Two servers of one store, each with a cache of its own, as two processes have."""
     databases = [Database(store, ":memory:", SystemClock()) for _ in range(2)]
     one, two = [Connection(database, autocommit=True, settings={}) for database in databases]
     run(one, "create table t (id int primary key, a int, b text)")
-    return one, two
+    yield one, two
+    for database in databases:
+        database.sequences.close()  # while there is a store: the first connection to be closed closes it
+    one.close()
+    two.close()
 
 
 def between(store: Store, patch: Patch, action: Callable[[], object]) -> None:
