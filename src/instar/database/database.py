@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
@@ -144,7 +145,11 @@ class Database:
         """Called after every commit: now and then, see whether there is garbage that wants a worker."""
         self._commits += 1
         if not self._commits % COMMITS_PER_LOOK:
-            self.look_after()
+            try:
+                self.look_after()
+            except (errors.Error, OSError):
+                # The commit stands: what ails the store or the machine shows at the next statement, not as this one's.
+                return
 
     def look_after(self) -> None:
         """Start a worker if there is something for it to do: a job that nobody works on, or a log to be cut."""
