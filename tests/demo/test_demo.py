@@ -30,7 +30,8 @@ def test_schema_changes_under_load(tmp_path):
     found = json.loads((tmp_path / "demo.json").read_text())
     assert [course["sqlstate"] for course in found["courses"]] == [None] * 5 + ["23505"]
     index = found["courses"][1]
-    assert 60_000 <= index["rows_done"] <= 62_000
+    # The 60,175 rows that were loaded, and what the clients inserted before: more, the faster the machine.
+    assert index["rows_done"] == index["rows_total"] >= 60_175
     assert [stage["name"] for stage in index["stages"]][-1] == "public"
     assert found["operations"] > 1000
 
