@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from instar import errors
+from instar.sql import analytic
 from instar.sql.executor import QueryProgram
 from instar.sql.planner import Engines
 from instar.transactions.buffer import Buffer
@@ -378,3 +381,15 @@ def test_a_plan_may_read_one_table_several_times(world: World) -> None:
         "group by grouping sets ((t.a), (t.a), ()) order by 1, 3"
     )
     assert query(world, sql, engines="analytic") == query(world, sql, engines="executor")
+
+
+def test_a_signal_is_heard_while_duckdb_runs() -> None:
+    connection = analytic._current().connection()
+    timer = threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        analytic._outcome(connection, "SELECT max(md5(range::text)) FROM range(1000000000)", {})
+    timer.join()
+    found = analytic._outcome(connection, "SELECT 1 AS one", {})
+    assert isinstance(found, pa.Table)
+    assert found.to_pydict() == {"one": [1]}

@@ -12,7 +12,8 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -33,6 +34,8 @@ from instar.tables.layout import arrow_type
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
 from instar.types import Kind, Type
+
+T = TypeVar("T")
 
 _SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 # Up to so many bytes of a relation are decoded before DuckDB begins: a quarter of a small machine's memory at most.
@@ -204,18 +207,51 @@ def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext)
 
 
 def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table | str:
-    """The result, or DuckDB's message. Its exception stays here: the frames that hang on it would keep the connection
-    alive past the engine's end."""
+    """The result, or DuckDB's message."""
     try:
         for name, source in inputs.items():
             connection.register(name, source.relation())
+        return _beside(lambda: _answer(connection, text), connection.interrupt)
+    finally:
+        for name in inputs:
+            connection.unregister(name)
+
+
+def _answer(connection: Any, text: str) -> pa.Table | str:
+    """As `_outcome`. DuckDB's exception stays here: the frames that hang on it would keep the connection alive past the
+    engine's end."""
+    try:
         table: pa.Table = connection.sql(text).to_arrow_table()
         return table
     except duckdb.Error as failure:
         return str(failure)
-    finally:
-        for name in inputs:
-            connection.unregister(name)
+
+
+def _beside(work: Callable[[], T], stop: Callable[[], None]) -> T:
+    """The result of `work`, which runs in a thread of its own where this is the main one.
+
+    Python calls the handlers of signals in the main thread, between its own instructions: Ctrl-C would not be heard
+    while that thread is inside DuckDB.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as failure:  # noqa: BLE001 - it is raised again where the result is asked for
+            result.set_exception(failure)
+
+    threading.Thread(target=run, name="instar-analytic").start()
+    try:
+        wait([result])  # not Thread.join, which takes the thread for dead after an exception in 3.11
+    except BaseException:  # what a handler raised
+        while not result.done():
+            stop()
+            wait([result], 0.05)
+        raise
+    return result.result()
 
 
 def _stored(table: pa.Table) -> pa.Table:
