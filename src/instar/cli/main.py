@@ -250,7 +250,8 @@ def guarded(run: Callable[[], object]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        _fail(f"ERROR:  {error.filename or ''}: {error.strerror or error}")
+        file = f"{error.filename}: " if error.filename else ""  # Arrow names it within its text
+        _fail(f"ERROR:  {file}{error.strerror or error}")
 
 
 def main() -> None:
