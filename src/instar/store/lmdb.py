@@ -473,7 +473,11 @@ def open_store(
         ):
             if asked is not None and asked != getattr(identity, name):
                 has = f"the store {path} has {name} = {getattr(identity, name)}"
-                raise errors.error(errors.OBJECT_NOT_READY, f"{has}, which an opener cannot change to {asked}")
+                raise errors.error(
+                    errors.OBJECT_NOT_READY,
+                    f"{has}, which an opener cannot change to {asked}",
+                    hint=f"Ask for {name}=None to take the store as it is.",
+                )
         key = _directory_key(directory)
         environment = _registry.get(key)
         if environment is None:
