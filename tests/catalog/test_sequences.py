@@ -57,18 +57,6 @@ def test_descending() -> None:
         values.next_value(down)
 
 
-def test_set_value() -> None:
-    values = Sequences(MemoryStore())
-    values.next_value(sequence())
-    values.set_value(sequence(), 41)
-    assert values.next_value(sequence()) == 42
-    values.set_value(sequence(), 10, called=False)
-    assert values.next_value(sequence()) == 10
-    with pytest.raises(errors.Error) as caught:
-        values.set_value(sequence(maximum=5), 6)
-    assert caught.value.sqlstate == "22003"
-
-
 def test_ids_of_many_threads_and_openers_are_distinct(tmp_path) -> None:
     store = open_store(str(tmp_path / "db"), synchronous="off")
     made: list[int] = []
@@ -98,7 +86,7 @@ def test_many_values_at_once_are_what_nextval_would_give() -> None:
     assert take(10_000) == list(range(2, 10_002))
     assert other.next_value(sequence()) > 10_001
     assert take(0) == []
-    held.set_value(sequence(maximum=20_000), 19_990)
+    held.restart(sequence().id, 19_991)
     with pytest.raises(errors.Error) as caught:
         take(11, maximum=20_000)
     assert caught.value.sqlstate == "2200H"

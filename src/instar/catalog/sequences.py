@@ -96,19 +96,6 @@ class Sequences:
                 count -= part
         return taken
 
-    def set_value(self, sequence: Sequence, value: int, *, called: bool = True) -> None:
-        """setval: the next value is `value` (or the one after it, if `called`)."""
-        if not sequence.minimum <= value <= sequence.maximum:
-            raise errors.error(
-                errors.NUMERIC_OUT_OF_RANGE,
-                f'setval: value {value} is out of bounds for sequence "{sequence.name}" '
-                f"({sequence.minimum}..{sequence.maximum})",
-            )
-        after = value + sequence.increment if called else value
-        with self._lock:
-            self._blocks.pop(sequence.id, None)
-            self._write(sequence.id, lambda _: self._state(sequence, after), start=sequence.start)
-
     def restart(self, sequence: int, value: int) -> None:
         """The next value is `value`, whatever its bounds say (they were checked where it was asked for)."""
         with self._lock:

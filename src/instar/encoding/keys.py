@@ -40,7 +40,6 @@ TAG_NULL = 0x7F  # above every ascending tag; its complement, 0x80, is below eve
 
 NULL_ASCENDING = bytes([TAG_NULL])
 NULL_DESCENDING = bytes([TAG_NULL ^ 0xFF])
-_AFTER_NULL_DESCENDING = bytes([(TAG_NULL ^ 0xFF) + 1])
 
 TAGS: dict[Kind, int] = {
     Kind.BOOLEAN: TAG_BOOLEAN,

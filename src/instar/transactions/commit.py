@@ -8,7 +8,6 @@ commit refused for e alone, or because maintenance rewrote a row, is derived and
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from instar import errors
 from instar.store.engine import Commit, PreconditionFailed, Reader, StaleRow, StaleSchema, Store
@@ -16,12 +15,6 @@ from instar.store.engine import Commit, PreconditionFailed, Reader, StaleRow, St
 # Each round is lost to somebody else's success (a published stage, a compacted batch), so this many in a row means
 # that something publishes without end.
 MAX_ROUNDS = 100
-
-
-class Failure(Protocol):
-    """What a precondition hands back when it fails: knows how to say so."""
-
-    def error(self) -> errors.Error: ...
 
 
 class Conflict(Exception):
