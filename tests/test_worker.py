@@ -19,7 +19,7 @@ from instar.schemachange.jobs import Jobs, JobState
 from instar.store import open_store
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.records import rowset_key, table_key
-from instar.worker import Worker
+from instar.worker import NICENESS, Worker
 from support.changes import ChangingWorld, Server
 
 
@@ -181,6 +181,7 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
         assert world.jobs.get(number).state is JobState.SUCCEEDED
         world.check_index("i")
         assert store.worker_present()
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
         second = subprocess.run(
             [sys.executable, "-m", "instar.worker", str(path)], env=environment, timeout=20, check=False
         )
@@ -203,24 +204,3 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     )  # fmt: skip
     assert refused.returncode == 1
     assert refused.stderr[:5].isalnum()
-
-
-# Prints how the session is weighed once the worker stood back, or nothing where the kernel does not weigh sessions.
-STANDS_BACK = """
-import os
-from instar.worker import _stand_back
-_stand_back()
-if os.path.exists("/proc/self/autogroup"):
-    print(open("/proc/self/autogroup").read())
-"""
-
-
-@pytest.mark.parametrize(("leads", "niceness"), [(True, "10"), (False, "0")])
-def test_a_worker_holds_back_its_own_session_and_no_other(leads: bool, niceness: str) -> None:
-    # A session made for the test either way: in the second case its leader is a shell, and the worker a child of it.
-    command = [sys.executable, "-c", STANDS_BACK]
-    if not leads:
-        command = ["sh", "-c", '"$@"; exit $?', "sh", *command]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    done = subprocess.run(command, env=environment, start_new_session=True, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1:] in ([], [niceness])

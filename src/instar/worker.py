@@ -268,24 +268,7 @@ def _spark(path: str, store: Store) -> Reorganizer:
     """The reorganizer on this process's Spark session, which the first run starts."""
     from instar.pipeline.reorganizer import SparkReorganizer
 
-    return SparkReorganizer(path)
-
-
-def _stand_back() -> None:
-    """Take what the foreground leaves of the processors: this process, and those that it starts, Spark's too.
-
-    The store's mutex is not held for long by that: those who wait for it sleep, and leave a processor to its holder.
-    """
-    os.nice(NICENESS)
-    if os.getsid(0) != os.getpid():
-        return  # the session is somebody else's: a shell's, whose other processes are not ours to hold back
-    try:
-        # Where the kernel weighs sessions against each other (sched(7), autogroups), this process is one of its own,
-        # with as many threads as Spark likes: the session's niceness counts, the process's only within it.
-        with open("/proc/self/autogroup", "w") as file:
-            file.write(str(NICENESS))
-    except OSError:
-        pass  # no such kernel
+    return SparkReorganizer(path, background=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -293,7 +276,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
         return 2
-    _stand_back()
+    os.nice(NICENESS)
     stop: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:

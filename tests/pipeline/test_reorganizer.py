@@ -71,17 +71,36 @@ def java() -> list[psutil.Process]:
 
 
 class Midway:
-    """A pulse that does something once: when the first range is done. `happened` says whether it came to that."""
+    """A pulse that does something once: as soon as `ready` says so. `happened` says whether it came to that."""
 
-    def __init__(self, database: SmallDatabase, action: Callable[[], None]) -> None:
+    def __init__(self, ready: Callable[[], bool], action: Callable[[], None]) -> None:
         self.happened = False
-        self._jobs = Jobs(database.store, SystemClock())
+        self._ready = ready
         self._action = action
 
     def __call__(self) -> None:
-        if not self.happened and any(found.done for found in self._jobs.checkpoints(1, STAGE).values()):
+        if not self.happened and self._ready():
             self.happened = True
             self._action()
+
+
+def first_range(database: SmallDatabase) -> Callable[[], bool]:
+    """Whether a range of job 1 is done: the first runs are put, Spark may be sorting others."""
+    jobs = Jobs(database.store, SystemClock())
+    return lambda: any(found.done for found in jobs.checkpoints(1, STAGE).values())
+
+
+def python_workers() -> list[psutil.Process]:
+    """Spark's Python workers: below the JVM is the daemon, below that the workers."""
+    return [worker for jvm in java() for daemon in jvm.children() for worker in daemon.children()]
+
+
+def tasks(database: SmallDatabase) -> Callable[[], bool]:
+    """Whether a task is at work in Python: rows are being read."""
+    return lambda: any(worker.status() == psutil.STATUS_RUNNING for worker in python_workers())
+
+
+MOMENTS = pytest.mark.parametrize("moment", [tasks, first_range])
 
 
 @pytest.fixture
@@ -170,7 +189,9 @@ def test_stops_when_told_and_resumes(spark, database, narrow):
         raise Stop
 
     with pytest.raises(Stop):
-        SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), Midway(database, stop))
+        SparkReorganizer(database.path).run(
+            backfill(database, table, held, 40_000), Midway(first_range(database), stop)
+        )
     before = jobs.checkpoints(1, STAGE)
     standing = entries(database, table.indexes[-1])
     time.sleep(0.5)
@@ -184,18 +205,16 @@ def test_stops_when_told_and_resumes(spark, database, narrow):
     assert len(entries(database, table.indexes[-1])) == 40_000
 
 
-def test_survives_killed_python_workers(spark, database, narrow):
+@MOMENTS
+def test_survives_killed_python_workers(spark, database, narrow, moment):
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
 
     def kill_workers() -> None:
-        # Below the JVM is the daemon, below that the workers.
-        for jvm in java():
-            for daemon in jvm.children():
-                for worker in daemon.children():
-                    worker.send_signal(signal.SIGKILL)
+        for worker in python_workers():
+            worker.send_signal(signal.SIGKILL)
 
-    pulse = Midway(database, kill_workers)
+    pulse = Midway(moment(database), kill_workers)
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000
@@ -212,10 +231,13 @@ def test_a_lost_claim_stops_it(spark, database, narrow):
         assert jobs.claim(1, b"another") is not None
 
     with pytest.raises(ClaimLost):
-        SparkReorganizer(database.path).run(backfill(database, table, held, 40_000), Midway(database, take_over))
+        SparkReorganizer(database.path).run(
+            backfill(database, table, held, 40_000), Midway(first_range(database), take_over)
+        )
 
 
-def test_survives_a_killed_jvm(spark, database, narrow):
+@MOMENTS
+def test_survives_a_killed_jvm(spark, database, narrow, moment):
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
 
@@ -223,7 +245,7 @@ def test_survives_a_killed_jvm(spark, database, narrow):
         for jvm in java():
             jvm.send_signal(signal.SIGKILL)
 
-    pulse = Midway(database, kill_jvm)
+    pulse = Midway(moment(database), kill_jvm)
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,34 @@ def test_none_is_an_error_that_says_what_to_do(nowhere, monkeypatch):
         session.java_home()
     assert "Java 11" in (caught.value.detail or "")
     assert "apt install" in (caught.value.hint or "")
+
+
+def test_what_an_idle_thread_starts_is_idle_and_nothing_else():
+    code = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"
+    started = session._in_idle_thread(lambda: subprocess.run([sys.executable, "-c", code], capture_output=True))
+    assert started.stdout == b"True\n"
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_the_background_leaves_half_of_the_processors(monkeypatch):
+    masters = []
+    for processors in (None, 1, 2, 3, 16):
+        monkeypatch.setattr(os, "cpu_count", lambda processors=processors: processors)
+        masters.append(session.background_master())
+    assert masters == ["local[1]", "local[1]", "local[1]", "local[1]", "local[8]"]
+
+
+def test_what_killed_processes_left_is_removed(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, alive = tmp_path / f"instar-spark-{gone.pid}-abc", tmp_path / f"instar-spark-{os.getppid()}-abc"
+    other = tmp_path / "instar-spark-of-somebody"
+    for directory in (left, alive, other):
+        directory.mkdir()
+        (directory / "file").touch()
+    made = session._new_scratch()
+    assert set(tmp_path.iterdir()) == {made, alive, other}
 
 
 @pytest.mark.spark

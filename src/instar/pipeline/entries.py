@@ -1,16 +1,22 @@
-"""The two ends of an index backfill on Spark: rows to index entries, and sorted entries into the store.
+"""The two ends of an index backfill on Spark: rows to index entries, and sorted entries into runs.
 
 Both are Python data sources of one format, because that is how Arrow batches enter and leave Spark: reading it derives
-entries from key ranges of the table, writing to it commits entries in gated batches under the job's claim. What is
-derived, and how an entry is put, is schemachange/reorganize.py's.
+entries from key ranges of the table (schemachange/reorganize.py says how), writing to it puts the sorted entries of
+each range into a file, its run. Tasks only read the store. What they made is put into it by the worker process itself
+(reorganizer.py), so that Spark can be run at the lowest priority there is: a task that was kept from the processor
+while it held the store's mutex would hold up every writer.
 """
 
 from __future__ import annotations
 
 import base64
 import bisect
-from collections.abc import Iterator
-from itertools import pairwise
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise
+from operator import itemgetter
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -29,7 +35,7 @@ from instar.pipeline.failures import in_task
 from instar.pipeline.stores import opened
 from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint
 from instar.schemachange.loading import LoadedIndex
-from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry, Step
+from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry
 
 FORMAT = "instar-index-entries"
 RANGE, KEY, OFFSET, HEADER, UNIQUE = "range", "key", "offset", "header", "unique"
@@ -56,9 +62,11 @@ class Todo(msgspec.Struct, frozen=True, array_like=True):
 
 class Work(msgspec.Struct, frozen=True):
     """A backfill as tasks are told of it. `rows` are the key ranges of the table that are read, a task each; `entries`
-    the ranges of entries that are still to be written, in key order; `unseen`: the rows are those of a load."""
+    the ranges of entries that are still to be written, in key order; `runs`: the directory that runs are written into;
+    `unseen`: the rows are those of a load."""
 
     path: str
+    runs: str
     uuid: bytes
     table: Table
     index: Index
@@ -101,7 +109,7 @@ class EntriesSource(DataSource):
         return EntriesReader(self._work())
 
     def writer(self, schema: StructType, overwrite: bool) -> EntriesWriter:
-        """Puts entries."""
+        """Writes runs."""
         return EntriesWriter(self._work())
 
     def _work(self) -> bytes:
@@ -154,43 +162,35 @@ def _batch(todo: tuple[Todo, ...], starts: list[bytes], made: list[Entry]) -> pa
 
 
 class Written(WriterCommitMessage):
-    """A task is done; what it did lies in the store."""
+    """A task is done; what it made lies in its runs."""
 
 
 class EntriesWriter(DataSourceArrowWriter):
-    """Puts the entries of a task, which come sorted by key, and a checkpoint with every batch."""
+    """Writes the entries of a task, which come sorted by range and key, as runs."""
 
     def __init__(self, work: bytes) -> None:
         self._work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as PySpark itself does
-        """Put entries and record how far each range is. A range may be begun again after a kill, at its checkpoint."""
+        """A run per range. A run appears whole or not at all: a task may be killed, and is then tried again."""
         with in_task():
             work = _DECODER.decode(self._work)
-            backfill = work.backfill()
-            backfill.store.background(_steps(backfill, work.entries, iterator), claim=backfill.claim)
+            for number, batches in groupby(_by_range(iterator), key=itemgetter(0)):
+                _write_run(Path(work.runs), work.entries[number], (batch for _, batch in batches))
             return Written()
 
 
-def _steps(backfill: Backfill, todo: tuple[Todo, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[Step]:
-    """The steps of all ranges that the batches hold; a range is done when another one begins, or at the end."""
-    current: Todo | None = None
-    position, rows = b"", 0
-    for number, batch in _by_range(batches):
-        if current is None or todo[number] is not current:
-            if current is not None:
-                yield _done(backfill, current, rows)
-            current = todo[number]
-            position, rows = _resumed(backfill, current)
-        entries = _entries(backfill, batch, position)
-        if entries:
-            rows += len(entries)
-            yield from backfill.steps(entries)
-            position = entries[-1].key + b"\x00"
-            at = Checkpoint(current.start, current.stop, position, rows)
-            yield backfill.checkpoint(current.number, at)
-    if current is not None:
-        yield _done(backfill, current, rows)
+def run_path(directory: Path, todo: Todo) -> Path:
+    """Where the run of a range lies once it is whole."""
+    return directory / f"{todo.number}.arrow"
+
+
+def _write_run(directory: Path, todo: Todo, batches: Iterable[pa.RecordBatch]) -> None:
+    handle, name = tempfile.mkstemp(dir=directory, prefix="part-")
+    with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, _ARROW) as sink:
+        for batch in batches:
+            sink.write_batch(batch)
+    os.replace(name, run_path(directory, todo))
 
 
 def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -201,6 +201,27 @@ def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Recor
         for begin, end in pairwise(cuts):
             if begin < end:
                 yield int(numbers[begin]), batch.slice(begin, end - begin)
+
+
+def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], None]) -> None:
+    """Put the entries of a run into the store, in gated batches under the job's claim, a checkpoint with each batch.
+
+    `between` is called between two batches and may raise. What an earlier attempt has put is passed over.
+    """
+    position, rows = _resumed(backfill, todo)
+    with pa.memory_map(str(run)) as file:
+        reader = pa.ipc.open_file(file)
+        for number in range(reader.num_record_batches):
+            between()
+            entries = _entries(backfill, reader.get_batch(number), position)
+            if entries:
+                rows += len(entries)
+                position = entries[-1].key + b"\x00"
+                at = Checkpoint(todo.start, todo.stop, position, rows)
+                steps = [*backfill.steps(entries), backfill.checkpoint(todo.number, at)]
+                backfill.store.background(steps, claim=backfill.claim)
+    done = Checkpoint(todo.start, todo.stop, todo.stop, rows, True)
+    backfill.store.background([backfill.checkpoint(todo.number, done)], claim=backfill.claim)
 
 
 def _entries(backfill: Backfill, batch: pa.RecordBatch, position: bytes) -> list[Entry]:
@@ -222,7 +243,3 @@ def _resumed(backfill: Backfill, todo: Todo) -> tuple[bytes, int]:
         return todo.position, todo.rows
     found = decode_checkpoint(stored)
     return found.position, found.rows
-
-
-def _done(backfill: Backfill, todo: Todo, rows: int) -> Step:
-    return backfill.checkpoint(todo.number, Checkpoint(todo.start, todo.stop, todo.stop, rows, True))

@@ -12,10 +12,8 @@ import re
 from collections.abc import Iterator
 
 from instar import errors
-from instar.store.engine import ClaimLost
 
 _LINE = re.compile(r"instar\[(\w+)\] (\{.*\})")
-_CLAIM_LOST = "claim_lost"
 
 
 class TaskError(Exception):
@@ -35,18 +33,14 @@ def in_task() -> Iterator[None]:
         raise TaskError(
             problem.sqlstate, message=problem.message, detail=problem.detail, hint=problem.hint
         ) from problem
-    except ClaimLost as lost:
-        raise TaskError(_CLAIM_LOST) from lost
 
 
-def from_spark(problem: Exception) -> errors.Error | ClaimLost:
+def from_spark(problem: Exception) -> errors.Error:
     """What a task raised, out of the exception that Spark makes of it; 58030 if it was nothing of Instar's."""
     text = str(problem)
     found = _LINE.search(text)
     if found is None:
         # The first lines say what happened; the rest is Java's stack.
         return errors.error(errors.IO_ERROR, "a Spark job failed", detail="\n".join(text.splitlines()[:20]))
-    if found.group(1) == _CLAIM_LOST:
-        return ClaimLost("another worker has claimed the job")
     fields = json.loads(found.group(2))
     return errors.error(found.group(1), fields["message"], detail=fields.get("detail"), hint=fields.get("hint"))

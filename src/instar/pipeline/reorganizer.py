@@ -1,26 +1,29 @@
 """The backfill of an index on Spark (F1 §4.4), run by the worker process: schemachange/reorganize.py's `Reorganizer`.
 
 Map tasks read key ranges of the table as it is now and derive entries; Spark brings the entries into ranges of the
-index and sorts each; a task per range commits them in small gated batches under the job's claim. Writes in the order of
-the index cost the store least, and a range is a unit of progress: each has a checkpoint, written in the same batch as
-the entries it speaks of. Whoever resumes keeps the ranges, reads the table again, and writes what is not done; doing
-something twice is harmless, for an entry that stands is left alone.
+index and sorts each into a run. This process puts each run as soon as it is there, in small gated batches under the
+job's claim, while Spark goes on with the next. Writes in the order of the index cost the store least, and a range is a
+unit of progress: each has a checkpoint, written in the same batch as the entries it speaks of. Whoever resumes keeps
+the ranges, reads the table again, and writes what is not done; doing something twice is harmless, for an entry that
+stands is left alone.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from instar import errors
 from instar.clock import SystemClock
 from instar.pipeline import key_ranges
-from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work
+from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work, put_run, run_path
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import is_lost, spark_session
+from instar.pipeline.session import is_lost, scratch_directory, spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.loading import LoadedIndex
@@ -40,34 +43,52 @@ MAX_LOSSES = 3
 
 
 class SparkReorganizer:
-    """Reorganizes the tables of the store at `path`, on the process's Spark session."""
+    """Reorganizes the tables of the store at `path`, on the process's Spark session. `background`: the session, if this
+    is the first to need one, takes only what others leave of the processors."""
 
-    def __init__(self, path: str, master: str | None = None) -> None:
+    def __init__(self, path: str, *, background: bool = False) -> None:
         self._path = os.path.realpath(path)
-        self._master = master
+        self._background = background
 
     def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or is lost again and again."""
         ranges = _ranges(backfill)
         for loss in range(MAX_LOSSES):
             pulse()
-            todo = [found for found in ranges if not found.done]
-            if not todo:
+            if all(found.done for found in ranges):
                 return
-            session = spark_session() if self._master is None else spark_session(self._master)
-            work = self._work(backfill, ranges)
-            job = SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
-            job.wait(pulse)
-            if job.failed is None:
+            session = spark_session(background=True) if self._background else spark_session()
+            with tempfile.TemporaryDirectory(prefix="runs-", dir=scratch_directory(session)) as runs:
+                failed = self._attempt(session, backfill, ranges, Path(runs), pulse)
+            if failed is None:
                 _finish(backfill, ranges)
                 return
             if not is_lost():
-                raise from_spark(job.failed) from job.failed
+                raise from_spark(failed) from failed
             if loss == MAX_LOSSES - 1:
-                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from job.failed
+                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from failed
             ranges = _planned(backfill)
 
-    def _work(self, backfill: Backfill, ranges: list[Checkpoint]) -> Work:
+    def _attempt(
+        self, session: Any, backfill: Backfill, ranges: list[Checkpoint], runs: Path, pulse: Callable[[], None]
+    ) -> Exception | None:
+        """Have the runs of what is not done made, and put them; returns what Spark failed of, if it did."""
+        work = self._work(backfill, ranges, runs)
+        waiting = list(work.entries)
+
+        def put_finished() -> None:
+            pulse()
+            for todo in [found for found in waiting if run_path(runs, found).exists()]:
+                put_run(backfill, todo, run_path(runs, todo), pulse)
+                run_path(runs, todo).unlink()
+                waiting.remove(todo)
+
+        job = SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
+        job.wait(put_finished)
+        put_finished()
+        return job.failed
+
+    def _work(self, backfill: Backfill, ranges: list[Checkpoint], runs: Path) -> Work:
         store = backfill.store
         tasks = max(2 * (os.cpu_count() or 1), min(backfill.rows // ENTRIES_PER_RANGE, MAX_RANGES))
         rows = key_ranges.split(store.read, backfill.start, backfill.stop, tasks).ranges
@@ -78,6 +99,7 @@ class SparkReorganizer:
         ]
         return Work(
             path=self._path,
+            runs=str(runs),
             uuid=store.uuid,
             table=backfill.table,
             index=backfill.index,
@@ -91,7 +113,7 @@ class SparkReorganizer:
 
 
 def _backfill(session: Any, work: Work) -> None:
-    """Submit the job and wait for it: derive, bring into ranges and order, put."""
+    """Submit the job and wait for it: derive, bring into ranges and order, write runs."""
     option = work.option()
     entries = session.read.format(FORMAT).option("work", option).load()
     ranged = entries.repartitionById(len(work.entries), RANGE).sortWithinPartitions(KEY)

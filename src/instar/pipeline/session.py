@@ -15,7 +15,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,11 @@ _LOCAL_MASTER = re.compile(r"local(\[([0-9]+|\*)\])?")
 # 11 s to 6 s after the start, cost little later, and leave the cores to whoever uses the database.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
+# Begins the names of scratch directories; the number of their process follows.
+_SCRATCH_PREFIX = "instar-spark-"
+# The setting under which a session knows its own.
+_SCRATCH = "spark.instar.scratch"
+
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -51,11 +58,12 @@ _lock = threading.Lock()
 _session: SparkSession | None = None
 
 
-def spark_session(master: str = DEFAULT_MASTER, memory: str = DEFAULT_MEMORY) -> SparkSession:
+def spark_session(master: str | None = None, memory: str = DEFAULT_MEMORY, *, background: bool = False) -> SparkSession:
     """The process's Spark session, started by the first call; later calls get the same one, whatever they ask for.
 
-    `master` is Spark's master URL, `memory` the driver's heap in Spark's notation. 55000 if there is no Java that
-    Spark runs on, 58030 if Spark does not start.
+    `master` is Spark's master URL, `memory` the driver's heap in Spark's notation; `background`: Spark, with the Python
+    processes that it starts, is to run only when nobody else on the machine wants the processor, and on half of them.
+    55000 if there is no Java that Spark runs on, 58030 if Spark does not start.
     """
     global _session
     with _lock:
@@ -63,8 +71,19 @@ def spark_session(master: str = DEFAULT_MASTER, memory: str = DEFAULT_MEMORY) ->
             _forget()
             _session = None
         if _session is None:
-            _session = _start(master, memory)
+            chosen = master or (background_master() if background else DEFAULT_MASTER)
+            _session = _start(chosen, memory, background)
         return _session
+
+
+def background_master() -> str:
+    """Where Spark runs in the background: on half of this host's processors, at least on one."""
+    return f"local[{max(1, (os.cpu_count() or 1) // 2)}]"
+
+
+def scratch_directory(session: SparkSession) -> Path:
+    """Where what `session` writes lies, until its process ends."""
+    return Path(session.conf.get(_SCRATCH) or "")
 
 
 def is_lost() -> bool:
@@ -165,10 +184,35 @@ def _candidates() -> Iterator[Path]:
     yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
 
 
-def _start(master: str, memory: str) -> SparkSession:
+def _new_scratch() -> Path:
+    """A directory for a session's files; those that killed processes left are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*-*"):
+        owner = left.name.removeprefix(_SCRATCH_PREFIX).partition("-")[0]
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(left, ignore_errors=True)  # another user's stays
+    made = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def _in_idle_thread(action: Callable[[], Any]) -> Any:
+    """Run `action` in a thread that yields to everybody, and whose child processes inherit that (sched(7), SCHED_IDLE).
+
+    A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
+    milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
+    from it without privileges, hence the thread.
+    """
+    with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
+        return pool.submit(action).result()
+
+
+def _become_idle() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def _start(master: str, memory: str, background: bool) -> SparkSession:
     home = java_home()
-    scratch = Path(tempfile.mkdtemp(prefix="instar-spark-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    scratch = _new_scratch()
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -183,8 +227,8 @@ def _start(master: str, memory: str) -> SparkSession:
     try:
         # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
         with log.open("wb") as output:
-            launch: Any = launch_gateway  # has no types
-            gateway = launch(configuration, {"stdout": output, "stderr": output})
+            launch: Any = partial(launch_gateway, configuration, {"stdout": output, "stderr": output})  # has no types
+            gateway = _in_idle_thread(launch) if background else launch()
         context = SparkContext(conf=configuration, gateway=gateway)
     except PySparkException as problem:
         tail = log.read_text(errors="replace")[-2000:].strip()
@@ -221,6 +265,7 @@ def settings(scratch: Path, memory: str) -> dict[str, str]:
             f"{_JVM} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
         ),
         "spark.local.dir": str(scratch),
+        _SCRATCH: str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

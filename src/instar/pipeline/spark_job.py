@@ -29,7 +29,7 @@ class SparkJob:
         self._thread.daemon = True
 
     def wait(self, pulse: Callable[[], None]) -> None:
-        """Run to the end; then `failed` is set if it failed, and no task is left that could write.
+        """Run to the end; then `failed` is set if it failed, and no task is left that writes.
 
         If `pulse` raises, the job is cancelled and the exception passed on.
         """
@@ -71,7 +71,7 @@ class SparkJob:
 
 def _await_tasks(session: Any) -> None:
     """Return when no task runs any more: Spark reports a job as over while its tasks are still being killed, and what
-    they write must not meet what the caller does next under the same claim."""
+    they write must not meet what the caller does next with the same files."""
     tracker = session.sparkContext._jsc.sc().statusTracker()  # the Python tracker does not count tasks of dead stages
     deadline = time.monotonic() + CANCEL_SECONDS
     while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):

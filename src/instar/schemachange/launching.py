@@ -29,13 +29,15 @@ class WorkerLauncher:
         if self._started_ns is not None and now - self._started_ns < _START_SECONDS * 1e9:
             return
         self._started_ns = now
-        # A session of its own: neither a Ctrl-C at the client nor the client's end reaches it. Its parent may be gone
-        # before it is, so nobody waits for it; a subprocess that has ended is reaped by the next Popen.
+        # A process group of its own: neither a Ctrl-C at the client nor the client's end reaches it. Not a session of
+        # its own: where the kernel shares the processors out among sessions (sched(7), autogroups), how far the
+        # worker's processes stand back would count among themselves only. Its parent may be gone before it is, so
+        # nobody waits for it; a subprocess that has ended is reaped by the next Popen.
         subprocess.Popen(
             [sys.executable, "-m", "instar.worker", self._path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,
             close_fds=True,
         )
