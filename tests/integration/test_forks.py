@@ -14,6 +14,8 @@ from instar import errors
 from instar.catalog.catalog import Catalog
 from instar.catalog.ids import IdAllocator
 from instar.catalog.sequences import Sequences
+from instar.database import Database
+from instar.sql import analytic
 from support.databases import Engine, rows, run, value
 
 
@@ -113,3 +115,35 @@ def test_a_child_finds_no_lock_held_by_a_thread_that_it_does_not_have(engine: En
             )
     with pytest.raises(errors.Error):
         run(connection, "select * from c")
+
+
+def test_a_child_plans_and_opens_although_threads_of_its_parents_were_at_it(engine: Engine) -> None:
+    """The plans, the databases and the analytic engine of a process have locks of their own, renewed in a child."""
+    connection = engine.connect()
+    run(connection, "create table t (id int primary key, v int)", "insert into t values (1, 2)")
+
+    def work() -> None:
+        # A text that the parent has not planned, for DuckDB, in the connection inherited and in a database opened anew.
+        assert rows(connection, "select v, rank() over (order by v) from t") == [(2, 1)]
+        other = Engine(engine.path)
+        assert value(other.connect(), "select v from t where id = 1") == 2
+        other.close()
+
+    held = [engine._held.plans._lock, Database._lock, analytic._engine_lock]
+    for lock in held:
+        entered, done = threading.Event(), threading.Event()
+
+        def hold(lock: threading.Lock = lock, entered: threading.Event = entered, done: threading.Event = done) -> None:
+            with lock:
+                entered.set()
+                done.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        entered.wait()
+        try:
+            in_child(work)
+        finally:
+            done.set()
+            thread.join()
+    assert [engine._held.plans._lock, Database._lock, analytic._engine_lock] == held

@@ -27,6 +27,7 @@ from instar.sql.plan import QueryPlan
 from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.store.forks import begin_anew_in_child
 from instar.tables.writers import Writers
 from instar.types import BIGINT
 
@@ -68,6 +69,11 @@ class Database:
         _bootstrap(store)
 
     @classmethod
+    def forked(cls) -> None:
+        """In a child: the lock on what is open may be held by a thread that is not there."""
+        cls._lock = threading.Lock()
+
+    @classmethod
     def open(
         cls, path: str, *, synchronous: str | None = "full", create: bool = True, clock: Clock | None = None
     ) -> Database:
@@ -78,7 +84,7 @@ class Database:
         real = os.path.realpath(path)
         with cls._lock:
             known = cls._open.get(real)
-            # A forked child has the parent's objects but not its locks and slots: it opens anew.
+            # A forked child has the parent's objects but not its slots: it opens anew.
             if known is not None and known._process == os.getpid():
                 # The store itself refuses an opener who asks for another durability.
                 open_store(real, synchronous=synchronous, create=False, clock=clock).close()
@@ -170,6 +176,9 @@ class Database:
                 del self._open[self.path]
         self.sequences.close()
         self.store.close()
+
+
+begin_anew_in_child(Database)
 
 
 def _bootstrap(store: Store) -> None:

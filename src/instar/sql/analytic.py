@@ -113,6 +113,14 @@ def _current() -> _Engine:
     return _engine
 
 
+def _after_fork() -> None:
+    global _engine_lock  # a thread that the child does not have may hold it
+    _engine_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Analytic:
     """Runs queries in this process's DuckDB. `layouts` decode what the tables hold."""
 

@@ -26,6 +26,7 @@ from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, point_write
 from instar.sql.traversal import walk
 from instar.store.engine import Store
+from instar.store.forks import begin_anew_in_child
 from instar.types import BIGINT, INTEGER_RANGES, NUMERIC, Kind, Type
 from instar.values import converter, type_of_python
 
@@ -172,6 +173,11 @@ class PlanCache:
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self._capacity = capacity
         self._entries: dict[str, _Entry] = {}
+        self.forked()
+        begin_anew_in_child(self)
+
+    def forked(self) -> None:
+        """In a child: plans hold there too, the lock may be held by a thread that is not there."""
         self._lock = threading.Lock()  # taken to change the set of entries, not to use one
 
     def __len__(self) -> int:
