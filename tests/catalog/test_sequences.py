@@ -86,11 +86,17 @@ def test_many_values_at_once_are_what_nextval_would_give() -> None:
     assert take(10_000) == list(range(2, 10_002))
     assert other.next_value(sequence()) > 10_001
     assert take(0) == []
-    held.restart(sequence().id, 19_991)
     with pytest.raises(errors.Error) as caught:
-        take(11, maximum=20_000)
+        take(11, maximum=20_000, counter=8, first=19_991)
     assert caught.value.sqlstate == "2200H"
-    held.restart(7, 1)
-    assert take(5, maximum=3, cycle=True) == [1, 2, 3, 1, 2]
-    held.restart(7, -1)
-    assert take(3, increment=-2, minimum=-100, maximum=-1) == [-1, -3, -5]
+    assert take(5, maximum=3, cycle=True, counter=9) == [1, 2, 3, 1, 2]
+    assert take(3, increment=-2, minimum=-100, maximum=-1, counter=10, first=-1) == [-1, -3, -5]
+
+
+def test_a_counter_goes_on_where_it_was_left() -> None:
+    """Sessions that see another descriptor of the sequence count by another counter, each by its own."""
+    values = Sequences(MemoryStore())
+    restarted = sequence(counter=8, first=50)
+    assert [values.next_value(found) for found in (sequence(), restarted) * 2] == [1, 50, 2, 51]
+    values.close()
+    assert [values.next_value(found) for found in (restarted, sequence())] == [52, 3]

@@ -155,7 +155,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="v
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="sequence"):
-    """A sequence; its value is outside MVCC, handed out in blocks per process."""
+    """A sequence; its value is outside MVCC, handed out in blocks per process.
+
+    The value lies in a counter: the one of the sequence's own id (`counter` is 0) until it is restarted, which is to
+    count by another one, new and never used, that begins with `first` (None: `start`). So the commit that publishes the
+    descriptor restarts the sequence, and a rollback leaves it where it was.
+    """
 
     id: int
     name: str
@@ -168,6 +173,13 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", ta
     cycle: bool = False
     cache: int = 1
     owned_by: tuple[int, int] | None = None  # (table id, column id)
+    counter: int = 0
+    first: int | None = None
+
+    @property
+    def counts_by(self) -> int:
+        """The id of its counter."""
+        return self.counter or self.id
 
 
 Object = Table | View | Sequence

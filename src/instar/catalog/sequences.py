@@ -3,6 +3,10 @@
 A process reserves a block with one small commit and hands its values out without touching the store. What a killed
 process had left is skipped for ever; a process that closes in order gives the rest of its block back, if nobody has
 reserved since.
+
+A sequence that is restarted counts by another counter from then on, so that a block of the old one is not used any
+more by whoever has seen the new descriptor. Records of counters that nobody counts by are left where they are: a
+process that has not seen it yet may be at one.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from instar.catalog.descriptors import Sequence
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
 from instar.store.forks import begin_anew_in_child
 from instar.store.records import Latest, latest_key
+from instar.types import INTEGER_RANGES, Kind
 
 # A block grows while it is used up, so that bulk inserts do not commit once per 32 rows.
 FIRST_BLOCK = 32
@@ -24,7 +29,7 @@ LARGEST_BLOCK = 4096
 
 
 class SequenceState(msgspec.Struct, frozen=True, array_like=True):
-    """The value that the next block begins with; `exhausted`: it lies beyond the bounds."""
+    """The value that the next block begins with; `exhausted`: there is none that a bigint holds."""
 
     next: int
     exhausted: bool = False
@@ -34,27 +39,35 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(SequenceState)
 
 
-def sequence_key(sequence: int) -> bytes:
-    """The store key of a sequence's state."""
-    return latest_key(Latest.SEQUENCE, sequence.to_bytes(4, "big"))
+_LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
-def encode_state(next_value: int) -> bytes:
-    """The record of a sequence whose next value is `next_value`."""
-    return _ENCODER.encode(SequenceState(next_value))
+def counter_key(counter: int) -> bytes:
+    """The store key of a counter's state."""
+    return latest_key(Latest.SEQUENCE, counter.to_bytes(4, "big"))
 
 
 class _Block:
-    """Values of one sequence that this process may hand out: `left` more, beginning with `next`."""
+    """Values of one counter that this process may hand out: `left` more, beginning with `next`."""
 
-    __slots__ = ("increment", "left", "next", "size", "stored")
+    __slots__ = ("increment", "left", "maximum", "minimum", "next", "size", "stored")
 
     def __init__(self) -> None:
         self.next = 0
         self.left = 0
         self.increment = 1
+        self.minimum = self.maximum = 0
         self.size = FIRST_BLOCK
         self.stored = b""
+
+    def serves(self, sequence: Sequence) -> bool:
+        """Whether there is a value left, and the sequence is still bounded as it was when the block was reserved."""
+        return (
+            self.left != 0
+            and self.increment == sequence.increment
+            and self.minimum == sequence.minimum
+            and self.maximum == sequence.maximum
+        )
 
 
 class Sequences:
@@ -73,8 +86,8 @@ class Sequences:
     def next_value(self, sequence: Sequence) -> int:
         """nextval: 2200H where a sequence that does not cycle has come to its end."""
         with self._lock:
-            block = self._blocks.setdefault(sequence.id, _Block())
-            if block.left == 0 or block.increment != sequence.increment:
+            block = self._block(sequence)
+            if not block.serves(sequence):
                 self._reserve(sequence, block)
             value = block.next
             block.next += block.increment
@@ -85,9 +98,9 @@ class Sequences:
         """`count` calls of nextval at once, for loads: what the process has left, then one block. 2200H as above."""
         taken: list[range] = []
         with self._lock:
-            block = self._blocks.setdefault(sequence.id, _Block())
+            block = self._block(sequence)
             while count:
-                if block.left == 0 or block.increment != sequence.increment:
+                if not block.serves(sequence):
                     self._reserve(sequence, block, count)
                 part = min(count, block.left)
                 taken.append(range(block.next, block.next + part * block.increment, block.increment))
@@ -96,28 +109,28 @@ class Sequences:
                 count -= part
         return taken
 
-    def restart(self, sequence: int, value: int) -> None:
-        """The next value is `value`, whatever its bounds say (they were checked where it was asked for)."""
-        with self._lock:
-            self._blocks.pop(sequence, None)
-            self._write(sequence, lambda _: SequenceState(value))
-
     def close(self) -> None:
         """Give unused values back where nobody has reserved since."""
         with self._lock:
-            for sequence, block in self._blocks.items():
+            for counter, block in self._blocks.items():
                 if block.left:
-                    self._give_back(sequence, block)
+                    self._give_back(counter, block)
             self._blocks.clear()
 
-    def _give_back(self, sequence: int, block: _Block) -> None:
-        key = sequence_key(sequence)
+    def _block(self, sequence: Sequence) -> _Block:
+        found = self._blocks.get(sequence.counts_by)
+        if found is None:
+            found = self._blocks[sequence.counts_by] = _Block()
+        return found
+
+    def _give_back(self, counter: int, block: _Block) -> None:
+        key = counter_key(counter)
         with self._store.read() as reader:
             version = reader.catalog_version
         request = Commit(
             catalog_version=version,
             preconditions=[ValueUnchanged(key, block.stored, None)],
-            raw=[(key, encode_state(block.next))],
+            raw=[(key, _ENCODER.encode(SequenceState(block.next)))],
         )
         try:
             self._store.commit(request)
@@ -125,42 +138,36 @@ class Sequences:
             return
 
     def _reserve(self, sequence: Sequence, block: _Block, least: int = 1) -> None:
+        if block.left:
+            self._give_back(sequence.counts_by, block)
         usual = max(block.size, sequence.cache)
         wanted = max(usual, least)
+        last = sequence.maximum if sequence.increment > 0 else sequence.minimum
 
         def advance(state: SequenceState) -> SequenceState:
-            if state.exhausted:
+            # How many there are up to the bound; what another bound allowed may lie beyond it.
+            left = 0 if state.exhausted else (last - state.next) // sequence.increment + 1
+            if left <= 0:
                 if not sequence.cycle:
                     raise errors.error("2200H", _limit_message(sequence))
                 state = SequenceState(sequence.minimum if sequence.increment > 0 else sequence.maximum)
-            last = sequence.maximum if sequence.increment > 0 else sequence.minimum
-            count = min(wanted, (last - state.next) // sequence.increment + 1)
-            block.next, block.left = state.next, count
-            return self._state(sequence, state.next + count * sequence.increment)
+                left = (last - state.next) // sequence.increment + 1
+            block.next, block.left = state.next, min(wanted, left)
+            return _state(state.next + block.left * sequence.increment)
 
-        self._write(sequence.id, advance, block, start=sequence.start)
-        block.increment = sequence.increment
+        block.stored = self._write(sequence, advance)
+        block.increment, block.minimum, block.maximum = sequence.increment, sequence.minimum, sequence.maximum
         block.size = min(usual * 2, LARGEST_BLOCK)
 
-    @staticmethod
-    def _state(sequence: Sequence, next_value: int) -> SequenceState:
-        exhausted = not sequence.minimum <= next_value <= sequence.maximum
-        return SequenceState(next_value, exhausted)
-
-    def _write(
-        self,
-        sequence: int,
-        change: Callable[[SequenceState], SequenceState],
-        block: _Block | None = None,
-        *,
-        start: int = 1,
-    ) -> None:
-        key = sequence_key(sequence)
+    def _write(self, sequence: Sequence, change: Callable[[SequenceState], SequenceState]) -> bytes:
+        """Change the state of the sequence's counter; the record as it is stored then."""
+        key = counter_key(sequence.counts_by)
+        first = sequence.start if sequence.first is None else sequence.first
         while True:
             with self._store.read() as reader:
                 stored = reader.get(key)
                 version = reader.catalog_version
-            state = SequenceState(start) if stored is None else _DECODER.decode(stored)
+            state = SequenceState(first) if stored is None else _DECODER.decode(stored)
             record = _ENCODER.encode(change(state))
             request = Commit(
                 catalog_version=version,
@@ -171,9 +178,13 @@ class Sequences:
                 self._store.commit(request)
             except PreconditionFailed:
                 continue
-            if block is not None:
-                block.stored = record
-            return
+            return record
+
+
+def _state(next_value: int) -> SequenceState:
+    if _LOW <= next_value <= _HIGH:
+        return SequenceState(next_value)
+    return SequenceState(0, exhausted=True)
 
 
 def _limit_message(sequence: Sequence) -> str:

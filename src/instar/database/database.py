@@ -99,19 +99,29 @@ class Database:
         """A new session."""
         return Session(self, autocommit=autocommit)
 
-    def next_value(self, sequence: int, catalog: CatalogSnapshot | None = None) -> int:
-        """nextval, under that catalog or the newest. A row id's sequence has an id, but no descriptor."""
-        return self.sequences.next_value(self._sequence(sequence, catalog))
+    def next_value(self, sequence: int) -> int:
+        """nextval, for a session that has changed no schema."""
+        return self.sequences.next_value(self.sequence(sequence))
 
     def next_values(self, sequence: int, count: int) -> list[range]:
-        """`count` values of a sequence at once."""
-        return self.sequences.next_values(self._sequence(sequence, None), count)
+        """`count` values of a sequence at once, for such a session."""
+        return self.sequences.next_values(self.sequence(sequence), count)
 
-    def _sequence(self, sequence: int, catalog: CatalogSnapshot | None) -> SequenceDescriptor:
-        if catalog is None:
-            with self.store.read() as reader:
-                catalog = self.catalog.at(reader)
-        found = catalog.by_id(sequence)
+    def sequence(self, sequence: int, catalog: CatalogSnapshot | None = None) -> SequenceDescriptor:
+        """The newest descriptor, whatever the snapshot: who restarts a sequence restarts it for all.
+
+        What the session itself has changed, and sees in `catalog`, is a version ahead. A row id's sequence has an id,
+        but no descriptor.
+        """
+        reader = self.store.read()
+        try:
+            newest = self.catalog.at(reader)
+        finally:
+            reader.close()
+        found = newest.by_id(sequence)
+        seen = found if catalog is None or catalog is newest else catalog.by_id(sequence)
+        if isinstance(seen, SequenceDescriptor) and (found is None or seen.version > found.version):
+            found = seen
         if isinstance(found, SequenceDescriptor):
             return found
         return SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)

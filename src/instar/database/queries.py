@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
@@ -171,11 +172,30 @@ class Queries:
             buffer=open_.buffer,
             parameters=parameters,
             functions=session.function_context(),
-            next_value=session.next_value,
+            next_value=_NextValues(session, catalog),
             system_rows=lambda name: _system_rows(session, catalog, name),
             check_cancel=session.check_cancel,
             interruptible=session.interruptible,
         )
+
+
+class _NextValues:
+    """nextval for one statement: outside MVCC, never rolled back. The sequence is looked up once."""
+
+    __slots__ = ("_catalog", "_found", "_session")
+
+    def __init__(self, session: Session, catalog: CatalogSnapshot) -> None:
+        self._session = session
+        self._catalog = catalog
+        self._found: dict[int, SequenceDescriptor] = {}
+
+    def __call__(self, sequence: int) -> int:
+        database = self._session.database
+        found = self._found.get(sequence)
+        if found is None:
+            self._session.open_transaction().require_writable("nextval()")
+            found = self._found[sequence] = database.sequence(sequence, self._catalog)
+        return database.sequences.next_value(found)
 
 
 def _parsed(text: str) -> ast.Query | ast.Dml:

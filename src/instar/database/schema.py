@@ -143,8 +143,6 @@ class SchemaChanges:
         for table in made.first.emptied:
             # What was written to it in this very transaction goes with it.
             session.open_transaction().buffer.drop_table(table)
-        for sequence, value in made.first.restarts:
-            session.database.sequences.restart(sequence, value)
         for notice in made.notices:
             session.notice(notice)
         if made.needs_job:

@@ -340,11 +340,6 @@ class Session:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a transaction")
         return self.transaction
 
-    def next_value(self, sequence: int) -> int:
-        """nextval: outside MVCC, never rolled back."""
-        self.open_transaction().require_writable("nextval()")
-        return self.database.next_value(sequence, self.catalog())
-
     def function_context(self) -> Context:
         """What stable functions read."""
         return Context(now=self.open_transaction().started_us, zone=self.settings.get("timezone"))

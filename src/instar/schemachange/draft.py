@@ -79,7 +79,6 @@ class Draft:
         self._dropped: dict[int, Object] = {}
         self._freed: list[int] = []
         self._still_empty: dict[int, None] = {}
-        self._restarts: dict[int, int] = {}
 
     # --- looking up --------------------------------------------------------------------------------------------------
 
@@ -229,9 +228,9 @@ class Draft:
                 self.touch(found)
         return text
 
-    def restart(self, sequence: int, value: int) -> None:
-        """The sequence's next value, outside MVCC."""
-        self._restarts[sequence] = value
+    def restart(self, sequence: Sequence, first: int | None) -> None:
+        """Have the sequence count anew, from `first` or its start: by another counter, which ROLLBACK forgets."""
+        self.replace(msgspec.structs.replace(sequence, counter=self.ids.new_id(), first=first))
 
     def schedule(self, element: Element, start: Phase, rows: int) -> None:
         """The element, put at `start` by this statement, goes on to public by its path."""
@@ -253,7 +252,6 @@ class Draft:
             tuple(self._dropped.values()),
             tuple(self._freed),
             tuple(table for table in self._still_empty if table not in self._dropped),
-            tuple(self._restarts.items()),
         )
 
     def _remember(self, object_id: int) -> Object | None:

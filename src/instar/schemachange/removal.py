@@ -334,7 +334,7 @@ def truncate(draft: Draft, wanted: want.Truncate) -> None:
         _truncate_one(draft, table)
         if wanted.restart_identity:
             for sequence in _owned_sequences(draft, table.id):
-                draft.restart(sequence.id, sequence.start)
+                draft.restart(sequence, None)
 
 
 def _truncate_one(draft: Draft, table: Table) -> None:

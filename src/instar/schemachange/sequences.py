@@ -37,7 +37,7 @@ def create_owned(draft: Draft, table_id: int, table_name: str, column: int, new:
 
 
 def alter_sequence(draft: Draft, wanted: want.AlterSequence) -> None:
-    """ALTER SEQUENCE: options that are not named stay; RESTART sets the value at once, outside MVCC."""
+    """ALTER SEQUENCE: options that are not named stay."""
     old = draft.find(Sequence, wanted.name)
     options = wanted.options
     made = _configured(old.id, old.name, options, old)
@@ -45,11 +45,12 @@ def alter_sequence(draft: Draft, wanted: want.AlterSequence) -> None:
         made = msgspec.structs.replace(made, owned_by=None)
     elif options.owned_by is not None:
         made = msgspec.structs.replace(made, owned_by=_owner(draft, options.owned_by))
-    if options.restart is not None:
-        value = made.start if options.restart == "start" else options.restart
-        _require_within("RESTART", value, made)
-        draft.restart(made.id, value)
-    draft.replace(made)
+    if options.restart is None:
+        draft.replace(made)
+        return
+    first = made.start if options.restart == "start" else options.restart
+    _require_within("RESTART", first, made)
+    draft.restart(made, first)
 
 
 def _owner(draft: Draft, owned_by: tuple[str, str]) -> tuple[int, int]:
@@ -92,9 +93,19 @@ def _configured(sequence: int, name: str, options: want.SequenceOptions, old: Se
         cycle=options.cycle if options.cycle is not None else old is not None and old.cycle,
         cache=cache,
         owned_by=old.owned_by if old is not None else None,
+        counter=old.counter if old is not None else 0,
+        first=_first(old, minimum, maximum),
     )
     _require_within("START", made.start, made)
     return made
+
+
+def _first(old: Sequence | None, minimum: int, maximum: int) -> int | None:
+    """What its counter begins with: a new START is for the next one."""
+    if old is None:
+        return None
+    first = old.start if old.first is None else old.first
+    return first if minimum <= first <= maximum else None
 
 
 def _choose(given: int | None, kept: int | None, otherwise: int) -> int:

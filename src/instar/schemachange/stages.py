@@ -64,18 +64,16 @@ class Published(msgspec.Struct, frozen=True):
 class Publication(msgspec.Struct, frozen=True):
     """Everything that one transaction publishes.
 
-    `still_empty`: tables that were found empty, and must be so still at the commit. `restarts`: (sequence id, next
-    value), outside MVCC.
+    `still_empty`: tables that were found empty, and must be so still at the commit.
     """
 
     published: tuple[Published, ...] = ()
     dropped: tuple[Object, ...] = ()
     freed: tuple[int, ...] = ()
     still_empty: tuple[int, ...] = ()
-    restarts: tuple[tuple[int, int], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.published or self.dropped or self.restarts)
+        return bool(self.published or self.dropped)
 
     @property
     def emptied(self) -> tuple[int, ...]:

@@ -1,0 +1,129 @@
+"""Sequences beside transactions and other processes: nextval is for good, a restart belongs to its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from instar.clock import SystemClock
+from instar.database import Database
+from instar.dbapi import Connection
+from instar.store import open_store
+from support.databases import Engine, fails, rows, run, value
+
+
+def next_of(connection: Connection, name: str = "q") -> int:
+    found = value(connection, f"select nextval('{name}')")
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[tuple[Connection, Connection]]:
+    """Connections of two databases that have nothing in common but the store, as two processes have."""
+    path = str(tmp_path / "db")
+    engine = Engine(path)
+    other = Connection(Database(open_store(path), path, SystemClock()), autocommit=True, settings={})
+    yield engine.connect(), other
+    other.close()
+    engine.close()
+
+
+def test_a_restart_belongs_to_its_transaction(engine: Engine) -> None:
+    connection, other = engine.connect(), engine.connect()
+    run(connection, "create sequence q")
+    assert [next_of(connection) for _ in range(3)] == [1, 2, 3]
+    run(connection, "begin", "alter sequence q restart with 100")
+    # Whoever restarts sees it at once, all others when it is committed.
+    assert [next_of(connection), next_of(other), next_of(connection)] == [100, 4, 101]
+    run(connection, "rollback")
+    assert next_of(connection) == 5
+    run(connection, "begin", "savepoint s", "alter sequence q restart with 100", "rollback to s")
+    assert next_of(connection) == 6
+    run(connection, "alter sequence q restart with 200")
+    assert [next_of(connection), next_of(other)] == [200, 7]
+    run(connection, "commit")
+    assert [next_of(other), next_of(connection)] == [201, 202]
+    run(connection, "alter sequence q restart")
+    assert [next_of(other), next_of(connection)] == [1, 2]
+
+
+def test_truncate_restarts_what_its_tables_own(engine: Engine) -> None:
+    connection = engine.connect()
+    run(
+        connection,
+        "create table t (id int generated always as identity (start with 10) primary key, s serial, v text)",
+        "insert into t (v) values ('a'), ('b')",
+        "begin",
+        "truncate t restart identity",
+        "insert into t (v) values ('c')",
+    )
+    assert rows(connection, "select id, s, v from t") == [(10, 1, "c")]
+    run(connection, "rollback", "insert into t (v) values ('d')")
+    assert rows(connection, "select id, s, v from t order by id") == [(10, 1, "a"), (11, 2, "b"), (12, 3, "d")]
+    run(connection, "truncate t", "insert into t (v) values ('e')")
+    assert rows(connection, "select id, s from t") == [(13, 4)]
+    run(connection, "truncate t restart identity", "insert into t (v) values ('f')")
+    assert rows(connection, "select id, s from t") == [(10, 1)]
+    assert rows(connection, "check database") == []
+
+
+def test_other_processes_leave_their_blocks_when_a_restart_is_committed(
+    elsewhere: tuple[Connection, Connection],
+) -> None:
+    connection, other = elsewhere
+    run(connection, "create sequence q", "create table t (id serial primary key, v int)")
+    assert next_of(connection) == 1
+    assert next_of(other) > 1
+    run(other, "insert into t (v) values (1)")
+    # A snapshot is of rows: nextval is the newest sequence's, whatever the snapshot.
+    run(other, "begin isolation level repeatable read", "select * from t")
+    run(connection, "begin", "alter sequence q restart with 1000")
+    assert next_of(other) < 1000
+    run(connection, "commit")
+    assert next_of(other) >= 1000
+    run(other, "commit")
+    run(connection, "truncate t restart identity")
+    run(other, "insert into t (v) values (2)")
+    assert rows(connection, "select * from t") == [(1, 2)]
+
+
+def test_of_two_restarts_at_once_one_stands(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(one, "create sequence q", "begin", "alter sequence q restart with 10")
+    run(two, "begin", "alter sequence q restart with 20")
+    assert [next_of(one), next_of(two)] == [10, 20]
+    run(one, "commit")
+    with fails("40001", '"q"'):
+        run(two, "commit")
+    assert [next_of(one), next_of(two)] == [11, 12]
+
+
+def test_a_value_that_was_reserved_within_other_bounds_is_not_handed_out(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "create sequence q")
+    assert [next_of(connection) for _ in range(40)] == list(range(1, 41))
+    run(connection, "alter sequence q maxvalue 42")
+    assert [next_of(connection), next_of(connection)] == [41, 42]
+    with fails("2200H", "maximum value", "42"):
+        next_of(connection)
+    connection.rollback()
+    run(connection, "alter sequence q maxvalue 44")
+    assert next_of(connection) == 43
+    run(connection, "alter sequence q maxvalue 30 cycle")
+    assert next_of(connection) == 1
+
+
+def test_start_is_for_the_next_restart(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "create sequence q", "alter sequence q start 7")
+    assert next_of(connection) == 1
+    run(connection, "alter sequence q restart")
+    assert next_of(connection) == 7
+    lowest = -(2**63)
+    run(connection, f"create sequence low increment -1 minvalue {lowest} start {lowest}")
+    assert next_of(connection, "low") == lowest
+    with fails("2200H", "minimum value"):
+        next_of(connection, "low")
