@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
 
 from instar.store.engine import ROW_HEADER as HEADER
 from instar.store.engine import (
@@ -12,6 +14,7 @@ from instar.store.engine import (
     Precondition,
     Reader,
     RowWrite,
+    Section,
     Store,
     TableWrites,
     prefix_end,
@@ -101,3 +104,49 @@ def contents(store: Store, start: bytes = ALL[0], stop: bytes = ALL[1]) -> dict[
     """What is stored in [start, stop)."""
     with store.read() as reader:
         return dict(reader.scan(start, stop))
+
+
+def queued(store: Store, requests: list[Commit]) -> list[int | Exception]:
+    """Commit all at once: while the section is held from the background, the threads queue up behind the leader."""
+    outcomes: list[int | Exception] = [0] * len(requests)
+
+    def commit(index: int) -> None:
+        try:
+            outcomes[index] = store.commit(requests[index])
+        except Exception as caught:  # noqa: BLE001 - the outcome, whatever it is
+            outcomes[index] = caught
+
+    threads = [threading.Thread(target=commit, args=(index,)) for index in range(len(requests))]
+
+    def hold(_section: Section) -> None:
+        threads[0].start()
+        for thread in threads[1:]:
+            thread.start()
+        # All but the leader are in the queue; the leader waits for the section.
+        queue = store._queue._queue  # type: ignore[attr-defined] # the only place that tells
+        while len(queue) < len(threads) - 1:
+            threads[0].join(0.001)
+
+    store.background([hold])
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Fork; the child does `work` and ends, 0 if it did. Returns the child's process id."""
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException as caught:  # noqa: BLE001 - told, and the child ends
+        os.write(2, f"in child: {caught!r}\n".encode())
+    finally:
+        os._exit(status)
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -129,13 +129,14 @@ def test_what_commits_leave(store: Store) -> None:
     # What was replaced: header (timestamp, no record before, layout 1 without flags) and body.
     before = first[::-1] + bytes.fromhex("ffffffff 00010000")
     assert log == {
-        # Inserts without pairs or after-images: 2 of them, table 7, version 1; the keys' lengths, the keys.
-        b"\xf0" + first + bytes(4): bytes.fromhex("02 00 0200 07000000 01000000 0700 0700") + one + two,
-        # An update: key of 7 bytes, table 7, version 1, no pair, 18 bytes before; key, before-image.
-        b"\xf0" + second + bytes(4): bytes.fromhex("01 00 0700 07000000 01000000 00000000 12000000")
+        # Inserts without pairs or after-images: 2 of them, table 7, version 1, at 0; the keys' lengths, the keys.
+        b"\xf0" + first + bytes(4): bytes.fromhex("02 00 0200 07000000 01000000 0000000000000000 0700 0700")
+        + (one + two),
+        # An update: key of 7 bytes, table 7, version 1, at 51, no pair, 18 bytes before; key, before-image.
+        b"\xf0" + second + bytes(4): bytes.fromhex("01 00 0700 07000000 01000000 3300000000000000 00000000 12000000")
         + (one + before + b"ab"),
         # A delete.
-        b"\xf0" + second + b"\0\0\0\1": bytes.fromhex("01 01 0700 07000000 01000000 00000000 12000000")
+        b"\xf0" + second + b"\0\0\0\1": bytes.fromhex("01 01 0700 07000000 01000000 7500000000000000 00000000 12000000")
         + (two + before + b"cd"),
     }
     assert store.log_bytes() == sum(len(key) + len(value) for key, value in log.items())

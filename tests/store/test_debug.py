@@ -54,20 +54,20 @@ def test_records_of_the_store() -> None:
     counter = records.latest_key(records.Latest.COUNTER, b"table")
     assert describe(counter, (12).to_bytes(8, "little")) == ("latest counter table", "12")
     assert describe(records.latest_key(records.Latest.JOB, b"\x01"), b'{"a":1}') == ("latest job 01", "{'a': 1}")
-    assert describe(header.HOT_KEY, header.first_header(ManualClock()))[1].startswith(
-        "catalog version 0, newest commit"
+    assert describe(header.HEADER_KEY, header.first_header(ManualClock()))[1].startswith(
+        "catalog version 0, written at commit"
     )
     assert describe(header.IDENTITY_KEY, b"{}") == ("store identity", "{}")
 
 
 def test_log_records() -> None:
     before = ROW_HEADER.pack(T - 1, NO_RECORD, 3 << 8) + BODY
-    change = log.encode_change(7, 2, RowWrite(KEY, before, None, 3), before)
+    change = log.encode_change(0, 7, 2, RowWrite(KEY, before, None, 3), before)
     key, text = describe(log.log_key(T, 0), change, body)
     assert key == f"log {WHEN} / 0"
     assert text.startswith("table 7 at version 2, rowset 9, deleted (42), before [commit ")
     assert text.endswith("id=42, t='x']")
-    inserts = log.encode_inserts(7, 2, [RowWrite(KEY, None, BODY, 3, pair=5)])
+    inserts = log.encode_inserts(0, 7, 2, [RowWrite(KEY, None, BODY, 3, pair=5)])
     assert describe(log.log_key(T, 1), inserts[0])[1] == "table 7 at version 2, rowset 9, inserted (42), pair 5"
 
 

@@ -11,34 +11,7 @@ import pytest
 
 from instar.errors import Error
 from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites
-from store.building import ALL_ENTRIES, TABLE, body_of, change, contents, request, row_key, row_writes
-
-
-def queued(store: Store, requests: list[Commit]) -> list[int | Exception]:
-    """Commit all at once: while the section is held from the background, the threads queue up behind the leader."""
-    outcomes: list[int | Exception] = [0] * len(requests)
-
-    def commit(index: int) -> None:
-        try:
-            outcomes[index] = store.commit(requests[index])
-        except Exception as caught:  # noqa: BLE001 - the outcome, whatever it is
-            outcomes[index] = caught
-
-    threads = [threading.Thread(target=commit, args=(index,)) for index in range(len(requests))]
-
-    def hold(_section: Section) -> None:
-        threads[0].start()
-        for thread in threads[1:]:
-            thread.start()
-        # All but the leader are in the queue; the leader waits for the section.
-        queue = store._queue._queue  # type: ignore[attr-defined] # the only place that tells
-        while len(queue) < len(threads) - 1:
-            threads[0].join(0.001)
-
-    store.background([hold])
-    for thread in threads:
-        thread.join()
-    return outcomes
+from store.building import ALL_ENTRIES, TABLE, body_of, change, contents, queued, request, row_key, row_writes
 
 
 def test_members_get_their_own_timestamps(store: Store) -> None:

@@ -23,7 +23,7 @@ from instar.errors import Error, InterfaceError
 from instar.store import open_store
 from instar.store.engine import Commit, Reader, RowWrite, Section, StaleRow, Store, TableWrites
 from instar.store.presence import SharedPresence
-from store.building import ALL_ROWS, body_of, change, contents, dead_entries, raw, row_key
+from store.building import ALL_ROWS, body_of, change, contents, dead_entries, ended, in_child, raw, row_key
 
 
 @pytest.fixture
@@ -39,25 +39,6 @@ def refused(sqlstate: str, path: Path | str, **options: object) -> str:
     assert caught.value.sqlstate == sqlstate
     assert (sorted(os.listdir(path)) if os.path.isdir(path) else None) == before
     return caught.value.message
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Fork; the child does `work` and ends, 0 if it did. Returns the child's process id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException as caught:  # noqa: BLE001 - told, and the child ends
-        os.write(2, f"in child: {caught!r}\n".encode())
-    finally:
-        os._exit(status)
-
-
-def ended(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # Opening.

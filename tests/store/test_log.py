@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from instar.errors import Error
 from instar.store.engine import ROW_HEADER, RowsetReplaced, RowWrite, Store
-from instar.store.log import PACK_BYTES, before_image, decode, encode_change, encode_inserts, encode_replaced, log_key
+from instar.store.log import (
+    PACK_BYTES,
+    before_image,
+    decode,
+    encode_change,
+    encode_inserts,
+    encode_replaced,
+    log_key,
+    log_place,
+)
 from store.building import change, row_key
 
 KEYS = st.binary(min_size=1, max_size=511)
@@ -18,13 +27,22 @@ IDS = st.integers(0, 2**32 - 1)
 KEY = log_key(2**63, 7)
 
 
-@given(KEYS, st.binary(max_size=50), st.booleans(), AFTERS, PAIRS, IDS, IDS, st.booleans())
+@given(KEYS, st.binary(max_size=50), st.booleans(), AFTERS, PAIRS, IDS, IDS, st.booleans(), st.integers(0, 2**64 - 1))
 def test_changes(
-    key: bytes, old: bytes, dead: bool, after: bytes | None, pair: int, table: int, version: int, delete: bool
+    key: bytes,
+    old: bytes,
+    dead: bool,
+    after: bytes | None,
+    pair: int,
+    table: int,
+    version: int,
+    delete: bool,
+    place: int,
 ) -> None:
     before = ROW_HEADER.pack(1, 2, 3 << 8 | dead) + old
     row = RowWrite(key, before, None if delete else b"new", 1, 0, pair, after)
-    record = encode_change(table, version, row, before)
+    record = encode_change(place, table, version, row, before)
+    assert log_place(KEY, record) == (2**63, place)
     (decoded,) = decode(KEY, record)
     assert (decoded.timestamp, decoded.sequence, decoded.table, decoded.version) == (2**63, 7, table, version)
     assert (decoded.key, decoded.after, decoded.pair, decoded.deleted) == (key, after, pair, delete)
@@ -35,21 +53,26 @@ def test_changes(
 @given(st.lists(st.tuples(KEYS, AFTERS, st.sampled_from([0, 0, 9])), min_size=1, max_size=60))
 def test_inserts_are_packed(rows: list[tuple[bytes, bytes | None, int]]) -> None:
     writes = [RowWrite(key, None, b"", 1, 0, pair, after) for key, after, pair in rows]
-    records = encode_inserts(3, 4, writes)
+    records = encode_inserts(2**40, 3, 4, writes)
     decoded = [one for record in records for one in decode(KEY, record)]
     assert [(one.key, one.after, one.pair) for one in decoded] == rows
     assert {(one.table, one.version, one.before, one.deleted) for one in decoded} == {(3, 4, None, False)}
+    place = 2**40
     for record in records:
         assert len(record) <= PACK_BYTES or len(decode(KEY, record)) == 1
+        assert log_place(KEY, record) == (2**63, place)
+        place += len(KEY) + len(record)
 
 
 def test_small_inserts_fill_their_records() -> None:
-    records = encode_inserts(1, 1, [RowWrite(row_key(number), None, b"", 1) for number in range(10_000)])
+    records = encode_inserts(0, 1, 1, [RowWrite(row_key(number), None, b"", 1) for number in range(10_000)])
     assert all(len(record) > PACK_BYTES - 20 for record in records[:-1])
 
 
 def test_a_replaced_rowset() -> None:
-    (record,) = decode(KEY, encode_replaced(RowsetReplaced(1, 2, 3, 4)))
+    encoded = encode_replaced(5, RowsetReplaced(1, 2, 3, 4))
+    (record,) = decode(KEY, encoded)
+    assert log_place(KEY, encoded) == (2**63, 5)
     assert (record.table, record.version, record.replaced, record.key) == (1, 2, (3, 4), b"")
 
 

@@ -53,7 +53,7 @@ def is_live(value: bytes) -> bool:
 def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) -> int:
     """Judge `request` on the section's state and write it; returns its timestamp, 0 if there is nothing to write.
 
-    Raises Refused or 72000 before anything is written. The header's fields are moved on but not stored.
+    Raises Refused or 72000 before anything is written. The header is moved on but not stored.
     """
     if not isinstance(request, Commit):
         return _apply_derived(section, request(section), clock)
@@ -67,7 +67,7 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     timestamp = section.next_timestamp(clock)
     _write(section, request, timestamp)
     if request.bump_catalog:
-        section.catalog_version += 1
+        section.bump_catalog()
     return timestamp
 
 
@@ -209,12 +209,14 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
                 inserts.append(row)
         if inserts:
             _write_inserts(section, inserts, timestamp)
-            for record in encode_inserts(writes.table, writes.version, inserts):
+            for record in encode_inserts(section.log_end, writes.table, writes.version, inserts):
                 _append_log(section, timestamp, sequence, record)
                 sequence += 1
     for change in request.replaced:
-        _append_log(section, timestamp, sequence, encode_replaced(change))
+        _append_log(section, timestamp, sequence, encode_replaced(section.log_end, change))
         sequence += 1
+    if not sequence:
+        section.moved = True  # no record bears the timestamp
     if request.entries:
         _write_entries(section, request.entries, timestamp)
     for key, value in request.raw:
@@ -226,7 +228,7 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
 
 def _append_log(section: WriteSection, timestamp: int, sequence: int, record: bytes) -> None:
     section.append(log_key(timestamp, sequence), record)
-    section.log_bytes += LOG_KEY.size + len(record)
+    section.log_end += LOG_KEY.size + len(record)
 
 
 def _write_change(
@@ -240,7 +242,7 @@ def _write_change(
     else:
         value = ROW_HEADER.pack(timestamp, sequence, layout << 8 | flags) + body
     section.put(key, value)
-    _append_log(section, timestamp, sequence, encode_change(table, version, row, stored))
+    _append_log(section, timestamp, sequence, encode_change(section.log_end, table, version, row, stored))
 
 
 def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
 
 from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
@@ -13,7 +12,7 @@ from instar.store.collector import cut_steps
 from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader
 from instar.store.gate import Step, run_gated
 from instar.store.group import CommitQueue
-from instar.store.header import HOT, HOT_KEY, SNAPSHOT_MAX_AGE_SECONDS, Identity, believed_wall, wall_timestamp
+from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.log import LOG_KEY, decode, log_key
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
@@ -51,6 +50,10 @@ class BaseStore(ABC):
     def _presence(self) -> Presence: ...
 
     @abstractmethod
+    def _head(self) -> Head:
+        """The newest state."""
+
+    @abstractmethod
     def _begin(self) -> WriteSection:
         """Enter the atomic section, once no other writer is inside."""
 
@@ -68,19 +71,14 @@ class BaseStore(ABC):
 
     def now(self) -> int:
         """As in `Store`."""
-        with self.read() as reader:
-            header = reader.get(HOT_KEY)
-            assert header is not None  # every reader has unpacked it
-            timestamp, boot, monotonic, wall = itemgetter(1, 4, 5, 6)(HOT.unpack(header))
-        believed, _monotonic, _wall = believed_wall(self._clock, boot, monotonic, wall)
-        return max(int(timestamp) + 1, wall_timestamp(believed))
+        timestamp, _log_end, header = self._head()
+        believed, _remembered = believed_wall(self._clock, header)
+        return max(timestamp + 1, wall_timestamp(believed))
 
     def log_bytes(self) -> int:
         """As in `Store`."""
-        with self.read() as reader:
-            header = reader.get(HOT_KEY)
-            assert header is not None  # every reader has unpacked it
-            return int(HOT.unpack(header)[3])
+        _timestamp, log_end, header = self._head()
+        return log_end - header.log_start
 
     def commit(self, request: Commit) -> int:
         """As in `Store`."""

@@ -8,7 +8,7 @@ from itertools import chain
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, LogRecord, Reader
 from instar.store.gate import Step
 from instar.store.header import TIMESTAMP_SHIFT
-from instar.store.log import LOG_KEY, decode, log_key
+from instar.store.log import decode, log_key, log_place
 from instar.store.section import WriteSection
 
 # Records per step: about as many as fit into one hold of the gate.
@@ -51,32 +51,29 @@ def cut_steps(
         with read() as reader:
             keys, values = reader.batch(position, stop, _STEP_RECORDS)
         if not keys:
-            yield _cut_step([], [], [], upto, cut)
+            yield _cut_step([], [], [], upto, 0, cut)
             return
         records = list(chain.from_iterable(map(decode, keys, values)))
         rows = [(record.key, record.timestamp) for record in records if record.deleted]
         entries = [
             (key, record.timestamp) for record in records if record.before is not None for key in dead_entries(record)
         ]
-        sized = [(key, len(value)) for key, value in zip(keys, values, strict=True)]
-        yield _cut_step(sized, rows, entries, records[-1].timestamp, cut)
+        timestamp, place = log_place(keys[-1], values[-1])
+        yield _cut_step(keys, rows, entries, timestamp, place + len(keys[-1]) + len(values[-1]), cut)
         position = keys[-1] + b"\x00"
 
 
 def _cut_step(
-    records: list[tuple[bytes, int]],
+    records: list[bytes],
     rows: list[tuple[bytes, int]],
     entries: list[tuple[bytes, int]],
     watermark: int,
+    log_start: int,
     cut: Callable[[int], None],
 ) -> Step:
     def step(section: object) -> None:
         assert isinstance(section, WriteSection)  # collection is the engine's own: it moves the header
-        count = 0
-        for key, size in records:
-            if section.delete(key):
-                section.log_bytes -= LOG_KEY.size + size
-                count += 1
+        count = sum([section.delete(key) for key in records])
         for key, timestamp in rows:
             value = section.get(key)
             if value is not None:
@@ -89,7 +86,7 @@ def _cut_step(
                 stamped, live, _offset = ENTRY_VALUE.unpack(value)
                 if stamped == timestamp and not live:
                     section.delete(key)
-        section.watermark = max(section.watermark, watermark)
+        section.cut_log(watermark, log_start)
         section.store_header()
         cut(count)
 

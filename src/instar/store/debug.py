@@ -26,7 +26,7 @@ from instar.store.engine import (
     ROW_TOMBSTONE,
     LogRecord,
 )
-from instar.store.header import HOT, HOT_KEY, IDENTITY_KEY, TIMESTAMP_SHIFT
+from instar.store.header import HEADER_KEY, IDENTITY_KEY, TIMESTAMP_SHIFT, decode_header
 from instar.store.records import Latest, decode_rowset_record, decode_table_header
 
 # (rowset id, layout id, body) -> text, None for an unknown layout: whoever knows the catalog can read row bodies.
@@ -58,13 +58,13 @@ def describe(key: bytes, value: bytes, format_body: FormatBody = _no_body) -> tu
 def _store(key: bytes, value: bytes, _body: FormatBody) -> tuple[str, str]:
     if key == IDENTITY_KEY:
         return "store identity", value.decode()
-    if key != HOT_KEY:
+    if key != HEADER_KEY:
         raise ValueError("an unknown key of the store")
-    catalog, newest, watermark, log_bytes, boot, monotonic, wall = HOT.unpack(value)
+    header = decode_header(value)
     return "store header", (
-        f"catalog version {catalog}, newest commit {format_timestamp(newest)}, "
-        f"watermark {format_timestamp(watermark)}, log {log_bytes} bytes, "
-        f"boot {boot.hex()}, monotonic {monotonic} ns, wall {wall} ns"
+        f"catalog version {header.catalog_version}, written at commit {format_timestamp(header.timestamp)}, "
+        f"watermark {format_timestamp(header.watermark)}, log from byte {header.log_start}, then to {header.log_end}, "
+        f"boot {header.boot.hex()}, monotonic {header.monotonic} ns, wall {header.wall} ns"
     )
 
 

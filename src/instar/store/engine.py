@@ -6,7 +6,7 @@ assumes shared memory.
 
 Keyspace (first byte of each key; see docs/formats/):
 
-    00           store header: identity (00 00) and the hot header (00 01)
+    00           store header: identity (00 00) and header (00 01)
     01           table headers: 01 + table id (u32 BE) -> TableHeader
     02           rowset records: 02 + rowset id (u32 BE) -> owner, state, since
     03           records read at their latest state (sequences, jobs, leases, layouts ...): 03 + kind (u8) + key
@@ -72,7 +72,7 @@ class TableHeader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class View(Protocol):
-    """One consistent view of the newest state: the header, read first in the same store transaction, and the keys."""
+    """One consistent view of the newest state: what header and log say of it, and the keys."""
 
     catalog_version: int
     timestamp: int  # the newest commit: a snapshot taken now

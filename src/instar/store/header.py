@@ -1,4 +1,8 @@
-"""The store's own records: its identity, and the hot header that every transaction reads first.
+"""The store's own records: its identity and its header, and what header and log say together: the head.
+
+A commit that leaves log records does not touch the header: the last record's key bears the commit's timestamp and the
+record its place in the log, so the newer of header and record speaks. The header is written by what moves anything
+else in it, and by commits that leave no record.
 
 Timestamps are 64 bits, strictly increasing in commit order: milliseconds since the epoch shifted by 20, and below a
 counter, which also carries on where the wall clock stands still or falls.
@@ -8,27 +12,50 @@ from __future__ import annotations
 
 import struct
 import uuid as uuids
+from typing import NamedTuple
 
 import msgspec
 
 from instar import errors
 from instar.clock import Clock
-from instar.store.engine import FORMAT_VERSION, PREFIX_STORE
+from instar.store.engine import FORMAT_VERSION, PREFIX_LOG, PREFIX_STORE
+from instar.store.log import log_place
 
 IDENTITY_KEY = PREFIX_STORE + b"\x00"
-HOT_KEY = PREFIX_STORE + b"\x01"
+HEADER_KEY = PREFIX_STORE + b"\x01"
 
-# Catalog version, newest timestamp, watermark, bytes in the log; boot id, monotonic and wall time (rule 8).
-HOT = struct.Struct("<QQQQ16sQQ")
-HOT_HEAD = struct.Struct("<QQQ")
+_HEADER = struct.Struct("<QQQQQ16sQQ")
 
 TIMESTAMP_SHIFT = 20
 HOUR_NS = 3_600_000_000_000
+# A wall clock that has gained no more than this on what is remembered of it need not be remembered anew.
+_SLACK_NS = 1_000_000_000
 _NO_BOOT = bytes(16)
 
 DEFAULT_RETENTION_SECONDS = 600.0
 DEFAULT_LOG_MAX_BYTES = 4 << 30
 SNAPSHOT_MAX_AGE_SECONDS = 3600.0
+
+
+class Header(NamedTuple):
+    """The header as it is stored. `timestamp` and `log_end` are those of the moment at which it was written.
+
+    `log_start` and `log_end` count the bytes (keys and values) that were ever cut from the log, and written to it;
+    boot id, monotonic and wall time (ns) are what is remembered of the clocks (rule 8).
+    """
+
+    catalog_version: int
+    timestamp: int
+    watermark: int
+    log_start: int
+    log_end: int
+    boot: bytes
+    monotonic: int
+    wall: int
+
+
+# The newest commit, the end of the log, and the header, which holds everything else.
+Head = tuple[int, int, Header]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -73,24 +100,45 @@ def decode_identity(data: bytes, where: str) -> Identity:
 
 
 def first_header(clock: Clock) -> bytes:
-    """The hot header of a store that nobody has written to yet."""
-    return HOT.pack(0, 1, 0, 0, clock.boot_id(), clock.monotonic_ns(), clock.wall_ns())
+    """The header of a store that nobody has written to yet."""
+    return encode_header(Header(0, 1, 0, 0, 0, clock.boot_id(), clock.monotonic_ns(), clock.wall_ns()))
 
 
-def believed_wall(clock: Clock, boot: bytes, monotonic: int, wall: int) -> tuple[int, int, int]:
-    """(believed wall time, monotonic time, wall time to be remembered with it), all in nanoseconds (rule 8).
+def encode_header(header: Header) -> bytes:
+    """The stored form of a header."""
+    return _HEADER.pack(*header)
 
-    `boot`, `monotonic`, `wall` were remembered by the last commit. Within one boot a wall clock more than an hour past
-    what the monotonic clock allows is not believed. What is remembered never falls behind the monotonic clock, so that
-    a wall clock that falls and recovers is believed again, and one that creeps forward is measured from where it was.
+
+def decode_header(value: bytes) -> Header:
+    """A header from its stored form."""
+    return Header._make(_HEADER.unpack(value))
+
+
+def head_of(header: Header, key: bytes, value: bytes) -> Head:
+    """What `header` and the pair with the greatest key of the store, a log record if there is one, say together."""
+    if key.startswith(PREFIX_LOG):
+        timestamp, start = log_place(key, value)
+        if timestamp > header.timestamp:
+            return timestamp, start + len(key) + len(value), header
+    return header.timestamp, header.log_end, header
+
+
+def believed_wall(clock: Clock, header: Header) -> tuple[int, Header]:
+    """The believed wall time in nanoseconds, and `header` with what is to be remembered of the clocks (rule 8).
+
+    Within one boot a wall clock more than an hour past what the monotonic clock allows is not believed. What is
+    remembered never falls behind the monotonic clock, so that a wall clock that falls and recovers is believed again,
+    and one that creeps forward is measured from where it was. It is the same header where nothing new is remembered.
     """
-    now, now_monotonic = clock.wall_ns(), clock.monotonic_ns()
-    if boot != clock.boot_id() or boot == _NO_BOOT:
-        return now, now_monotonic, now
-    expected = wall + now_monotonic - monotonic
+    now, monotonic, boot = clock.wall_ns(), clock.monotonic_ns(), clock.boot_id()
+    if boot != header.boot:
+        return now, header._replace(boot=boot, monotonic=monotonic, wall=now)
+    expected = header.wall + monotonic - header.monotonic
+    if now <= expected + _SLACK_NS or boot == _NO_BOOT:
+        return now, header
     if now > expected + HOUR_NS:
-        return expected, now_monotonic, expected
-    return now, now_monotonic, max(now, expected)
+        return expected, header
+    return now, header._replace(monotonic=monotonic, wall=now)
 
 
 def wall_timestamp(wall_ns: int) -> int:

@@ -24,15 +24,19 @@ from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
 from instar.store.engine import LogRecord, Store
+from instar.store.extent import holds_tree
 from instar.store.group import CommitQueue
 from instar.store.header import (
-    HOT_HEAD,
-    HOT_KEY,
+    HEADER_KEY,
     IDENTITY_KEY,
     SNAPSHOT_MAX_AGE_SECONDS,
+    Head,
+    Header,
     Identity,
+    decode_header,
     decode_identity,
     first_header,
+    head_of,
     new_identity,
 )
 from instar.store.presence import Presence, SharedPresence
@@ -49,7 +53,6 @@ SYNCHRONOUS = ("full", "normal", "off")
 
 # Ranges of fewer keys are read pair by pair.
 _SHORT = 8
-_unpack_head = HOT_HEAD.unpack_from
 
 
 def _translate(caught: Exception) -> Exception:
@@ -127,6 +130,13 @@ def _values(cursor: Any, start: bytes, stop: bytes, limit: int) -> tuple[list[by
     return values[:within], None
 
 
+def _read_head(transaction: Any) -> Head:
+    """The newest state as the transaction sees it."""
+    cursor = transaction.cursor()
+    cursor.last()
+    return head_of(decode_header(transaction.get(HEADER_KEY)), cursor.key(), cursor.value())
+
+
 class LmdbReader:
     """A read transaction. `get` is LMDB's own function: nothing stands between."""
 
@@ -134,10 +144,15 @@ class LmdbReader:
 
     get: Callable[[bytes], bytes | None]
 
-    def __init__(self, transaction: Any) -> None:
+    def __init__(self, transaction: Any, environment: _Environment) -> None:
         self._transaction = transaction
-        get = self.get = transaction.get
-        self.catalog_version, self.timestamp, self.watermark = _unpack_head(get(HOT_KEY))
+        self.get = transaction.get
+        known, head = environment.newest
+        if transaction.id() != known:
+            head = environment.learn(transaction)
+        self.timestamp, _log_end, header = head
+        self.catalog_version = header.catalog_version
+        self.watermark = header.watermark
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As in `View`."""
@@ -150,6 +165,10 @@ class LmdbReader:
     def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
         """As in `Reader`."""
         return _values(self._transaction.cursor(), start, stop, limit)
+
+    def head(self) -> Head:
+        """The whole of what the header and the log's end say."""
+        return _read_head(self._transaction)
 
     def close(self) -> None:
         """As in `Reader`."""
@@ -167,21 +186,25 @@ class LmdbReader:
 class LmdbSection(WriteSection):
     """A write transaction, which holds LMDB's writer mutex."""
 
-    __slots__ = ("_transaction",)
+    __slots__ = ("_begun", "_environment", "_transaction")
 
-    def __init__(self, transaction: Any) -> None:
+    def __init__(self, transaction: Any, environment: _Environment) -> None:
         self._transaction = transaction
+        self._environment = environment
         self.get = transaction.get
         self.put = transaction.put
         self.delete = transaction.delete
-        header = self.get(HOT_KEY)
-        assert header is not None  # written at creation
-        self.load_header(header)
+        known, head = environment.newest
+        # A write transaction bears the number of the state that it will leave.
+        if transaction.id() != known + 1:
+            head = _read_head(transaction)
+        self._begun = head
+        self.load(head)
 
     def append(self, key: bytes, value: bytes) -> None:
         # Arguments: duplicates, overwrite, append.
         if not self._transaction.put(key, value, True, True, True):
-            raise errors.error(errors.DATA_CORRUPTED, "the store is damaged: there are keys above the log's end")
+            raise lmdb.CorruptedError("there are keys above the log's end")
 
     def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         self._transaction.cursor().putmulti(pairs)
@@ -201,19 +224,31 @@ class LmdbSection(WriteSection):
         return _batch(self._transaction.cursor(), start, stop, limit, reverse)
 
     def commit(self) -> None:
-        self._transaction.commit()
+        transaction, begun = self._transaction, self._begun
+        number = transaction.id()
+        transaction.commit()
+        # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
+        if self.timestamp != begun[0] or self.header is not begun[2]:
+            self._environment.newest = number, (self.timestamp, self.log_end, self.header)
 
     def abort(self) -> None:
         self._transaction.abort()
 
 
+# No transaction of LMDB has this number.
+_UNKNOWN = -2, (0, 0, Header(0, 0, 0, 0, 0, b"", 0, 0))
+
+
 class _Environment:
     """What all openers of one directory in this process share.
 
-    `begin`, `queue` and `presence` are made when they are first asked for, and again after a fork, which deletes them:
+    `newest` is the newest state that this process has seen or left, and the number of the LMDB transaction that made
+    it: numbers are never used twice, so that transactions of that number need not read it. `begin`, `queue` and
+    `presence` are made when they are first asked for, and again after a fork, which deletes them:
     `__getattr__` runs only for attributes that are not there, so that a read pays nothing for the check.
     """
 
+    newest: tuple[int, Head]
     begin: Callable[..., Any]
     queue: CommitQueue
     presence: Presence
@@ -248,6 +283,7 @@ class _Environment:
         except errors.Error:
             self._close_environment()
             raise
+        self.newest = _UNKNOWN
         self.presence = presence
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin
@@ -257,15 +293,21 @@ class _Environment:
             self._environment.close()
             self._environment = None
 
+    def learn(self, transaction: Any) -> Head:
+        """The newest state as the transaction, which only reads, sees it."""
+        head = _read_head(transaction)
+        self.newest = transaction.id(), head
+        return head
+
     def begin_read(self) -> LmdbReader:
         """A read transaction, whatever went wrong with the first attempt."""
         begin = self.begin
         try:
-            return LmdbReader(begin())
+            return LmdbReader(begin(), self)
         except lmdb.Error as caught:
             self._recover(caught, begin)
         try:
-            return LmdbReader(self.begin())
+            return LmdbReader(self.begin(), self)
         except lmdb.Error as caught:
             raise _translate(caught) from caught
 
@@ -273,10 +315,10 @@ class _Environment:
         """Wait for the writer mutex and enter."""
         begin = self.begin
         try:
-            return LmdbSection(begin(write=True))
+            return LmdbSection(begin(write=True), self)
         except lmdb.Error as caught:
             self._recover(caught, begin)
-        return LmdbSection(self.begin(write=True))
+        return LmdbSection(self.begin(write=True), self)
 
     def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
         """Make a second attempt worth while after `failed`, or raise."""
@@ -297,6 +339,7 @@ class _Environment:
                 return  # another thread was here first
             self._close_environment()
             self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+            self.newest = _UNKNOWN
             self.begin = self._environment.begin
 
     def check_readers(self) -> None:
@@ -347,22 +390,21 @@ def _open_environment(path: str, synchronous: str, map_size: int) -> Any:
 
 def _check(environment: Any, path: str, identity: Identity) -> None:
     """The data file is whole and belongs to the identity beside it; else XX001."""
-    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    data = os.path.join(path, DATA_FILE)
-    size = os.path.getsize(data)
-    if size < needed:
-        # LMDB may leave free pages at the end unwritten; a page that is in use and missing would be a SIGBUS, so the
-        # file is filled up and everything in use is looked at.
-        file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.posix_fallocate(file, size, needed - size)
-        finally:
-            os.close(file)
     with environment.begin() as transaction:
-        if size < needed and sum(1 for _ in transaction.cursor().iternext()) != transaction.stat()["entries"]:
-            raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is cut short")
+        page_bytes = environment.stat()["psize"]
+        needed = (environment.info()["last_pgno"] + 1) * page_bytes
+        data = os.path.join(path, DATA_FILE)
+        size = os.path.getsize(data)
+        if size < needed:
+            if not holds_tree(data, transaction.id(), page_bytes):
+                raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is cut short")
+            file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(file, size, needed - size)
+            finally:
+                os.close(file)
         stored = transaction.get(IDENTITY_KEY)
-        if stored is None or decode_identity(stored, path) != identity or transaction.get(HOT_KEY) is None:
+        if stored is None or decode_identity(stored, path) != identity or transaction.get(HEADER_KEY) is None:
             raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is another store's")
     environment.reader_check()
 
@@ -397,10 +439,15 @@ class LmdbStore(BaseStore):
 
     def read(self) -> LmdbReader:
         """As in `Store`."""
+        environment = self._environment
         try:
-            return LmdbReader(self._environment.begin())
+            return LmdbReader(environment.begin(), environment)
         except lmdb.Error:
             return self._environment.begin_read()
+
+    def _head(self) -> Head:
+        with self.read() as reader:
+            return reader.head()
 
     def _begin(self) -> WriteSection:
         return self._environment.begin_section()
@@ -493,7 +540,7 @@ def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> N
         try:
             with environment.begin(write=True) as transaction:
                 transaction.put(IDENTITY_KEY, msgspec.json.encode(identity))
-                transaction.put(HOT_KEY, first_header(clock))
+                transaction.put(HEADER_KEY, first_header(clock))
         finally:
             environment.close()
     except lmdb.Error as caught:

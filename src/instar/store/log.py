@@ -19,10 +19,14 @@ CHANGE = 1
 INSERTS = 2
 REPLACED = 3
 
-# Kind, flags, length of the key, table, writer's schema version, pair, length of the before-image.
-_CHANGE = struct.Struct("<BBHIIII")
-_INSERTS = struct.Struct("<BBHII")
-_REPLACED = struct.Struct("<BBHIIII")
+# All begin alike: kind, flags, length of the key (number of keys), table, writer's schema version, place: how many
+# bytes the log had ever held before this record.
+_INSERTS = struct.Struct("<BBHIIQ")
+# Pair, length of the before-image.
+_CHANGE = struct.Struct("<BBHIIQII")
+# Rowsets before and after.
+_REPLACED = struct.Struct("<BBHIIQII")
+_PLACE = struct.Struct("<12xQ")
 
 _DELETED = 0x01
 _HAS_AFTER = 0x02
@@ -42,7 +46,12 @@ def log_key(timestamp: int, sequence: int) -> bytes:
     return LOG_KEY.pack(PREFIX_LOG, timestamp, sequence)
 
 
-def encode_change(table: int, version: int, row: RowWrite, before: bytes) -> bytes:
+def log_place(key: bytes, value: bytes) -> tuple[int, int]:
+    """A record's commit timestamp, and its place: how many bytes the log had ever held before it."""
+    return LOG_KEY.unpack(key)[1], _PLACE.unpack_from(value)[0]
+
+
+def encode_change(place: int, table: int, version: int, row: RowWrite, before: bytes) -> bytes:
     """The record of an update or delete of `row`, whose stored bytes were `before`."""
     key, after = row.key, row.after
     flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0
@@ -50,12 +59,15 @@ def encode_change(table: int, version: int, row: RowWrite, before: bytes) -> byt
         flags |= _DELETED
     if after is not None:
         flags |= _HAS_AFTER
-        return _CHANGE.pack(CHANGE, flags, len(key), table, version, row.pair, len(before)) + key + before + after
-    return _CHANGE.pack(CHANGE, flags, len(key), table, version, row.pair, len(before)) + key + before
+    else:
+        after = b""
+    return b"".join((
+        _CHANGE.pack(CHANGE, flags, len(key), table, version, place, row.pair, len(before)), key, before, after
+    ))  # fmt: skip
 
 
-def encode_inserts(table: int, version: int, rows: Sequence[RowWrite]) -> list[bytes]:
-    """The records of the rows that a commit inserted where nothing was."""
+def encode_inserts(place: int, table: int, version: int, rows: Sequence[RowWrite]) -> list[bytes]:
+    """The records of the rows that a commit inserted where nothing was, the first of which is at `place`."""
     keys = [row.key for row in rows]
     lengths = list(map(len, keys))
     pairs = [row.pair for row in rows]
@@ -70,7 +82,7 @@ def encode_inserts(table: int, version: int, rows: Sequence[RowWrite]) -> list[b
     records = []
     for start, stop in _cuts(sizes, PACK_BYTES - _INSERTS.size):
         count = stop - start
-        parts = [_INSERTS.pack(INSERTS, flags, count, table, version)]
+        parts = [_INSERTS.pack(INSERTS, flags, count, table, version, place)]
         parts.append(struct.pack(f"<{count}H", *lengths[start:stop]))
         if has_pairs:
             parts.append(struct.pack(f"<{count}I", *pairs[start:stop]))
@@ -82,6 +94,7 @@ def encode_inserts(table: int, version: int, rows: Sequence[RowWrite]) -> list[b
         else:
             parts += keys[start:stop]
         records.append(b"".join(parts))
+        place += LOG_KEY.size + len(records[-1])
     return records
 
 
@@ -100,14 +113,14 @@ def _cuts(sizes: list[int], room: int) -> Iterator[tuple[int, int]]:
     yield start, len(sizes)
 
 
-def encode_replaced(change: RowsetReplaced) -> bytes:
+def encode_replaced(place: int, change: RowsetReplaced) -> bytes:
     """The record that a table's rows are those of another rowset from here on."""
-    return _REPLACED.pack(REPLACED, 0, 0, change.table, change.version, change.old, change.new)
+    return _REPLACED.pack(REPLACED, 0, 0, change.table, change.version, place, change.old, change.new)
 
 
 def before_image(value: bytes) -> bytes:
     """The stored bytes (a tombstone too) that the change in the record `value` replaced."""
-    _kind, _flags, key_length, _table, _version, _pair, length = _CHANGE.unpack_from(value)
+    _kind, _flags, key_length, _table, _version, _place, _pair, length = _CHANGE.unpack_from(value)
     start = _CHANGE.size + key_length
     return value[start : start + length]
 
@@ -121,13 +134,13 @@ def decode(key: bytes, value: bytes) -> list[LogRecord]:
     if kind == INSERTS:
         return _decode_inserts(timestamp, sequence, value)
     if kind == REPLACED:
-        _kind, _flags, _none, table, version, old, new = _REPLACED.unpack(value)
+        _kind, _flags, _none, table, version, _place, old, new = _REPLACED.unpack(value)
         return [LogRecord(timestamp, sequence, table, version, b"", None, None, 0, False, (old, new))]
     raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} is of unknown kind {kind}")
 
 
 def _decode_change(timestamp: int, sequence: int, value: bytes) -> LogRecord:
-    _kind, flags, key_length, table, version, pair, length = _CHANGE.unpack_from(value)
+    _kind, flags, key_length, table, version, _place, pair, length = _CHANGE.unpack_from(value)
     middle = _CHANGE.size + key_length
     end = middle + length
     before = None if flags & _BEFORE_TOMBSTONE else value[middle:end]
@@ -137,7 +150,7 @@ def _decode_change(timestamp: int, sequence: int, value: bytes) -> LogRecord:
 
 
 def _decode_inserts(timestamp: int, sequence: int, value: bytes) -> list[LogRecord]:
-    _kind, flags, count, table, version = _INSERTS.unpack_from(value)
+    _kind, flags, count, table, version, _place = _INSERTS.unpack_from(value)
     position = _INSERTS.size
     lengths = struct.unpack_from(f"<{count}H", value, position)
     position += 2 * count

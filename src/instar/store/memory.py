@@ -13,7 +13,7 @@ from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.group import CommitQueue
-from instar.store.header import HOT_HEAD, HOT_KEY, first_header, new_identity
+from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
 
@@ -34,6 +34,10 @@ class _State:
         self.keys = keys
         self.values = values
         self.readers = 0
+
+    def head(self) -> Head:
+        last = self.keys[-1]
+        return head_of(decode_header(self.values[HEADER_KEY]), last, self.values[last])
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         keys, values = self.keys, self.values
@@ -69,7 +73,8 @@ class MemoryReader:
         self._store = store
         self._state = state
         self._open = True
-        self.catalog_version, self.timestamp, self.watermark = HOT_HEAD.unpack_from(state.values[HOT_KEY])
+        self.timestamp, _log_end, header = state.head()
+        self.catalog_version, self.watermark = header.catalog_version, header.watermark
 
     def get(self, key: bytes, /) -> bytes | None:
         """As in `View`."""
@@ -118,7 +123,7 @@ class MemorySection(WriteSection):
         self.get = self._get
         self.put = self._put
         self.delete = self._delete
-        self.load_header(store.state.values[HOT_KEY])
+        self.load(store.state.head())
 
     def _get(self, key: bytes) -> bytes | None:
         if key in self._changes:
@@ -179,7 +184,7 @@ class MemoryStore(BaseStore):
         clock = SystemClock() if clock is None else clock
         super().__init__(new_identity("off", retention_seconds, log_max_bytes), clock)
         header = first_header(clock)
-        self.state = _State([HOT_KEY], {HOT_KEY: header})
+        self.state = _State([HEADER_KEY], {HEADER_KEY: header})
         self.writer = threading.Lock()
         self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
         self._present = Presence(clock, self.snapshot_max_age)
@@ -208,6 +213,10 @@ class MemoryStore(BaseStore):
         """Make `changes` the newest state."""
         with self._states:
             self.state = self.state.changed(changes)
+
+    def _head(self) -> Head:
+        with self._states:
+            return self.state.head()
 
     def _begin(self) -> WriteSection:
         self.writer.acquire()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 from instar.clock import Clock
-from instar.store.header import HOT, HOT_KEY, believed_wall, wall_timestamp
+from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_header, wall_timestamp
 
 
 class WriteSection(ABC):
@@ -15,66 +15,55 @@ class WriteSection(ABC):
     `get`, `put` and `delete` are attributes, so that an engine can hand out its own functions without a layer between.
     """
 
-    __slots__ = (
-        "boot",
-        "catalog_version",
-        "delete",
-        "get",
-        "log_bytes",
-        "monotonic",
-        "put",
-        "timestamp",
-        "wall",
-        "watermark",
-    )
+    __slots__ = ("catalog_version", "delete", "get", "header", "log_end", "moved", "put", "timestamp", "watermark")
 
     catalog_version: int
     timestamp: int
     watermark: int
-    log_bytes: int
-    boot: bytes
-    monotonic: int
-    wall: int
+    log_end: int
+    header: Header
+    moved: bool
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], object]
     delete: Callable[[bytes], bool]
 
-    def load_header(self, value: bytes) -> None:
-        """Take over the hot header, which is read first in every transaction."""
-        (
-            self.catalog_version,
-            self.timestamp,
-            self.watermark,
-            self.log_bytes,
-            self.boot,
-            self.monotonic,
-            self.wall,
-        ) = HOT.unpack(value)
-
-    def store_header(self) -> None:
-        """Write the header; last, and once for all members of a group."""
-        self.put(
-            HOT_KEY,
-            HOT.pack(
-                self.catalog_version,
-                self.timestamp,
-                self.watermark,
-                self.log_bytes,
-                self.boot,
-                self.monotonic,
-                self.wall,
-            ),
-        )
+    def load(self, head: Head) -> None:
+        """Take over the newest state, which is read first in every transaction."""
+        self.timestamp, self.log_end, self.header = head
+        self.catalog_version, _timestamp, self.watermark, *_rest = self.header
+        self.moved = False
 
     def next_timestamp(self, clock: Clock) -> int:
         """A timestamp greater than every one before it (rule 8 judges the wall clock)."""
-        wall, self.monotonic, self.wall = believed_wall(clock, self.boot, self.monotonic, self.wall)
-        self.boot = clock.boot_id()
+        wall, header = believed_wall(clock, self.header)
+        if header is not self.header:
+            self._move(header)
         following = self.timestamp + 1
         physical = wall_timestamp(wall)
         timestamp = physical if physical > following else following
         self.timestamp = timestamp
         return timestamp
+
+    def bump_catalog(self) -> None:
+        """Go on to the next catalog version."""
+        self.catalog_version += 1
+        self._move(self.header._replace(catalog_version=self.catalog_version))
+
+    def cut_log(self, watermark: int, start: int) -> None:
+        """Raise the watermark, and what was cut from the log to `start` bytes; either may be there already."""
+        self.watermark = max(watermark, self.watermark)
+        self._move(self.header._replace(watermark=self.watermark, log_start=max(start, self.header.log_start)))
+
+    def _move(self, header: Header) -> None:
+        self.header = header
+        self.moved = True
+
+    def store_header(self) -> None:
+        """Write the header if the log does not tell what moved; last, and once for all members of a group."""
+        if self.moved:
+            self.moved = False
+            self.header = self.header._replace(timestamp=self.timestamp, log_end=self.log_end)
+            self.put(HEADER_KEY, encode_header(self.header))
 
     @abstractmethod
     def append(self, key: bytes, value: bytes) -> None:
