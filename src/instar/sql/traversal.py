@@ -45,6 +45,11 @@ def children(found: object) -> Iterator[object]:
             yield child
 
 
+def child_fields(found: object) -> tuple[str, ...]:
+    """The names of the fields in which a node has others, or plain values; none for what is no node of the tree."""
+    return _FIELDS.get(type(found), ())
+
+
 def walk_level(root: object) -> Iterator[object]:
     """As `walk`, but not into subqueries: the expressions of one query level."""
     stack = [root]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from instar import errors
 from instar.catalog.descriptors import Table
 from instar.sql import tree
+from instar.sql.binder.sameness import SharedSubqueries
 from instar.sql.tree import Expr
 from instar.types import Type
 
@@ -83,6 +84,7 @@ class Scope:
     namespace: Namespace = field(default_factory=Namespace)
     parent: Scope | None = None
     ctes: dict[str, CteEntry] = field(default_factory=dict)
+    subqueries: SharedSubqueries | None = None  # where equal expressions have to be known as such
 
     @property
     def level(self) -> int:

@@ -14,6 +14,7 @@ from instar.sql.binder.expressions import ExpressionBinder
 from instar.sql.binder.from_items import Found, FromBinder
 from instar.sql.binder.grouping import Grouping, check_grouping
 from instar.sql.binder.names import output_name
+from instar.sql.binder.sameness import SharedSubqueries
 from instar.sql.binder.scope import Namespace, Scope
 from instar.sql.grammar.nodes import position_of
 from instar.sql.traversal import references, walk_level
@@ -35,6 +36,8 @@ class SelectBinder(FromBinder):
         keep_unknown = keep_unknown and node.args.get("distinct") is None and node.args.get("order") is None
         binder = self.binder(scope, "SELECT")
         binder.windows = _named_windows(node)
+        if node.args.get("group") is not None or node.args.get("distinct") is not None:
+            scope.subqueries = SharedSubqueries()
         outputs = self.outputs(node.expressions, binder, keep_unknown)
         grouping = self._grouping(node, scope, outputs)
         having, having_binder = self._having(node, scope)
@@ -72,7 +75,7 @@ class SelectBinder(FromBinder):
     def _having(self, node: exp.Select, scope: Scope) -> tuple[Expr | None, ExpressionBinder]:
         binder = self.binder(scope, "HAVING")
         having = node.args.get("having")
-        return (None if having is None else binder.condition(having.this, "HAVING")), binder
+        return (None if having is None else _shared(binder.condition(having.this, "HAVING"), scope)), binder
 
     # --- outputs ---
 
@@ -86,7 +89,7 @@ class SelectBinder(FromBinder):
                 found.extend(self._star(node, binder))
                 continue
             inner, name = (node.this, node.alias) if isinstance(node, exp.Alias) else (node, output_name(node))
-            expr = binder.bind(inner)
+            expr = _shared(binder.bind(inner), binder.scope)
             found.append(Output(name, expr if keep_unknown else coercion.to_text_if_unknown(self.context, expr)))
         return tuple(found)
 
@@ -143,7 +146,7 @@ class SelectBinder(FromBinder):
             named = _output_named(node, outputs, "GROUP BY")
             if named is not None:
                 return self._ungrouped_output(named, node)
-        return binder.value(node)
+        return _shared(binder.value(node), binder.scope)
 
     def _ungrouped_output(self, output: Output, node: exp.Expr) -> Expr:
         for found in walk_level(output.expr):
@@ -174,7 +177,9 @@ class SelectBinder(FromBinder):
         found = _as_position(node, outputs, clause)
         if found is None and isinstance(node, exp.Column) and not node.args.get("table"):
             found = _output_named(node, outputs, clause)
-        return coercion.to_text_if_unknown(self.context, binder.bind(node) if found is None else found.expr)
+        if found is not None:
+            return coercion.to_text_if_unknown(self.context, found.expr)
+        return _shared(coercion.to_text_if_unknown(self.context, binder.bind(node)), binder.scope)
 
     def _distinct(
         self, node: exp.Select, outputs: tuple[Output, ...], binder: ExpressionBinder, order_by: tuple[SortKey, ...]
@@ -219,6 +224,11 @@ class SelectBinder(FromBinder):
                 raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position_of(wrapped))
             found.append(expr)
         return found[0], found[1]
+
+
+def _shared(expr: Expr, scope: Scope) -> Expr:
+    """The expression, with subqueries that another clause of this SELECT has too as the very same ones."""
+    return expr if scope.subqueries is None else scope.subqueries.shared(expr)
 
 
 def _named_windows(node: exp.Select) -> dict[str, exp.Window]:
