@@ -120,6 +120,24 @@ def test_views_are_kept_by_ids(client: Client) -> None:
     assert client.execute("DROP VIEW w2") == "DROP VIEW"
 
 
+def test_a_table_without_a_primary_key_takes_no_name_for_it(client: Client) -> None:
+    client.execute("CREATE TABLE heap (a int, CONSTRAINT heap_check CHECK (a > 0))")
+    assert client.table("heap").primary_key_name == ""
+    for refused, sqlstate in (
+        ("DROP INDEX heap_pkey", "42704"),
+        ("ALTER INDEX heap_pkey RENAME TO other", "42P01"),
+        ("ALTER TABLE heap RENAME CONSTRAINT heap_pkey TO other", "42704"),
+        ("ALTER TABLE heap DROP CONSTRAINT heap_pkey", "42704"),
+    ):
+        assert client.refused(refused) == sqlstate
+    client.execute("CREATE TABLE heap_pkey (id int PRIMARY KEY)")
+    client.execute("ALTER TABLE heap ADD CONSTRAINT heap_pkey1 UNIQUE (a)")
+    client.execute("CREATE TABLE more (b int)")
+    client.execute("CREATE SEQUENCE more_pkey")
+    assert client.refused("CREATE TABLE heap_pkey (a int)") == "42P07"
+    client.execute("DROP TABLE heap, more")
+
+
 def test_sequences(client: Client) -> None:
     client.execute("CREATE SEQUENCE s START 5 INCREMENT 2 MAXVALUE 99 CYCLE OWNED BY t.a")
     found = client.world.catalog().lookup("public", "s")

@@ -132,7 +132,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="
     version: int
     columns: tuple[Column, ...]
     primary_key: tuple[int, ...]  # column ids
-    primary_key_name: str
+    primary_key_name: str  # empty: the key is the hidden row id, which takes no name
     rowset: int
     layout: Layout  # the one in which this version writes
     oldest_layout: int  # no row is in a layout below it: == layout.id means the one-layout fast path

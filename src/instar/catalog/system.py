@@ -88,7 +88,8 @@ def relation_names(found: Object) -> set[str]:
     """The names that an object takes: its own, and those of a table's indexes and primary key."""
     if not isinstance(found, Table):
         return {found.name}
-    return {found.name, found.primary_key_name, *(index.name for index in found.indexes)}
+    names = {found.name, found.primary_key_name, *(index.name for index in found.indexes)}
+    return names - {""}
 
 
 def descriptor_writes(

@@ -36,14 +36,15 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     table_id = draft.ids.new_id()
     columns = tuple(_column(draft, table_id, wanted.name, number, new) for number, new in enumerate(wanted.columns, 1))
     _require_distinct(wanted.name, columns)
+    key_name = ""
     if wanted.primary_key is None:
         columns = (*columns, _row_id(draft, len(columns) + 1))
         key: tuple[int, ...] = (columns[-1].id,)
     else:
         columns, key = _primary_key(wanted, columns)
-    key_name = wanted.primary_key_name or draft.relation_name(wanted.name, (), "pkey")
-    if wanted.primary_key_name is not None:
-        draft.require_free(wanted.primary_key_name)
+        key_name = wanted.primary_key_name or draft.relation_name(wanted.name, (), "pkey")
+        if wanted.primary_key_name is not None:
+            draft.require_free(wanted.primary_key_name)
     draft.create(
         Table(
             id=table_id,

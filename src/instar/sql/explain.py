@@ -114,7 +114,7 @@ class _Explainer:
 
     def _access(self, node: plan.Access) -> str:
         named, path = _named(node.table.name, node.alias), node.path
-        key = node.table.primary_key_name if path.index is None else path.index.name
+        key = (node.table.primary_key_name or "row id") if path.index is None else path.index.name
         backward = " backward" if path.reverse else ""
         if not path.restricts:
             return f"Scan {named} by {key}{backward}"

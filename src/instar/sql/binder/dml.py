@@ -300,8 +300,7 @@ def _inferred(table: Table, columns: set[int], position: int | None) -> Index | 
 
 
 def _constraint(table: Table, name: str, position: int | None) -> Index | None:
-    hidden = any(column.hidden for column in table.columns if column.id in table.primary_key)
-    if name == table.primary_key_name and not hidden:
+    if name == table.primary_key_name:
         return None
     for index in table.indexes:
         if index.name == name and index.unique and index.constraint and index.state is State.PUBLIC:
