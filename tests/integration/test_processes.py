@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import instar
 from instar import errors
-from support.databases import rows, run, value
+from support.databases import fails, rows, run, value
 from support.victims import ACCOUNTS, START, Victim, check_bank, open_bank, transfer
 
 PROCESSES = 8
@@ -201,3 +202,20 @@ def test_many_first_openers(tmp_path: Path) -> None:
     """One of them makes the store; none is refused."""
     path = str(tmp_path / "db")
     assert [opener.join() for opener in [Victim(open_as_normal, path, n) for n in range(4)]] == ["opened"] * 4
+
+
+@pytest.mark.parametrize("synchronous", ["full", "off"])
+def test_a_store_that_is_removed_under_its_users_takes_no_more_commits(tmp_path: Path, synchronous: str) -> None:
+    path = tmp_path / "db"
+    connection = instar.connect(str(path), synchronous=synchronous, autocommit=True)
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY)")
+    path.rename(tmp_path / "moved")  # which takes nothing away
+    insert = "INSERT INTO t VALUES (?)"
+    for number in range(100):
+        connection.execute(insert, (number,))
+    shutil.rmtree(tmp_path / "moved")
+    for statements in (1, 2):
+        with fails(errors.IO_ERROR, "removed"):
+            for number in range(100 * statements, 200 * statements):
+                connection.execute(insert, (number,))
+    connection.close()

@@ -33,6 +33,25 @@ PRESENCE_FILE = "presence"
 DISK_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG))
 
 
+class DataFile:
+    """The data file of an open store, to see whether it has been removed from under the processes that have it open.
+
+    They could go on and on: what they commit would be gone with the last of them.
+    """
+
+    def __init__(self, path: str) -> None:
+        # No more than a name for it: LMDB's own descriptors and locks are not concerned.
+        self._descriptor = os.open(os.path.join(path, DATA_FILE), os.O_PATH | os.O_CLOEXEC)
+
+    def is_removed(self) -> bool:
+        """Whether nobody can open the file any more; moving the directory does not remove it."""
+        return os.fstat(self._descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)
+
+
 def disk_error(code: int, what: str) -> errors.Error:
     """53100 if the disk is full or failing, else 58030."""
     sqlstate = errors.DISK_FULL if code in DISK_ERRNOS else errors.IO_ERROR
