@@ -6,8 +6,10 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from instar.encoding.joined import Joined
 from instar.types import (
     BIGINT,
     BOOLEAN,
@@ -100,3 +102,17 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
         return math.isnan(b)
     return type(a) is type(b) and repr(a) == repr(b)
+
+
+@st.composite
+def scattered(draw: st.DrawFn, values: list[bytes]) -> Joined:
+    """The values in one buffer in any order, with gaps between them, as they lie in pages."""
+    order = draw(st.permutations(range(len(values))))
+    starts = np.zeros(len(values), np.int64)
+    buffer = b""
+    for position in order:
+        buffer += draw(st.binary(max_size=3))
+        starts[position] = len(buffer)
+        buffer += values[position]
+    lengths = np.array([len(value) for value in values], np.int64)
+    return Joined(np.frombuffer(buffer, np.uint8), starts, starts + lengths)

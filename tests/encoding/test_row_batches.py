@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoding.strategies import TYPES, rows
+from encoding.strategies import TYPES, rows, scattered
 from instar import errors
-from instar.encoding.row_batches import arrow_type, compile_batch_encoder, decode_columns, join_values
+from instar.encoding.joined import join_values
+from instar.encoding.row_batches import arrow_type, compile_batch_encoder, decode_columns
 from instar.encoding.rows import BODY_OFFSET, compile_decoder, compile_encoder, numeric_text, row_format
 from instar.types import BIGINT, BOOLEAN, INTEGER, NUMERIC, SMALLINT, TEXT, UNKNOWN, VARCHAR, Kind, Type
 
@@ -39,10 +40,10 @@ def test_a_batch_is_its_rows(types: list[Type], data: st.DataObject) -> None:
     encode = compile_encoder(form)
     values = [HEADER + encode(row) for row in content]
     positions = data.draw(st.lists(st.integers(0, len(types) - 1), max_size=5))
-    arrays = decode_columns(join_values(values), form, positions)
-    for position, array in zip(positions, arrays, strict=True):
-        array.validate(full=True)
-        assert alike(array, to_arrow([row[position] for row in content], types[position]))
+    for joined in (join_values(values), data.draw(scattered(values))):
+        for position, array in zip(positions, decode_columns(joined, form, positions), strict=True):
+            array.validate(full=True)
+            assert alike(array, to_arrow([row[position] for row in content], types[position]))
 
 
 @given(TYPE_LISTS, st.data())

@@ -16,6 +16,7 @@ from instar.store.engine import (
     PreconditionFailed,
     RangeEmpty,
     RangeUnchanged,
+    Reader,
     RowsetReplaced,
     RowWrite,
     Section,
@@ -28,6 +29,7 @@ from instar.store.engine import (
 )
 from instar.store.records import encode_table_header, table_key
 from store.building import (
+    ALL,
     ALL_ENTRIES,
     ALL_ROWS,
     TABLE,
@@ -64,20 +66,44 @@ def test_scans_and_batches_keep_to_their_bounds(store: Store) -> None:
         assert reader.batch(row_key(1000), row_key(1001), 5) == ([], [])
 
 
-def test_values_alone_are_those_of_the_batch_and_say_where_to_go_on(store: Store) -> None:
-    change(store, {number: b"%d" % number for number in range(100)})
+def blocks(reader: Reader, start: bytes, stop: bytes, size: int) -> list[tuple[bytes, bytes]]:
+    """The pairs of all blocks of the range, one after the other."""
+    found: list[tuple[bytes, bytes]] = []
+    position: bytes | None = start
+    while position is not None:
+        block = reader.block(position, stop, size)
+        pairs = list(zip(block.keys.values(), block.values.values(), strict=True))
+        assert block.last is None or block.last == pairs[-1][0]
+        found += pairs
+        position = None if block.last is None else block.last + b"\x00"
+    return found
+
+
+def test_blocks_are_what_a_scan_gives_and_say_where_to_go_on(store: Store) -> None:
+    change(store, {number: b"%d" % number * (number % 7) ** 4 for number in range(1000)})
+    bounds = ((0, 1000), (100, 103), (10, 10), (20, 10), (700, 2000), (999, 1000), (500, 800), (2000, 3000))
     with store.read() as reader:
-        for start, stop in ((0, 100), (10, 20), (10, 10), (20, 10), (99, 100), (50, 1000)):
+        for start, stop in bounds:
             first, last = row_key(start), row_key(stop)
-            for limit in (1, 7, 10, 33, 1000):
-                found: list[bytes] = []
-                position: bytes | None = first
-                while position is not None:
-                    values, reached = reader.values(position, last, limit)
-                    assert len(values) <= limit
-                    found += values
-                    position = None if reached is None else reached + b"\x00"
-                assert found == reader.batch(first, last, 1000)[1]
+            for size in (1, 5000, 100_000, 1 << 30):
+                assert blocks(reader, first, last, size) == list(reader.scan(first, last))
+        assert blocks(reader, *ALL, 1 << 30) == list(reader.scan(*ALL))
+        small = reader.block(*ALL_ROWS, 50_000)
+        assert small.last is not None
+        assert len(small.values.buffer) < 200_000
+
+
+def test_a_block_is_of_the_readers_view_and_outlives_it(store: Store) -> None:
+    change(store, dict.fromkeys(range(500), b"old" * 20))
+    with store.read() as reader:
+        before = reader.block(*ALL_ROWS, 1 << 20)
+        pairs = list(reader.scan(*ALL_ROWS))
+        for number in range(0, 500, 50):
+            change(store, {number: None, number + 1: b"new", 1000 + number: b"new"})
+            assert blocks(reader, *ALL_ROWS, 1 << 20) == pairs
+    for number in range(0, 500, 50):
+        change(store, dict.fromkeys(range(number, number + 50), b"newer" * 100))
+    assert list(zip(before.keys.values(), before.values.values(), strict=True)) == pairs
 
 
 def test_a_reverse_scan_may_begin_behind_everything(store: Store) -> None:

@@ -19,7 +19,6 @@ from instar.clock import ManualClock
 from instar.errors import Error
 from instar.store import MemoryStore, open_store
 from instar.store.engine import (
-    ENTRY_VALUE,
     KeyExists,
     Precondition,
     RangeEmpty,
@@ -28,7 +27,7 @@ from instar.store.engine import (
     Store,
 )
 from instar.store.header import IDENTITY_KEY
-from instar.store.versions import entry_visible, iterate_rows, read_row
+from instar.store.versions import entry_at, iterate_rows, read_row, visible_values
 from store.building import (
     ALL_ENTRIES,
     ALL_ROWS,
@@ -176,6 +175,8 @@ class StoreMachine(RuleBasedStateMachine):
                 with store.read_at(snapshot) as reader:
                     for number in range(8):
                         assert body_of(read_row(reader, row_key(number), snapshot)) == expected.get(number)
+                    block = visible_values(store, reader.block(*ALL_ROWS, 1 << 20).values, snapshot)
+                    assert list(map(body_of, block.values())) == list(expected.values())
 
     @invariant()
     def the_index_finds_the_rows(self) -> None:
@@ -185,8 +186,8 @@ class StoreMachine(RuleBasedStateMachine):
             found = {}
             with store.read_at(snapshot) as reader:
                 for key, value in reader.scan(*ALL_ENTRIES):
-                    number = int.from_bytes(key[ENTRY_VALUE.unpack(value)[2] :], "big")
-                    visible = entry_visible(value, snapshot)
+                    visible, offset = entry_at(value, snapshot)
+                    number = int.from_bytes(key[offset:], "big")
                     body = body_of(read_row(reader, row_key(number), snapshot))
                     if visible is None:
                         visible = body is not None and entry_key(body, number) == key

@@ -23,7 +23,7 @@ from instar.store.engine import (
     Store,
     TableWrites,
 )
-from instar.store.versions import entry_visible, read_row
+from instar.store.versions import entry_at, read_row
 from store.building import (
     ALL_ENTRIES,
     ALL_ROWS,
@@ -132,7 +132,7 @@ def index_at(store: Store, snapshot: int, *, recheck: bool = True) -> list[bytes
     with store.read_at(snapshot) as reader:
         found = []
         for key, value in reader.scan(*ALL_ENTRIES):
-            visible = entry_visible(value, snapshot)
+            visible, _offset = entry_at(value, snapshot)
             if visible is None:
                 number = int.from_bytes(key[-2:], "big")
                 body = body_of(read_row(reader, row_key(number), snapshot))

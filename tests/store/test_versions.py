@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from instar.errors import Error
-from instar.store.engine import ENTRY_VALUE, Store
-from instar.store.versions import entry_visible, iterate_rows, primary_offset, scan_rows, visible_rows
-from store.building import ALL_ROWS, body_of, change, dead_entries, row_key
+from instar.store.engine import ENTRY_VALUE, ROW_HEADER, Store
+from instar.store.versions import entry_at, iterate_rows, scan_rows, visible_rows, visible_values
+from store.building import ALL_ROWS, body_of, change, dead_entries, raw, row_key
 
 
 def test_the_common_case_hands_back_what_came_in(store: Store) -> None:
@@ -50,9 +50,32 @@ def test_iteration_ends_when_the_snapshot_is_cut(store: Store) -> None:
     assert caught.value.sqlstate == "72000"
 
 
+def test_a_block_has_the_same_versions(store: Store) -> None:
+    snapshots = [
+        change(store, dict.fromkeys(range(40), b"a")),
+        change(store, {number: None if number % 2 else b"longer" for number in range(0, 40, 3)}),
+        change(store, dict.fromkeys(range(20, 60), b"b")),
+        change(store, dict.fromkeys(range(10), None)),
+    ]
+    for snapshot in snapshots:
+        with store.read_at(snapshot) as reader:
+            block = reader.block(*ALL_ROWS, 1 << 20)
+            seen = visible_values(store, block.values, snapshot)
+            assert seen.values() == visible_rows(reader, *reader.batch(*ALL_ROWS, 100), snapshot)[1]
+            assert seen.tags is not None
+            assert seen.tags.tolist() == [ROW_HEADER.unpack_from(value)[2] for value in seen.values()]
+
+
+def test_a_value_without_header_is_damage(store: Store) -> None:
+    change(store, dict.fromkeys(range(10), b"a"))
+    raw(store, (row_key(5), b"short"))
+    with store.read() as reader, pytest.raises(Error) as caught:
+        visible_values(store, reader.block(*ALL_ROWS, 1 << 20).values, reader.timestamp)
+    assert caught.value.sqlstate == "XX001"
+
+
 def test_entries() -> None:
-    assert entry_visible(ENTRY_VALUE.pack(5, 1, 3), 5) is True
-    assert entry_visible(ENTRY_VALUE.pack(5, 0, 3), 5) is False
-    assert entry_visible(ENTRY_VALUE.pack(6, 1, 3), 5) is None
-    assert entry_visible(ENTRY_VALUE.pack(6, 0, 3), 5) is None
-    assert primary_offset(ENTRY_VALUE.pack(6, 0, 3)) == 3
+    assert entry_at(ENTRY_VALUE.pack(5, 1, 3), 5) == (True, 3)
+    assert entry_at(ENTRY_VALUE.pack(5, 0, 3), 5) == (False, 3)
+    assert entry_at(ENTRY_VALUE.pack(6, 1, 3), 5) == (None, 3)
+    assert entry_at(ENTRY_VALUE.pack(6, 0, 3), 5) == (None, 3)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar.catalog.descriptors import Table
 from instar.encoding.keys import successor
+from instar.tables import rowset
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View
@@ -79,6 +82,14 @@ def check(table: Table, world: World, view: View, model: Model) -> None:
             part = through.codec.whole(row)
             same = [other for other in wanted if other[ordinal] == row[ordinal]]
             assert list(through.scan(view, part, successor(part))) == same
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_blocks() -> Iterator[None]:
+    """Arrow batches of a few rows each."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(rowset, "BLOCK_BYTES", 150)
+        yield
 
 
 @given(TRANSACTIONS, st.lists(OPERATION, max_size=4))

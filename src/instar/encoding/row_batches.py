@@ -1,25 +1,24 @@
 """Row bodies by the batch: many stored rows of one format to Arrow arrays and back, without a Python step per value.
 
-Stored values are joined into one buffer. The fixed parts become a structured NumPy array (a view if all values have one
-size, else one gather); a variable column becomes an Arrow array whose offsets point into the joined buffer, compacted
+Stored values lie in one buffer. The fixed parts become a structured NumPy array (a view if all values are adjacent and
+of one size, else one gather); a variable column becomes an Arrow array whose offsets point into the buffer, compacted
 by one `take`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from instar.encoding.joined import Array, Joined
 from instar.encoding.rows import BODY_OFFSET, NAN_64, RowFormat, damaged_row
 from instar.errors import (
     CHARACTER_NOT_IN_REPERTOIRE,
     INVALID_TEXT,
-    LIMIT_EXCEEDED,
     NUMERIC_OUT_OF_RANGE,
     STRING_TOO_LONG,
     error,
@@ -27,7 +26,6 @@ from instar.errors import (
 )
 from instar.types import STRINGS, Kind, Type
 
-Array = npt.NDArray[Any]
 Column = Any  # a pyarrow.Array: its stubs are generic in scalar types that are known at run time only
 
 _compute: Any = pyarrow.compute
@@ -67,36 +65,6 @@ def arrow_type(type_: Type) -> pa.DataType:
         raise unsupported(f"an Arrow column of type {type_.kind.value}") from None
 
 
-class Joined(NamedTuple):
-    """Stored values in one buffer: value i is buffer[starts[i]:ends[i]]; `stride` is their common size, if they are
-    adjacent and have one, else 0."""
-
-    buffer: bytes
-    starts: Array
-    ends: Array
-    stride: int
-
-    def select(self, index: Array) -> Joined:
-        """The values at `index`, which must ascend."""
-        return Joined(self.buffer, self.starts[index], self.ends[index], 0)
-
-    def values(self) -> list[bytes]:
-        """The values one by one."""
-        pairs = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
-        return [self.buffer[start:end] for start, end in pairs]
-
-
-def join_values(values: Sequence[bytes]) -> Joined:
-    """Join stored values; 54000 if they have more than 2 GiB together (an Arrow offset's limit)."""
-    buffer = b"".join(values)
-    if len(buffer) >= 2**31:
-        raise error(LIMIT_EXCEEDED, "a batch of rows takes more than 2 GiB")
-    lengths = np.fromiter(map(len, values), np.int64, len(values))
-    ends = np.cumsum(lengths)
-    stride = int(lengths[0]) if len(values) and bool((lengths == lengths[0]).all()) else 0
-    return Joined(buffer, ends - lengths, ends, stride)
-
-
 def _dtype(form: RowFormat, header: int = 0) -> np.dtype[Any]:
     """Bitmap words n0..., slots s0..., after `header` bytes."""
     fields = {f"n{i}": (header + offset, _DTYPES[code]) for i, (offset, code) in enumerate(form.words)}
@@ -113,16 +81,9 @@ def _dtype(form: RowFormat, header: int = 0) -> np.dtype[Any]:
 
 def _fixed_parts(joined: Joined, form: RowFormat, dtype: np.dtype[Any]) -> Array:
     """The fixed parts as one structured array."""
-    count, size = len(joined.starts), BODY_OFFSET + form.fixed_size
-    lengths = joined.ends - joined.starts
-    if bool((lengths < size).any()):
-        first = int(joined.starts[int(np.argmax(lengths < size))])
-        raise damaged_row(joined.buffer[first : first + 64])
-    if joined.stride:
-        return np.ndarray((count,), dtype, joined.buffer, BODY_OFFSET, (joined.stride,))
-    everywhere = np.ndarray((len(joined.buffer) - form.fixed_size + 1,), f"V{form.fixed_size}", joined.buffer, 0, (1,))
-    gathered: Array = everywhere[joined.starts + BODY_OFFSET].view(dtype)
-    return gathered
+    if joined.shortest() < BODY_OFFSET + form.fixed_size:
+        raise damaged_row(joined.value(int(np.argmin(joined.ends - joined.starts))))
+    return joined.parts(BODY_OFFSET, dtype)
 
 
 def _buffer(data: Any) -> pa.Buffer:
@@ -158,21 +119,37 @@ def _fixed_array(type_: Type, slots: Array, valid: Array | None) -> Column:
     return pa.Array.from_buffers(arrow_type(type_), len(slots), [_validity(valid), _buffer(data)])
 
 
-def _variable_array(type_: Type, joined: Joined, begins: Array, stops: Array, valid: Array | None) -> Column:
-    """Bytes [begins, stops) of the joined buffer as one compact array: every second piece of the buffer, taken."""
+def _variable_array(type_: Type, joined: Joined, pieces: tuple[Array, Array], valid: Array | None) -> Column:
+    """The bytes [begins, stops) of the buffer as one compact array."""
+    count = len(joined.starts)
+    taken = _taken(joined, *pieces)
+    try:
+        array = taken.cast(arrow_type(type_))  # to string: validates UTF-8
+    except pa.ArrowInvalid:
+        raise damaged_row(joined.value(0), "bad text in a batch") from None
+    if valid is None:
+        return array
+    return pa.Array.from_buffers(array.type, count, [_validity(valid), *array.buffers()[1:]])
+
+
+def _taken(joined: Joined, begins: Array, stops: Array) -> Column:
+    """Every second piece of the buffer, cut at all begins and stops, taken in the order of the values.
+
+    Arrow's offsets ascend, so where values do not lie in their order, neither do the pieces.
+    """
     count = len(begins)
+    index = np.arange(0, 2 * count, 2, dtype=np.int32)
+    if not joined.ascending():
+        order = np.argsort(joined.starts, kind="stable")
+        begins, stops = begins[order], stops[order]
+        places = np.empty(count, np.int32)
+        places[order] = index
+        index = places
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = begins
     offsets[1::2] = stops
     pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, _buffer(offsets), _buffer(joined.buffer)])
-    taken = pieces.take(np.arange(0, 2 * count, 2, dtype=np.int32))
-    try:
-        array = taken.cast(arrow_type(type_))  # to string: validates UTF-8
-    except pa.ArrowInvalid:
-        raise damaged_row(joined.buffer[int(joined.starts[0]) :][:64], "bad text in a batch") from None
-    if valid is None:
-        return array
-    return pa.Array.from_buffers(array.type, count, [_validity(valid), *array.buffers()[1:]])
+    return pieces.take(index)
 
 
 class _Ends:
@@ -201,8 +178,7 @@ class _Ends:
         return begins, stops
 
     def _damaged(self, wrong: Array) -> None:
-        first = int(self._joined.starts[int(np.argmax(wrong))])
-        raise damaged_row(self._joined.buffer[first : first + 64], "bad offsets")
+        raise damaged_row(self._joined.value(int(np.argmax(wrong))), "bad offsets")
 
 
 def decode_columns(joined: Joined, form: RowFormat, positions: Sequence[int]) -> list[Column]:
@@ -226,7 +202,7 @@ def decode_columns(joined: Joined, form: RowFormat, positions: Sequence[int]) ->
         if slot.variable is None:
             arrays.append(_fixed_array(form.types[position], fixed[f"s{position}"], valid))
         else:
-            arrays.append(_variable_array(form.types[position], joined, *ends.bounds(slot.variable), valid))
+            arrays.append(_variable_array(form.types[position], joined, ends.bounds(slot.variable), valid))
     return arrays
 
 

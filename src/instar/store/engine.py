@@ -25,6 +25,8 @@ from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
+from instar.store.blocks import Block
+
 FORMAT_VERSION = 1
 
 PREFIX_STORE = b"\x00"
@@ -97,9 +99,9 @@ class Reader(View, Protocol):
     reader.close()`.
     """
 
-    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
-        """The first `limit` (at least 1) values of the range, and the last of their keys if there may be more, else
-        None: what a scan of whole tables wants, at half the price of `batch`."""
+    def block(self, start: bytes, stop: bytes, size: int) -> Block:
+        """The first pairs of the range, about `size` bytes of them (one pair at least, if there is one), in one buffer:
+        what a scan of many rows wants, since nothing is made per pair."""
         ...
 
     def close(self) -> None:

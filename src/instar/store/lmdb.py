@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, NoReturn, Self
@@ -22,6 +21,7 @@ import msgspec
 from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
+from instar.store.blocks import Block, block_of
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
 from instar.store.engine import LogRecord, Store
 from instar.store.extent import holds_tree
@@ -39,6 +39,7 @@ from instar.store.header import (
     head_of,
     new_identity,
 )
+from instar.store.pages import PageFile, UnreadablePages
 from instar.store.presence import Presence, SharedPresence
 from instar.store.section import WriteSection
 
@@ -116,20 +117,6 @@ def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) ->
     return keys, list(islice(cursor.iternext(keys=False), len(keys)))
 
 
-def _values(cursor: Any, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
-    """Values first; the keys are made only where the last of them shows that the range ends among them."""
-    if not cursor.set_range(start):
-        return [], None
-    values = list(islice(cursor.iternext(keys=False), limit))
-    last: bytes = cursor.key()
-    # Behind its last key the cursor stands nowhere, and the key is empty.
-    if last and last < stop:
-        return values, last if len(values) == limit else None
-    cursor.set_range(start)
-    within = bisect_left(list(islice(cursor.iternext(values=False), len(values))), stop)
-    return values[:within], None
-
-
 def _read_head(transaction: Any) -> Head:
     """The newest state as the transaction sees it."""
     cursor = transaction.cursor()
@@ -140,12 +127,13 @@ def _read_head(transaction: Any) -> Head:
 class LmdbReader:
     """A read transaction. `get` is LMDB's own function: nothing stands between."""
 
-    __slots__ = ("_transaction", "catalog_version", "get", "timestamp", "watermark")
+    __slots__ = ("_environment", "_transaction", "catalog_version", "get", "timestamp", "watermark")
 
     get: Callable[[bytes], bytes | None]
 
     def __init__(self, transaction: Any, environment: _Environment) -> None:
         self._transaction = transaction
+        self._environment = environment
         self.get = transaction.get
         known, head = environment.newest
         if transaction.id() != known:
@@ -162,9 +150,19 @@ class LmdbReader:
         """As in `View`."""
         return _batch(self._transaction.cursor(), start, stop, limit, reverse)
 
-    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
-        """As in `Reader`."""
-        return _values(self._transaction.cursor(), start, stop, limit)
+    def block(self, start: bytes, stop: bytes, size: int) -> Block:
+        """As in `Reader`: by whole pages, unless the range is short or the pages cannot be read."""
+        transaction = self._transaction
+        cursor = transaction.cursor()
+        pairs = list(islice(_scan(cursor, start, stop, False), _SHORT))
+        if len(pairs) < _SHORT:
+            return block_of(pairs, size)
+        cursor.last()
+        try:
+            tree = self._environment.pages.tree(transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
+            return tree.block(start, stop, size)
+        except UnreadablePages:
+            return block_of(_scan(cursor, start, stop, False), size)
 
     def head(self) -> Head:
         """The whole of what the header and the log's end say."""
@@ -284,6 +282,7 @@ class _Environment:
             self._close_environment()
             raise
         self.newest = _UNKNOWN
+        self.pages = PageFile(os.path.join(self.path, DATA_FILE), self._environment.stat()["psize"])
         self.presence = presence
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin

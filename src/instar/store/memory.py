@@ -12,6 +12,7 @@ from typing import Self
 from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
+from instar.store.blocks import Block, block_of
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
 from instar.store.presence import Presence
@@ -88,10 +89,9 @@ class MemoryReader:
         """As in `View`."""
         return _batch(self._state.scan(start, stop, reverse=reverse), limit)
 
-    def values(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], bytes | None]:
+    def block(self, start: bytes, stop: bytes, size: int) -> Block:
         """As in `Reader`."""
-        keys, values = self.batch(start, stop, limit)
-        return values, keys[-1] if len(keys) == limit else None
+        return block_of(self._state.scan(start, stop), size)
 
     def close(self) -> None:
         """As in `Reader`."""

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from instar.catalog.descriptors import Index, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.store.engine import ENTRY_VALUE, Reader, rowset_prefix
-from instar.store.versions import read_row
+from instar.store.engine import Reader, rowset_prefix
+from instar.store.versions import entry_at, read_row
 from instar.tables.rowset import TableReader, described
 from instar.tables.view import RowVersion, View
 from instar.transactions.buffer import Change
@@ -160,8 +160,8 @@ class IndexReader:
     def _accept(
         self, view: View, reader: Reader, key: bytes, value: bytes, changes: dict[bytes, Change]
     ) -> _Hit | None:
-        timestamp, live, offset = ENTRY_VALUE.unpack(value)
-        if not live and timestamp <= view.snapshot:
+        visible, offset = entry_at(value, view.snapshot)
+        if visible is False:
             return None
         primary = key[offset:]
         if primary in changes:
@@ -171,7 +171,7 @@ class IndexReader:
             return None
         part = key[len(self.codec.prefix) : offset]
         cut = keys.is_cut(offset)
-        if cut or timestamp > view.snapshot:
+        if cut or visible is None:
             whole = self.codec.whole(self._rows.decode(stored))
             if keys.limited_index_key(whole) != part:
                 return None

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute
 
 from instar.catalog.descriptors import Layout
+from instar.encoding.joined import Joined, join_values
 from instar.encoding.keys import WIDE
-from instar.encoding.row_batches import Joined, arrow_type, decode_columns, join_values
+from instar.encoding.row_batches import arrow_type, decode_columns
 from instar.encoding.rows import BODY_OFFSET, Output, RowReader, compile_reader, damaged_row
 from instar.errors import SERIALIZATION_FAILURE, Error, error, unsupported
 from instar.tables.layout import body_encoder, layout_format
@@ -328,15 +329,13 @@ def batch_reader(layout: Layout, wanted: Sequence[Wanted]) -> BatchReader:
     return lambda values: decode(join_values(values))
 
 
-def _layout_ids(joined: Joined) -> Any:
-    """The layout id of each value, from its header."""
-    count = len(joined.starts)
-    if joined.stride:
-        tags = np.ndarray((count,), "<u4", joined.buffer, LAYOUT_OFFSET, (joined.stride,))
-    else:
-        everywhere = np.ndarray((len(joined.buffer) - 3,), "<u4", joined.buffer, 0, (1,))
-        tags = everywhere[joined.starts + LAYOUT_OFFSET]
-    return tags >> 8
+def _tags(joined: Joined) -> Any:
+    """Layout id and flags of each value, from its header."""
+    if joined.tags is not None:
+        return joined.tags
+    if joined.shortest() < BODY_OFFSET:
+        raise damaged_row(joined.value(0), "a value without a header")
+    return joined.parts(LAYOUT_OFFSET, np.dtype("<u4"))
 
 
 def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> BatchReader:
@@ -349,17 +348,16 @@ def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) 
 
 
 def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> Decode:
-    """As `mixed_batch_reader`, for values that are joined already."""
+    """As `mixed_batch_reader`, for values in one buffer."""
     key = _key(wanted)
 
     def read(joined: Joined) -> list[Any]:
         if not len(joined.starts):
             return [pa.array([], arrow_type(column.type)) for column in wanted]
-        if int((joined.ends - joined.starts).min()) < BODY_OFFSET:
-            raise damaged_row(joined.buffer, "a value without a header")
-        ids = _layout_ids(joined)
-        if bool((ids == ids[0]).all()):
-            return _decoder(find(int(ids[0])), key)(joined)
+        tags = _tags(joined)
+        if bool((tags == tags[0]).all()):
+            return _decoder(find(int(tags[0]) >> 8), key)(joined)
+        ids = tags >> 8
         order, parts = [], []
         for layout in np.unique(ids):
             index = np.flatnonzero(ids == layout)

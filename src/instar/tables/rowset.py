@@ -9,15 +9,17 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.encoding.row_batches import Joined, join_values
+from instar.encoding.joined import Joined, join_values
+from instar.store.blocks import Block
 from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
 from instar.store.versions import BATCH_ROWS, read_row, visible_rows, visible_values
 from instar.tables.layout import arrow_type, body_encoder
@@ -34,6 +36,8 @@ _SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
 _MANY = 16
 
 FIRST_BATCH = 64
+# What a scan of whole tables reads at once: a few milliseconds' work, and several megabytes while it is decoded.
+BLOCK_BYTES = 4 << 20
 
 _TIMESTAMP = struct.Struct("<Q")
 _LAYOUT = struct.Struct("<I")
@@ -164,32 +168,40 @@ class TableReader:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
         decode = mixed_decoder(self._layout, self.wanted)
-        batches = self._joined(view, start, stop) if overlay is None else self._overlaid(view, overlay, start, stop)
-        for joined in batches:
+        blocks = self._blocks(view, overlay, start, stop)
+        for joined in blocks if overlay is None else chain(blocks, [self._buffered(overlay, start, stop)]):
             if len(joined.starts):
                 yield self._record_batch(decode(joined), len(joined.starts))
 
-    def _joined(self, view: View, start: bytes, stop: bytes) -> Iterator[Joined]:
-        """The visible values of the range, batch by batch, each read in a short read of its own; no key is made."""
+    def _blocks(self, view: View, overlay: TableBuffer | None, start: bytes, stop: bytes) -> Iterator[Joined]:
+        """The visible values of the range that this transaction has not changed, block by block, each read in a short
+        read of its own."""
         lower, upper = self.prefix + start, self.prefix + stop
         last: bytes | None = b""
         while last is not None:
             with view.store.read_at(view.snapshot) as reader:
-                values, last = reader.values(lower, upper, BATCH_ROWS)
-                joined = visible_values(reader, join_values(values), view.snapshot)
-            yield joined
+                block = reader.block(lower, upper, BLOCK_BYTES)
+            values = block.values if overlay is None else self._unchanged(block, overlay)
+            yield visible_values(view.store, values, view.snapshot)
+            last = block.last
             lower = (last or b"") + b"\x00"
 
-    def _overlaid(self, view: View, overlay: TableBuffer, start: bytes, stop: bytes) -> Iterator[Joined]:
-        """As `_joined`, with this transaction's changes: stored rows that it did not touch, then its own."""
+    def _unchanged(self, block: Block, overlay: TableBuffer) -> Joined:
+        """The values of a block whose keys the transaction has not changed."""
+        skip, keys = len(self.prefix), block.keys
+        count = len(keys.starts)
+        if not count or not overlay.keys_between(keys.value(0)[skip:], keys.value(count - 1)[skip:] + b"\x00"):
+            return block.values
         changes = overlay.changes
-        skip = len(self.prefix)
-        for row_keys, values in self._batches(view, start, stop, False, BATCH_ROWS):
-            yield join_values([value for key, value in zip(row_keys, values, strict=True) if key[skip:] not in changes])
+        return block.values.select(np.flatnonzero([key[skip:] not in changes for key in keys.values()]))
+
+    def _buffered(self, overlay: TableBuffer, start: bytes, stop: bytes) -> Joined:
+        """This transaction's own rows in the range, as if they were stored."""
         header = ROW_HEADER.pack(0, NO_RECORD, self.table.layout.id << 8)
         encode = body_encoder(self.table.layout)
+        changes = overlay.changes
         images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]
-        yield join_values([header + encode(image) for image in images])
+        return join_values([header + encode(image) for image in images])
 
     def _record_batch(self, arrays: list[Any], rows: int) -> pa.RecordBatch:
         if not arrays:

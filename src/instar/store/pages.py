@@ -1,0 +1,285 @@
+"""LMDB's data file, read by whole pages: what a scan of many rows wants, without a call of LMDB for each of them.
+
+While a read transaction is open, LMDB writes no page that the transaction can see: pages are copied on write and used
+again only when no reader is left that knows them. So a map of the same file, made here and read-only, shows what the
+transaction's cursor would show, from the root that the transaction's meta page names on. What is handed on is copied
+out of the map, so that it outlives the transaction.
+
+Nothing is taken on trust. The root is believed if from there the store's header and the last key (the log's, with the
+newest timestamp) are those that LMDB itself gives; every page must bear its own number and the flags of its kind;
+positions must lie in the pages. Whatever is not as expected (another format, a meta page that two commits have
+overwritten meanwhile, named databases) is `UnreadablePages`, and the caller goes on with LMDB's cursor.
+
+The format is that of LMDB 0.9 (data version 1), little-endian, 64 bits:
+
+    page       number u64, u16, flags u16, lower u16, upper u16, then u16 positions of nodes, up to `lower`
+    overflow   the same header with the number of pages (u32) in place of lower and upper, then one value
+    node       u16, u16, flags u16, key length u16, key, value; first two: length of the value, in a branch page, with
+               the flags, the child's page number (48 bits); a value that is too large lies in overflow pages, and
+               the node has their number (u64)
+    meta       page 0 or 1, written by turns: the transaction's number modulo 2
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from instar.encoding.joined import Joined
+from instar.store.blocks import Block, block_of
+
+Array = npt.NDArray[Any]
+
+# magic, data version, page size (pad of the free list's record), the main database's flags and depth, root, number of
+# the transaction.
+_META = struct.Struct("<II16xI44x4xHH32xQ8xQ")
+_MAGIC, _VERSION = 0xBEEFC0DE, 1
+_PAGE = np.dtype([("number", "<u8"), ("pad", "<u2"), ("flags", "<u2"), ("lower", "<u2"), ("upper", "<u2")])
+_HEADER_BYTES = _PAGE.itemsize
+_ONE_PAGE = struct.Struct("<QHHH")
+_OVERFLOW_PAGE = struct.Struct("<QHHI")
+_NODE = struct.Struct("<HHHH")
+_NUMBER = struct.Struct("<Q")
+_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+_BIG = 1  # a node's flag: the value lies in overflow pages
+
+
+class UnreadablePages(Exception):
+    """The pages are not what this module expects: LMDB must read them itself."""
+
+
+class PageFile:
+    """A data file, mapped read-only; again whenever it has grown. Threads may share it."""
+
+    def __init__(self, path: str, page_size: int) -> None:
+        self._path = path
+        self.page_size = page_size
+        self._pages: Array = np.empty((0, page_size), np.uint8)
+
+    def tree(self, transaction: int, key: bytes, value: bytes | None, last: bytes) -> Tree:
+        """What read transaction number `transaction`, which is open, sees: `value` at `key`, and `last` as last key."""
+        slot = transaction & 1
+        meta = _META.unpack_from(self.upto(slot)[slot], _HEADER_BYTES)
+        magic, version, page_size, flags, depth, root, written = meta
+        if (magic, version, page_size, flags, written) != (_MAGIC, _VERSION, self.page_size, 0, transaction):
+            raise UnreadablePages
+        tree = Tree(self, root, depth)
+        if tree.get(key) != value or tree.last() != last:
+            raise UnreadablePages
+        return tree
+
+    def upto(self, number: int) -> Array:
+        """All pages of the file, that of this number among them: a row of bytes per page."""
+        pages = self._pages
+        if number >= len(pages):
+            # The old map goes when the last array in it does.
+            pages = self._pages = self._map()
+            if number >= len(pages):
+                raise UnreadablePages
+        return pages
+
+    def _map(self) -> Array:
+        try:
+            with open(self._path, "rb") as file:
+                pages = os.fstat(file.fileno()).st_size // self.page_size
+                mapped = mmap.mmap(file.fileno(), pages * self.page_size, access=mmap.ACCESS_READ)
+            return np.frombuffer(mapped, np.uint8).reshape(pages, self.page_size)
+        except (OSError, ValueError) as caught:
+            raise UnreadablePages from caught
+
+
+class _Nodes:
+    """The nodes of one page, looked at one by one."""
+
+    def __init__(self, page: Array, number: int, kind: int) -> None:
+        self._bytes = memoryview(page.data)
+        found, _pad, flags, lower = _ONE_PAGE.unpack_from(self._bytes)
+        if found != number or flags != kind or not _HEADER_BYTES < lower <= len(page) or lower & 1:
+            raise UnreadablePages
+        self._page = page
+        self._positions = self._bytes[_HEADER_BYTES:lower].cast("H")
+        if max(self._positions) > len(page) - _NODE.size:
+            raise UnreadablePages
+
+    def key(self, index: int) -> bytes:
+        """The key of a node; in a branch page that of the first node means nothing."""
+        position = self._positions[index]
+        begin = position + _NODE.size
+        return bytes(self._bytes[begin : begin + _NODE.unpack_from(self._bytes, position)[3]])
+
+    def value(self, key: bytes) -> bytes | None:
+        """Of a leaf, the value at `key`."""
+        index = bisect_left(range(len(self._positions)), key, key=self.key)
+        if index == len(self._positions) or self.key(index) != key:
+            return None
+        low, high, flags, size = _NODE.unpack_from(self._bytes, self._positions[index])
+        if flags:
+            raise UnreadablePages
+        begin = self._positions[index] + _NODE.size + size
+        return bytes(self._bytes[begin : begin + (low | high << 16)])
+
+    def descend(self, key: bytes) -> int:
+        """Of a branch page, the node below which `key` is."""
+        return bisect_right(range(len(self._positions)), key, lo=1, key=self.key) - 1
+
+    def below(self, key: bytes) -> int:
+        """Of a branch page, the number of nodes below which there may be keys less than `key`."""
+        return bisect_left(range(len(self._positions)), key, lo=1, key=self.key)
+
+    def child(self, index: int) -> int:
+        """Of a branch page, the page that a node points to."""
+        low, middle, high, _ = _NODE.unpack_from(self._bytes, self._positions[index])
+        return int(low | middle << 16 | high << 32)
+
+    def children(self, first: int, end: int | None) -> Array:
+        """As `child`, of all nodes from `first` up to `end` (None: to the last)."""
+        words = _words(self._page, np.array(self._positions[first:end], np.int64)).astype(np.int64)
+        numbers: Array = words[:, 0] | words[:, 1] << 16 | words[:, 2] << 32
+        return numbers
+
+
+def _words(data: Array, positions: Array) -> Array:
+    """The four words of each of the nodes at `positions`, which must lie within `data`."""
+    everywhere = np.ndarray((len(data) - _NODE.size + 1,), f"V{_NODE.size}", data, 0, (1,))
+    return everywhere[positions].view("<u2").reshape(-1, 4)
+
+
+class _Leaves:
+    """All nodes of some leaves at once. `pages`: a row of bytes per page."""
+
+    def __init__(self, pages: Array, numbers: Array) -> None:
+        count, size = pages.shape
+        headers = np.ndarray((count,), _PAGE, pages, 0, (size,))
+        nodes = (headers["lower"].astype(np.int64) - _HEADER_BYTES) >> 1
+        if bool(((headers["number"] != numbers) | (headers["flags"] != _LEAF) | (nodes < 1)).any()):
+            raise UnreadablePages
+        most = int(nodes.max())
+        if most > (size - _HEADER_BYTES) // 2:
+            raise UnreadablePages
+        within = np.ndarray((count, most), "<u2", pages, _HEADER_BYTES, (size, 2))
+        pages_at = np.arange(0, count * size, size, dtype=np.int64)
+        positions = (within + pages_at[:, None])[np.arange(most) < nodes[:, None]]
+        self.data = pages.reshape(-1)
+        if int(positions.max()) > len(self.data) - _NODE.size:
+            raise UnreadablePages
+        self._words = _words(self.data, positions)
+        self._large = self._words[:, 2] != 0
+        starts = positions + _NODE.size
+        ends = starts + self._words[:, 3]
+        # A value that lies in the page is shorter than the page: the second word is 0.
+        value_ends = ends + np.where(self._large, _NUMBER.size, self._words[:, 0])
+        if int(value_ends.max()) > len(self.data):
+            raise UnreadablePages
+        self.keys = Joined(self.data, starts, ends)
+        self.values = Joined(self.data, ends, value_ends)
+
+    def find(self, key: bytes) -> int:
+        """The first node whose key is not below `key`."""
+        return bisect_left(range(len(self.keys.starts)), key, key=self.keys.value)
+
+    def large(self, begin: int, end: int) -> list[tuple[int, int, int]]:
+        """Of the nodes [begin, end), those whose values lie in overflow pages: (node, page, length of the value)."""
+        nodes = np.flatnonzero(self._large[begin:end]) + begin
+        found = []
+        for node in nodes.tolist():
+            low, high, flags, _ = self._words[node].tolist()
+            if flags != _BIG:
+                raise UnreadablePages
+            found.append((node, int(_NUMBER.unpack(self.values.value(node))[0]), low | high << 16))
+        return found
+
+
+class Tree:
+    """The pages of one read transaction, which must be open as long as this is used."""
+
+    def __init__(self, file: PageFile, root: int, depth: int) -> None:
+        self._file = file
+        self._root = root
+        self._depth = depth  # in pages, leaf included
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value at `key`, which must not be a large one."""
+        number = self._root
+        for _ in range(self._depth - 1):
+            nodes = self._nodes(number, _BRANCH)
+            number = nodes.child(nodes.descend(key))
+        return self._nodes(number, _LEAF).value(key)
+
+    def last(self) -> bytes:
+        """The last key."""
+        number = self._root
+        for _ in range(self._depth - 1):
+            number = self._nodes(number, _BRANCH).child(-1)
+        return self._nodes(number, _LEAF).key(-1)
+
+    def block(self, start: bytes, stop: bytes, size: int) -> Block:
+        """The first pairs of the range: those in pages of `size` bytes together, and of as many in overflow pages."""
+        # Of two pages the second has keys above `start`, however high that lies in the first.
+        most = max(2, size // self._file.page_size)
+        numbers = self._leaves(start, stop, most + 1)
+        if not len(numbers):
+            return block_of((), size)
+        read = numbers[:most]
+        leaves = _Leaves(self._file.upto(int(read.max()))[read], read)
+        begin, end = leaves.find(start), leaves.find(stop)
+        more = len(numbers) > most
+        large = leaves.large(begin, end)
+        for taken, (node, _, length) in enumerate(large, 1):
+            size -= length
+            if size <= 0 and node + 1 < end:
+                end, more, large = node + 1, True, large[:taken]
+                break
+        values = leaves.values.replaced(
+            np.array([node for node, _, _ in large], np.int64),
+            [self._overflow(number, length) for _, number, length in large],
+        )
+        if more and end <= begin:
+            raise UnreadablePages
+        last = leaves.keys.value(end - 1) if more else None
+        return Block(leaves.keys.select(slice(begin, end)), values.select(slice(begin, end)), last)
+
+    def _nodes(self, number: int, kind: int) -> _Nodes:
+        return _Nodes(self._file.upto(number)[number], number, kind)
+
+    def _leaves(self, start: bytes, stop: bytes, most: int) -> Array:
+        """The first leaves in which there may be keys of the range."""
+        found: list[Array] = [np.empty(0, np.int64)]
+        if start < stop:
+            for numbers in self._below(self._root, self._depth, start, stop):
+                found.append(numbers)
+                most -= len(numbers)
+                if most <= 0:
+                    break
+        leaves = np.concatenate(found)
+        return leaves[: len(leaves) + min(most, 0)]
+
+    def _below(self, number: int, depth: int, start: bytes | None, stop: bytes | None) -> Iterator[Array]:
+        """The leaves below a page, in order; None: from its beginning, to its end."""
+        if depth == 1:  # the tree is a single page
+            yield np.array([number], np.int64)
+            return
+        nodes = self._nodes(number, _BRANCH)
+        children = nodes.children(
+            0 if start is None else nodes.descend(start), None if stop is None else nodes.below(stop)
+        )
+        if depth == 2:
+            yield children
+            return
+        last = len(children) - 1
+        for place, child in enumerate(children.tolist()):
+            yield from self._below(child, depth - 1, None if place else start, stop if place == last else None)
+
+    def _overflow(self, number: int, length: int) -> bytes:
+        """The value in the overflow pages from `number` on."""
+        found, _pad, flags, count = _OVERFLOW_PAGE.unpack_from(self._file.upto(number)[number])
+        if found != number or flags != _OVERFLOW or _HEADER_BYTES + length > count * self._file.page_size:
+            raise UnreadablePages
+        pages = self._file.upto(number + count - 1)[number : number + count].reshape(-1)
+        return pages[_HEADER_BYTES : _HEADER_BYTES + length].tobytes()

@@ -1,0 +1,255 @@
+"""Pages read directly, against LMDB's own cursor."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instar.store.pages import PageFile, Tree, UnreadablePages
+
+Pair = tuple[bytes, bytes]
+HEADER = b"\x00\x01"
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with lmdb.open(str(tmp_path_factory.mktemp("pages")), map_size=1 << 30, sync=False) as opened:
+        yield opened
+
+
+def page_file(environment: Any) -> PageFile:
+    return PageFile(f"{environment.path()}/data.mdb", environment.stat()["psize"])
+
+
+def tree_of(file: PageFile, transaction: Any) -> Tree:
+    cursor = transaction.cursor()
+    cursor.last()
+    return file.tree(transaction.id(), HEADER, transaction.get(HEADER), cursor.key())
+
+
+def read(tree: Tree, start: bytes, stop: bytes, size: int) -> Iterator[Pair]:
+    """The pairs of all blocks of the range."""
+    position: bytes | None = start
+    while position is not None:
+        block = tree.block(position, stop, size)
+        keys = block.keys.values()
+        assert block.last is None or block.last == keys[-1]
+        yield from zip(keys, block.values.values(), strict=True)
+        position = None if block.last is None else block.last + b"\x00"
+
+
+def scan(transaction: Any, start: bytes, stop: bytes) -> list[Pair]:
+    cursor = transaction.cursor()
+    cursor.set_range(start)
+    return [pair for pair in cursor.iternext() if pair[0] < stop]
+
+
+def emptied(environment: Any) -> None:
+    with environment.begin(write=True) as transaction:
+        transaction.drop(environment.open_db(txn=transaction), delete=False)
+        transaction.put(HEADER, b"header")
+
+
+def fill(transaction: Any, draw: random.Random, count: int, key_bytes: int, value_bytes: tuple[int, ...]) -> None:
+    """Put random pairs, then delete some."""
+    keys = [draw.randbytes(draw.randint(1, key_bytes)) for _ in range(count)]
+    for key in keys:
+        transaction.put(b"\x10" + key, draw.randbytes(draw.choice(value_bytes)))
+    for key in draw.sample(keys, count // 5):
+        transaction.delete(b"\x10" + key)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0, 1, 20, 300, 2000]),
+    st.sampled_from([2, 20, 500]),  # keys of 500 bytes make a tree of four levels
+    st.sampled_from([(0, 30), (150,), (10, 2000, 2100), (1, 5000, 70_000), (16, 17, 2029, 4080, 4081, 8176, 8177)]),
+    st.sampled_from([1, 9000, 100_000, 1 << 30]),
+)
+@settings(max_examples=40, deadline=None)
+def test_blocks_are_what_the_cursor_gives(
+    environment: Any, seed: int, count: int, key_bytes: int, value_bytes: tuple[int, ...], size: int
+) -> None:
+    draw = random.Random(seed)
+    emptied(environment)
+    file = page_file(environment)
+    for _ in range(2):
+        with environment.begin(write=True) as transaction:
+            fill(transaction, draw, count, key_bytes, value_bytes)
+        with environment.begin() as transaction:
+            tree = tree_of(file, transaction)
+            pairs = scan(transaction, b"", b"\xff")
+            assert list(read(tree, b"", b"\xff", size)) == pairs
+            keys = [HEADER, *(key for key, _ in pairs), b"\x10" + draw.randbytes(2), b"\xff"]
+            for _ in range(6):
+                start, stop = draw.choice(keys), draw.choice(keys)
+                assert list(read(tree, start, stop, size)) == [pair for pair in pairs if start <= pair[0] < stop]
+                assert list(read(tree, start + b"\x00", stop + b"\x00", size)) == [
+                    pair for pair in pairs if start < pair[0] <= stop
+                ]
+
+
+def test_a_block_is_bounded(environment: Any) -> None:
+    emptied(environment)
+    with environment.begin(write=True) as transaction:
+        for number in range(4000):
+            transaction.put(b"\x10%04d" % number, bytes(100_000 if number % 100 == 0 else 100))
+    file = page_file(environment)
+    with environment.begin() as transaction:
+        block = tree_of(file, transaction).block(b"\x10", b"\x11", 1 << 18)
+    # What lies in the pages, what lies in overflow pages, and the value that was one too many.
+    assert len(block.values.buffer) < 2 * (1 << 18) + 100_000
+    assert block.last == block.keys.values()[-1]
+
+
+WRITER = """
+import random, sys, lmdb
+draw = random.Random(1)
+with lmdb.open(sys.argv[1], map_size=1 << 30, sync=False) as environment:
+    print("ready", flush=True)
+    number = 0
+    while True:
+        number += 1
+        with environment.begin(write=True) as transaction:
+            for _ in range(draw.choice((1, 1, 1, 50))):
+                key = b"\\x10" + draw.randbytes(2)
+                if draw.random() < 0.5:
+                    transaction.put(key, draw.randbytes(draw.choice((0, 100, 1000, 3000, 20000))))
+                else:
+                    transaction.delete(key)
+            transaction.put(b"\\xf0" + number.to_bytes(8, "big"), b"")
+            if number > 10:
+                transaction.delete(b"\\xf0" + (number - 10).to_bytes(8, "big"))
+"""
+
+
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Another process writes all the time."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield
+        finally:
+            process.kill()
+
+
+def test_another_process_writes_meanwhile(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), map_size=1 << 30, sync=False) as environment:
+        emptied(environment)
+        with environment.begin(write=True) as transaction:
+            fill(transaction, random.Random(0), 3000, 2, (0, 100, 1000, 3000))
+        file = page_file(environment)
+        seen: set[int] = set()
+        with writing(str(tmp_path)):
+            while len(seen) < 10:
+                with environment.begin() as transaction:
+                    try:
+                        tree = tree_of(file, transaction)
+                    except UnreadablePages:  # two commits in between
+                        continue
+                    assert list(read(tree, b"\x10", b"\x11", 1 << 20)) == scan(transaction, b"\x10", b"\x11")
+                    seen.add(transaction.id())
+
+
+def test_a_meta_page_that_was_overwritten_is_not_believed(environment: Any) -> None:
+    emptied(environment)
+    file = page_file(environment)
+    with environment.begin() as transaction:
+        tree_of(file, transaction)
+        for number in range(2):
+            with environment.begin(write=True) as writer:
+                writer.put(b"\xf0", b"%d" % number)
+        with pytest.raises(UnreadablePages):
+            tree_of(file, transaction)
+
+
+def test_a_root_that_shows_something_else_is_not_believed(environment: Any) -> None:
+    emptied(environment)
+    file = page_file(environment)
+    with environment.begin() as transaction:
+        number = transaction.id()
+        assert file.tree(number, HEADER, b"header", HEADER).get(HEADER) == b"header"
+        for key, value, last in (
+            (HEADER, b"other", HEADER),
+            (HEADER, None, HEADER),
+            (HEADER, b"header", b"\xf0"),
+            (b"absent", b"header", HEADER),
+        ):
+            with pytest.raises(UnreadablePages):
+                file.tree(number, key, value, last)
+        assert file.tree(number, b"absent", None, HEADER)
+
+
+@pytest.mark.parametrize("duplicates", [False, True])
+def test_named_databases_are_left_to_lmdb(tmp_path: Path, duplicates: bool) -> None:
+    with lmdb.open(str(tmp_path), map_size=1 << 30, max_dbs=2) as environment:
+        named = environment.open_db(b"\x10named", dupsort=duplicates)
+        with environment.begin(write=True) as transaction:
+            transaction.put(HEADER, b"header")
+            transaction.put(b"key", b"value", db=named)
+        with environment.begin() as transaction:
+            tree = tree_of(page_file(environment), transaction)
+            with pytest.raises(UnreadablePages):
+                tree.block(b"\x10", b"\x11", 1 << 20)
+
+
+def test_files_that_are_not_there_or_not_lmdbs(tmp_path: Path) -> None:
+    path = tmp_path / "data.mdb"
+    with pytest.raises(UnreadablePages):
+        PageFile(str(path), PAGE).tree(1, HEADER, None, b"")
+    for content in (b"", b"short", bytes(PAGE), bytes(10 * PAGE), b"\xff" * 10 * PAGE):
+        path.write_bytes(content)
+        with pytest.raises(UnreadablePages):
+            PageFile(str(path), PAGE).tree(1, HEADER, None, b"")
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, int, bytes]:
+    """Where to put a damaged file, the bytes of a sound one, its transaction and its last key."""
+    path = tmp_path_factory.mktemp("sound")
+    with lmdb.open(str(path), map_size=1 << 30, sync=False) as environment:
+        emptied(environment)
+        with environment.begin(write=True) as transaction:
+            fill(transaction, random.Random(0), 300, 60, (10, 100, 3000))
+        with environment.begin() as transaction:
+            cursor = transaction.cursor()
+            cursor.last()
+            return path / "damaged", (path / "data.mdb").read_bytes(), transaction.id(), cursor.key()
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=300, deadline=None)
+def test_damaged_pages_are_never_read_past_their_end(sound: tuple[Path, bytes, int, bytes], seed: int) -> None:
+    """Whatever the bytes: pairs, or UnreadablePages."""
+    path, content, number, last = sound
+    draw = random.Random(seed)
+    data = bytearray(content)
+    for _ in range(draw.choice((1, 10, 300))):
+        page = draw.randrange(2, len(data) // PAGE) * PAGE
+        first_node = page + int.from_bytes(data[page + 16 : page + 18], "little") % PAGE
+        # In the heads of pages and of their nodes rather than in values.
+        place = draw.choice((page + draw.randrange(64), page + draw.randrange(PAGE), first_node + draw.randrange(8)))
+        data[min(place, len(data) - 1)] = draw.randrange(256)
+    path.write_bytes(data)
+    try:
+        tree = PageFile(str(path), PAGE).tree(number, HEADER, b"header", last)
+        block = tree.block(b"", b"\xff", draw.choice((1, 1 << 24)))
+    except UnreadablePages:
+        return
+    assert block.last is None or len(block.keys.starts)
+    for strings in (block.keys, block.values):
+        assert bool((strings.starts <= strings.ends).all())
+        assert int(strings.ends.max(initial=0)) <= len(strings.buffer)
