@@ -139,7 +139,7 @@ def show(found: Any, indent: str = "") -> str:
     lines = [f"{indent}{type(found).__name__}"]
     for field in fields(found):
         value = getattr(found, field.name)
-        if value is None or value is False or value == ():
+        if value is None or value is False or value == () or not field.init:
             continue
         if isinstance(value, tuple) and any(_is_block(item) for item in value):
             lines.append(f"{indent}  {field.name}:")

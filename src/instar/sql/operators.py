@@ -8,7 +8,7 @@ from itertools import islice
 
 from instar import errors
 from instar.catalog.layouts import Layouts
-from instar.sql import plan
+from instar.sql import plan, tree
 from instar.sql.accesses import Source, access_source
 from instar.sql.aggregation import aggregate_source
 from instar.sql.execution import ExecutionContext, Row
@@ -84,8 +84,9 @@ class NodeCompiler:
         return lambda p: run(below(p), p)
 
     def _rows(self, node: plan.Rows) -> Source:
-        rows = [self.compiler(Scope({})).row(values) for values in node.rows]
-        return lambda p: (row((), p) for row in rows)
+        """Rows of literals are there already; there may be a great many of them."""
+        rows = [_literals(row) if tree.is_literal(row) else self.compiler(Scope({})).row(row) for row in node.rows]
+        return lambda p: (row if isinstance(row, tuple) else row((), p) for row in rows)
 
     def _function(self, node: plan.FunctionRows) -> Source:
         function, args = node.call.function, node.call.args
@@ -305,6 +306,10 @@ class NodeCompiler:
                     yield row
 
         return rows
+
+
+def _literals(row: tuple[Expr, ...]) -> Row:
+    return tuple([expr.value for expr in row if isinstance(expr, tree.Literal)])
 
 
 def _chained(left: Source, right: Source) -> Source:

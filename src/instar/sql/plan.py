@@ -223,13 +223,13 @@ def walk_plan(node: Node) -> Iterator[Node]:
 
 
 def expressions(node: Node) -> tuple[Expr, ...]:
-    """The expressions that a node itself evaluates."""
+    """The expressions that a node itself evaluates; of VALUES those of rows that hold more than literals."""
     match node:
         case Access():
             bounds = tuple(bound.expr for bound in (node.path.low, node.path.high) if bound is not None)
             return (*(value for values in node.path.equal for value in values), *bounds, *node.filter)
         case Rows():
-            return tuple(value for row in node.rows for value in row)
+            return tuple(value for row in node.rows if not tree.is_literal(row) for value in row)
         case FunctionRows():
             return node.call.args
         case Filter():

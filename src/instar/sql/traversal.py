@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import NamedTuple, TypeVar
@@ -16,14 +17,27 @@ _FROM_ITEMS = (tree.TableScan, tree.SystemScan, tree.Derived, tree.RecursiveRef,
 
 # The fields of each class of the tree; what the tree only points at (functions, descriptors, values) has none here.
 _FIELDS: dict[type, tuple[str, ...]] = {
-    kind: tuple(field.name for field in fields(kind) if field.name != "type")
+    kind: tuple(field.name for field in fields(kind) if field.name != "type" and field.init)
     for kind in vars(tree).values()
     if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == tree.__name__
 }
+_UNIONS = {"Expr", "FromItem", "Query", "Bound"}
+_NAMES = {kind.__name__ for kind in _FIELDS} | _UNIONS
+
+
+def _below(kind: type) -> tuple[str, ...]:
+    """The fields in which there may be nodes, by their annotations; the last first, as a stack takes them."""
+    if kind is tree.ValuesList:
+        return ("computed",)
+    found = [field for field in fields(kind) if _NAMES.intersection(re.findall(r"\w+", str(field.type)))]
+    return tuple(field.name for field in reversed(found))
+
+
+_BELOW = {kind: _below(kind) for kind in _FIELDS}
 
 
 def walk(root: object) -> Iterator[object]:
-    """`root` and every node of the tree below it, subqueries included."""
+    """`root` and every node of the tree below it, subqueries included; of VALUES no row of literals alone."""
     stack = [root]
     while stack:
         found = stack.pop()
@@ -31,12 +45,12 @@ def walk(root: object) -> Iterator[object]:
             stack.extend(reversed(found))
             continue
         yield found
-        stack.extend(getattr(found, name) for name in reversed(_FIELDS.get(type(found), ())))
+        stack.extend([getattr(found, name) for name in _BELOW.get(type(found), ())])
 
 
 def children(found: object) -> Iterator[object]:
-    """The nodes right below a node."""
-    stack = [getattr(found, name) for name in reversed(_FIELDS.get(type(found), ()))]
+    """The nodes right below a node, as `walk` finds them."""
+    stack = [getattr(found, name) for name in _BELOW.get(type(found), ())]
     while stack:
         child = stack.pop()
         if isinstance(child, tuple):
@@ -62,7 +76,7 @@ def walk_level(root: object) -> Iterator[object]:
         if isinstance(found, tree.InSubquery):
             stack.append(found.operands)
         elif not isinstance(found, (tree.ScalarSubquery, tree.Exists)):
-            stack.extend(getattr(found, name) for name in reversed(_FIELDS.get(type(found), ())))
+            stack.extend([getattr(found, name) for name in _BELOW.get(type(found), ())])
 
 
 class References(NamedTuple):

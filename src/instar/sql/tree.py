@@ -8,7 +8,8 @@ Every expression bears its type, every implicit conversion is an explicit Cast, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from typing import Literal as Choice
 
@@ -266,10 +267,22 @@ class RecursiveRef:
 
 @dataclass(frozen=True, slots=True)
 class ValuesList:
+    """VALUES in FROM. `computed` are those of the rows that hold more than literals: what a walk looks into, since
+    there may be a great many rows."""
+
     relation: int
     rows: tuple[tuple[Expr, ...], ...]
     columns: tuple[tuple[str, Type], ...]
     alias: str
+    computed: tuple[tuple[Expr, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "computed", tuple([row for row in self.rows if not is_literal(row)]))
+
+
+def is_literal(row: Sequence[Expr]) -> bool:
+    """Whether all of these are literals."""
+    return {Literal}.issuperset(map(type, row))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ A closure takes and gives internal values and is not called for NULL.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Literal
 
 from instar import errors
@@ -60,6 +61,7 @@ def cast_context(source: Type, target: Type) -> CastContext | None:
     return None
 
 
+@lru_cache(maxsize=1024)
 def compile_cast(source: Type, target: Type, explicit: bool, zone: str = "UTC") -> Closure | None:
     """The closure from `source` to `target` (None: values stay as they are); NULL must not be passed.
 

@@ -11,10 +11,12 @@ from instar.catalog.descriptors import Column, Index, State, Table, View
 from instar.sql import tree
 from instar.sql.binder import coercion
 from instar.sql.binder.context import Context
+from instar.sql.binder.expressions import constant
 from instar.sql.binder.from_items import table_columns
 from instar.sql.binder.frozen import bind_default_of
 from instar.sql.binder.queries import QueryBinder, check_row_lengths
 from instar.sql.binder.scope import Item, Namespace, Scope
+from instar.sql.grammar.constants import Constants
 from instar.sql.grammar.nodes import position_of
 from instar.sql.statements import Dml
 from instar.sql.tree import Expr, Output
@@ -59,8 +61,7 @@ class DmlBinder:
     def _default(self, column: Column) -> Expr:
         return bind_default_of(self.context, column)
 
-    def _assigned(self, column: Column, expr: Expr, node: exp.Expr | None) -> Expr:
-        position = None if node is None else position_of(node)
+    def _assigned(self, column: Column, expr: Expr, position: int | None) -> Expr:
         return coercion.assign(self.context, expr, column.type, column.name, position)
 
     # --- INSERT ---
@@ -116,7 +117,7 @@ class DmlBinder:
         query = self.queries.query(source, scope, keep_unknown=True)
         columns = self._fitting(table, columns, len(self.queries.columns(query)), explicit, source)
         for ordinal in columns:
-            self._refuse_generated(table.columns[ordinal], source, "insert")
+            self._refuse_generated(table.columns[ordinal], position_of(source), "insert")
         if self.statement.overriding == "user" and any(table.columns[ordinal].identity for ordinal in columns):
             raise errors.unsupported("OVERRIDING USER VALUE with a query", position=position_of(source))
         return self.queries.map_outputs(
@@ -137,34 +138,60 @@ class DmlBinder:
         self, node: exp.Values, scope: Scope, table: Table, columns: list[int], explicit: bool
     ) -> tuple[tree.Query, list[int]]:
         """Each value becomes its column's type by itself: the rows need no common type."""
-        check_row_lengths(node)
-        columns = self._fitting(table, columns, len(node.expressions[0].expressions), explicit, node)
+        constants: Constants = node.args["constants"]
+        texts = list(constants.rows())
+        lengths = [*(len(row) for _, row in texts), *(len(row.expressions) for row in node.expressions)]
+        check_row_lengths(lengths, node)
+        columns = self._fitting(table, columns, lengths[0], explicit, node)
         targets = [table.columns[ordinal] for ordinal in columns]
+        rows = self._constant_rows(targets, constants, texts)
         binder = self.queries.binder(Scope(parent=scope), "VALUES")
-        rows = []
         for row in node.expressions:
             cells = []
             for column, item in zip(targets, row.expressions, strict=True):
                 if is_default(item) or (self.statement.overriding == "user" and column.identity):
                     cells.append(self._default(column))
                     continue
-                self._refuse_generated(column, item, "insert")
-                cells.append(self._assigned(column, binder.bind(item), item))
+                position = position_of(item)
+                self._refuse_generated(column, position, "insert")
+                cells.append(self._assigned(column, binder.bind(item), position))
             rows.append(tuple(cells))
         outputs = tuple((column.name, column.type) for column in targets)
         values = tree.ValuesList(self.context.new_relation(), tuple(rows), outputs, "*values*")
         return tree.ValuesQuery(values, (), None, None), columns
 
-    def _refuse_generated(self, column: Column, node: exp.Expr, verb: str) -> None:
+    def _constant_rows(
+        self, targets: list[Column], constants: Constants, rows: list[tuple[int, list[str]]]
+    ) -> list[tuple[Expr, ...]]:
+        def cell(column: Column, text: str) -> Expr:
+            if self.statement.overriding == "user" and column.identity:
+                return self._default(column)
+            self._refuse_generated(column, None, "insert")
+            return self._assigned(column, constant(text), None)
+
+        made = []
+        for start, texts in rows:
+            number = 0
+            cells = []
+            try:
+                for number, text in enumerate(texts):
+                    cells.append(cell(targets[number], text))
+            except errors.Error as error:
+                error.position = error.position or constants.positions(start)[number]
+                raise
+            made.append(tuple(cells))
+        return made
+
+    def _refuse_generated(self, column: Column, position: int | None, verb: str) -> None:
         if not column.generated_always or (verb == "insert" and self.statement.overriding is not None):
             return
         detail = f'Column "{column.name}" is an identity column defined as GENERATED ALWAYS.'
         if verb == "insert":
             message = f'cannot insert a non-DEFAULT value into column "{column.name}"'
             hint = "Use OVERRIDING SYSTEM VALUE to override."
-            raise errors.error(GENERATED_ALWAYS, message, detail=detail, hint=hint, position=position_of(node))
+            raise errors.error(GENERATED_ALWAYS, message, detail=detail, hint=hint, position=position)
         message = f'column "{column.name}" can only be updated to DEFAULT'
-        raise errors.error(GENERATED_ALWAYS, message, detail=detail, position=position_of(node))
+        raise errors.error(GENERATED_ALWAYS, message, detail=detail, position=position)
 
     # --- ON CONFLICT ---
 
@@ -265,8 +292,9 @@ class DmlBinder:
         return list(zip(names, ordinals, exprs, strict=True))
 
     def _checked(self, column: Column, expr: Expr, node: exp.Expr) -> Expr:
-        self._refuse_generated(column, node, "update")
-        return self._assigned(column, expr, node)
+        position = position_of(node)
+        self._refuse_generated(column, position, "update")
+        return self._assigned(column, expr, position)
 
     def _row_of_query(self, node: exp.Subquery, count: int, scope: Scope, at: exp.Expr) -> list[Expr]:
         """(a, b) = (SELECT x, y ...): one scalar subquery for each column, on the same snapshot."""

@@ -277,6 +277,18 @@ def number(text: str) -> tree.Literal:
         return tree.Literal(from_text(types.DOUBLE, text), types.DOUBLE)
 
 
+def constant(text: str) -> tree.Literal:
+    """What `grammar.constants` has left as text, as the literal that its node would be bound to."""
+    first = text[0]
+    if first == "'":
+        return tree.Literal(text[1:-1].replace("''", "'"), types.UNKNOWN)
+    if first in "nN":
+        return tree.Literal(None, types.UNKNOWN)
+    if first in "tTfF":
+        return tree.Literal(first in "tT", types.BOOLEAN)
+    return number(text)
+
+
 _BINDERS: dict[type, Callable[[Any, Any], Expr]] = {
     exp.Literal: ExpressionBinder._literal,
     exp.Null: ExpressionBinder._null,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -13,9 +13,11 @@ from instar.catalog.descriptors import View
 from instar.sql import tree
 from instar.sql.binder import coercion
 from instar.sql.binder.context import Context
+from instar.sql.binder.expressions import constant
 from instar.sql.binder.scope import CteEntry, Scope
 from instar.sql.binder.selects import SelectBinder
 from instar.sql.functions import common_type
+from instar.sql.grammar.constants import Constants
 from instar.sql.grammar.nodes import position_of
 from instar.sql.traversal import walk, walk_level
 from instar.sql.tree import CommonTable, Expr, Output, Query, SortKey
@@ -205,8 +207,10 @@ class QueryBinder(SelectBinder):
     def _values(self, node: exp.Values, parent: Scope | None) -> tree.ValuesQuery:
         scope = Scope(parent=parent)
         binder = self.binder(scope, "VALUES")
-        rows = [[binder.bind(item) for item in row.expressions] for row in node.expressions]
-        check_row_lengths(node)
+        constants: Constants = node.args["constants"]
+        rows = [self._constant_row(texts, constants.positions(start)) for start, texts in constants.rows()]
+        rows += [[binder.bind(item) for item in row.expressions] for row in node.expressions]
+        check_row_lengths(map(len, rows), node)
         unified = [
             coercion.unify(self.context, column, "VALUES", position_of(node)) for column in zip(*rows, strict=True)
         ]
@@ -215,6 +219,14 @@ class QueryBinder(SelectBinder):
         order_by = self._output_order(node, values.relation, columns, "VALUES")
         limit, offset = self.limits(node, scope)
         return tree.ValuesQuery(values, order_by, limit, offset)
+
+    def _constant_row(self, texts: list[str], positions: list[int]) -> list[Expr]:
+        row: list[Expr] = []
+        for text, position in zip(texts, positions, strict=True):
+            literal = constant(text)
+            self.context.note(literal, text, position)
+            row.append(literal)
+        return row
 
     # --- queries made here ---
 
@@ -290,9 +302,9 @@ def _with_names(query: Query, columns: tuple[tuple[str, Type], ...]) -> Query:
     return replace(query, values=replace(query.values, columns=columns))
 
 
-def check_row_lengths(node: exp.Values) -> None:
-    lengths = {len(row.expressions) for row in node.expressions}
-    if len(lengths) > 1:
+def check_row_lengths(lengths: Iterable[int], node: exp.Values) -> None:
+    """42601 if they differ."""
+    if len(set(lengths)) > 1:
         message = "VALUES lists must all be the same length"
         raise errors.error(errors.SYNTAX_ERROR, message, position=position_of(node))
 

@@ -7,7 +7,7 @@ from typing import NoReturn, TypeVar
 
 from instar import errors
 from instar.sql.grammar.keywords import NOT_A_NAME
-from instar.sql.grammar.lexer import END, NUMBER, OPERATOR, QUOTED, STRING, WORD, Token
+from instar.sql.grammar.lexer import END, NUMBER, OPERATOR, QUOTED, ROWS, STRING, WORD, Token
 
 T = TypeVar("T")
 
@@ -149,5 +149,6 @@ class Cursor:
         if token.kind == END:
             message = "syntax error at end of input"
         else:
-            message = f'syntax error at or near "{self.text[token.start : token.end][:200]}"'
+            end = token.start + 1 if token.kind == ROWS else token.end
+            message = f'syntax error at or near "{self.text[token.start : end][:200]}"'
         return errors.error(errors.SYNTAX_ERROR, message, position=token.start + 1)

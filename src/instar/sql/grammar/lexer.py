@@ -9,6 +9,7 @@ import re
 from typing import NamedTuple
 
 from instar import errors
+from instar.sql.grammar import constants
 
 WORD = "word"  # an unquoted identifier or keyword, folded to lower case
 QUOTED = "quoted"  # "..." or U&"..."
@@ -16,6 +17,7 @@ STRING = "string"  # '...', E'...', U&'...', $$...$$: the value
 NUMBER = "number"
 OPERATOR = "operator"  # operators and punctuation
 PARAMETER = "parameter"  # "?" or "$n"
+ROWS = "rows"  # rows of constants after VALUES, with the commas between them: see constants.py
 END = "end"
 
 MAX_CHARACTERS = 64 * 1024 * 1024
@@ -93,6 +95,10 @@ def scan(text: str) -> list[Token]:
         if kind == "word":
             word = found.group()
             tokens.append(Token(WORD, _truncate(word.lower() if word.isascii() else _fold(word)), start, position))
+            rows = constants.ROWS.match(text, position) if tokens[-1].value == "values" else None
+            if rows is not None:
+                position = rows.end()
+                tokens.append(Token(ROWS, "", rows.start(1), position))
         elif kind in ("space", "national"):
             continue
         elif kind == "self":

@@ -9,9 +9,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from instar import errors
+from instar.sql.grammar.constants import Constants
 from instar.sql.grammar.expressions import RANGE, ExpressionGrammar
 from instar.sql.grammar.keywords import AS_LABEL
-from instar.sql.grammar.lexer import OPERATOR, QUOTED, WORD
+from instar.sql.grammar.lexer import OPERATOR, QUOTED, ROWS, WORD
 from instar.sql.grammar.nodes import identifier, place
 
 _SET_OPERATIONS = {"union": exp.Union, "except": exp.Except, "intersect": exp.Intersect}
@@ -68,7 +69,11 @@ class QueryGrammar(ExpressionGrammar):
     def _values(self) -> exp.Values:
         position = self.position
         self.take_words("values")
-        values = exp.Values(expressions=self.comma_list(self._values_row))
+        constants, more = Constants("", 0, 0), True
+        if self.token.kind == ROWS:
+            rows = self.advance()
+            constants, more = Constants(self.text, rows.start, rows.end), self.try_operator(",")
+        values = exp.Values(expressions=self.comma_list(self._values_row) if more else [], constants=constants)
         place(values, position)
         return values
 
