@@ -200,12 +200,11 @@ class Connection:
 
     def cursor(self) -> Cursor:
         """A new cursor."""
-        self.session  # noqa: B018 - raises if closed
         return Cursor(self)
 
     def execute(self, operation: str, parameters: Parameters = ()) -> Cursor:
         """A new cursor on which `operation` was executed."""
-        return self.cursor().execute(operation, parameters)
+        return Cursor(self).execute(operation, parameters)
 
     def executemany(self, operation: str, parameters: Iterable[Parameters]) -> Cursor:
         """A new cursor on which `operation` was executed once per parameter set."""

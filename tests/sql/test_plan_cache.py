@@ -128,8 +128,8 @@ def test_point_writes(world: World) -> None:
     assert (update.operation, update.changed) == ("update", frozenset({2}))
     frame = update.frame((4, 10), functions, context(world))
     assert update.image((4, 4, "b4", None), frame) == (4, 14, "b4", None)
-    assert len(update.keys(frame)) == 1
-    assert update.keys(update.frame((None, 1), functions, context(world))) == []
+    assert update.key(frame) is not None
+    assert update.key(update.frame((None, 1), functions, context(world))) is None
     insert = prepare(world, "insert into t values ($1, 1, 'x')", 1).write
     assert insert is not None
     image = insert.image(None, insert.frame((77,), functions, context(world)))

@@ -104,7 +104,7 @@ def test_an_interrupted_follower_takes_its_commit_out_of_the_queue(store: Store)
     holder.start()
     entered.wait()
     leader.start()
-    while not store._queue._busy:  # type: ignore[attr-defined] # the only place that tells
+    while not store._queue._lead.locked():  # type: ignore[attr-defined] # the only place that tells
         leader.join(0.001)
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.02)

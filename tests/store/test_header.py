@@ -12,7 +12,7 @@ import pytest
 from instar.clock import ManualClock
 from instar.errors import Error
 from instar.store import open_store
-from instar.store.engine import Commit, RowCommit, RowWrite, Section, Store, View
+from instar.store.engine import Commit, RowCommit, Section, Store, View
 from instar.store.header import HEADER_KEY, HOUR_NS, Header, decode_header
 from store.building import TABLE, change, contents, dead_entries, ended, in_child, queued, raw, request, row_key
 
@@ -108,7 +108,7 @@ def test_derived_commits(store: Store) -> None:
 
     def derive(view: View) -> RowCommit:
         assert view.timestamp == holds_together(store)
-        return RowCommit(TABLE, 1, RowWrite(row_key(1), view.get(row_key(1)), b"b", 1), [])
+        return RowCommit(TABLE, 1, row_key(1), view.get(row_key(1)) or b"", b"b", 1, [])
 
     assert store.commit_derived(derive) == holds_together(store)
     before = holds_together(store)

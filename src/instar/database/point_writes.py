@@ -94,10 +94,13 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
     return [codec for codec in writer.codecs if changed & {part.column for part in codec.index.columns}]
 
 
-def _conversion(types: Sequence[Type], samples: Sequence[object]) -> Callable[[Sequence[object]], list[Any] | None]:
-    """A generated function from Python parameters to internal values; None where one is of another class than its
-    sample, so that the statement may have another plan. Values that are internal ones already cost one test."""
-    scope: dict[str, Any] = {"FALLBACK": FALLBACK}
+def _conversion(
+    types: Sequence[Type], samples: Sequence[object], rest: list[Any]
+) -> Callable[[Sequence[object]], list[Any] | None]:
+    """A generated function from Python parameters to a frame: internal values, then `rest`. None where a parameter is
+    of another class than its sample, so that the statement may have another plan. Values that are internal ones
+    already cost one test."""
+    scope: dict[str, Any] = {"FALLBACK": FALLBACK, "rest": rest}
     names = "".join(f"p{index}, " for index in range(len(types)))
     lines = ["def convert(parameters):", f"    if len(parameters) != {len(types)}:", "        return None"]
     if types:
@@ -108,7 +111,7 @@ def _conversion(types: Sequence[Type], samples: Sequence[object]) -> Callable[[S
         lines.append(f"        p{index} = slow{index}(p{index})")
         lines.append(f"        if p{index} is FALLBACK:")
         lines.append("            return None")
-    lines.append(f"    return [{names}]")
+    lines.append(f"    return [{names}*rest]")
     made: Callable[[Sequence[object]], list[Any] | None] = compile_function("convert", lines, scope)
     return made
 
@@ -141,14 +144,15 @@ class _PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
-        self._convert = _conversion(prepared.bound.parameters, parameters)
-        self._execution = _Execution(database.next_value)
-        self._is_insert = prepared.write.operation == "insert"
+        rest = prepared.write.frame((), _CONSTANT, _Execution(database.next_value))
+        self._frame = _conversion(prepared.bound.parameters, parameters, rest)
+        self._act = self._insert if prepared.write.operation == "insert" else self._modify
 
     def run(self, parameters: Sequence[object]) -> int:
         """Rows changed, or -1: take the general way."""
         try:
-            return self._run(parameters)
+            frame = self._frame(parameters)
+            return -1 if frame is None else self._act(frame)
         except errors.Error:
             # What does not fit the schema that this was compiled for may fit the newest: a column was widened, say.
             with self._store.read() as reader:
@@ -156,24 +160,17 @@ class _PointWriter:
                     return -1
             raise
 
-    def _run(self, parameters: Sequence[object]) -> int:
-        values = self._convert(parameters)
-        if values is None:
-            return -1
-        frame = self._write.frame(values, _CONSTANT, self._execution)
-        if self._is_insert:
-            return self._insert(frame)
-        found = self._write.keys(frame)
-        return self._modify(frame, found[0]) if found else 0
-
-    def _modify(self, frame: list[Any], key: bytes) -> int:
+    def _modify(self, frame: list[Any]) -> int:
         """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
-        stored_at, version = self._prefix + key, self._version
+        key = self._write.key(frame)
+        if key is None:
+            return 0
+        stored_at = self._prefix + key
         count = 0
 
         def derive(view: View) -> RowCommit | None:
             nonlocal count
-            if view.catalog_version != version:
+            if view.catalog_version != self._version:
                 count = -1
                 return None
             stored = view.get(stored_at)
@@ -184,8 +181,8 @@ class _PointWriter:
             new = self._write.image(old, frame)
             body = None if new is None else self._encode(new)
             count = 1
-            row = RowWrite(stored_at, stored, body, self._layout)
-            return RowCommit(self._table_id, self._table_version, row, self._entries(key, old, new))
+            entries = self._entries(key, old, new) if self._codecs else []
+            return RowCommit(self._table_id, self._table_version, stored_at, stored, body, self._layout, entries)
 
         if self._store.commit_derived(derive):
             self._after_commit()

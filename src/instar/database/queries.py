@@ -41,24 +41,22 @@ class Queries:
         self._database = session.database
         self._plans = session.database.plans
 
-    def fast(self, text: str, parameters: Sequence[object]) -> Result | None:
-        """A look-up by primary key in autocommit; None where the general way must be taken."""
+    def fast(self, text: str, parameters: Sequence[object], *, write: bool) -> Result | None:
+        """A look-up by primary key in autocommit, or if `write` an autocommit write of one row by its key; None where
+        the general way must be taken."""
         rows = self._plans.fast(self._database.store, text, parameters)
-        if rows is FALLBACK:
-            return None
-        return Result("SELECT", self._plans.columns(text), rows, len(rows))
-
-    def fast_write(self, text: str, parameters: Sequence[object]) -> Result | None:
-        """An autocommit write of one row by its key; None where the general way must be taken."""
-        found = self._database.point_writers.get(text)
-        if found is None or self._session.settings.read_only:
+        if rows is not FALLBACK:
+            return Result("SELECT", self._plans.columns(text), rows, len(rows))
+        writers = self._database.point_writers
+        found = writers.get(text)
+        if found is None or not write or self._session.settings.read_only:
             return None
         command, run = found
         count = run(parameters)
         if count < 0:
-            self._database.point_writers.pop(text, None)  # another thread may have found out as well
+            writers.pop(text, None)  # another thread may have found out as well
             return None
-        return Result(command, rowcount=count)
+        return Result(command, None, (), count)
 
     def knows(self, text: str) -> bool:
         """Whether the text is a query or DML that was planned before."""

@@ -84,11 +84,11 @@ class Session:
         """Execute one statement. `parameters` are Python values for `?` or `$1`."""
         open_ = self.transaction
         if open_ is None and self.autocommit:
-            result = self._queries.fast(text, parameters) or self._queries.fast_write(text, parameters)
+            result = self._queries.fast(text, parameters, write=True)
             if result is not None:
                 return result
         elif open_ is not None and open_.is_plain:
-            result = self._queries.fast(text, parameters)
+            result = self._queries.fast(text, parameters, write=False)
             if result is not None:
                 return result
         self._cancelled.clear()

@@ -14,7 +14,6 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.sql import tree
-from instar.sql.accesses import RangeCompiler
 from instar.sql.execution import Row
 from instar.sql.executor_dml import insert_image, single_row, updated_image
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
@@ -182,8 +181,9 @@ class PointWrite:
     """An autocommit write of one row. The session reads the stored row, asks for the new image, and commits.
 
     `operation` insert: `image(None, frame)` is the new row, `key_of(image)` its key, `duplicate(image)` the error if
-    a row stands there. Update and delete: `keys(frame)` is the key sought (empty: a NULL, no row), `image(old, frame)`
-    the new row (None: delete). `changed` are the ids of the columns that an update sets. Images have all columns.
+    a row stands there. Update and delete: `key(frame)` is the key sought (None: no row can have it) and
+    `image(old, frame)` the new row (None: delete). `changed` are the ids of the columns that an update sets. Images
+    have all columns.
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class PointWrite:
         table: Table,
         layout: FrameLayout,
         rules: Rules,
-        wanted: Callable[[Frame], list[bytes]],
+        key: Callable[[Frame], bytes | None],
         compute: Callable[[Row, Frame], Row] | None,
         changed: frozenset[int],
     ) -> None:
         self.operation = operation
         self.table = table
-        self.keys = wanted
+        self.key = key
         self.changed = changed
         self._layout = layout
         self._rules = rules.of(table)
@@ -234,16 +234,32 @@ def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
         return None
     table = statement.target.table
     layout = FrameLayout(parameters)
-    wanted = RangeCompiler(layout, None).keys(root)
+    key = _key(root, layout)
     if isinstance(statement, tree.Delete):
         if table.referenced_by:
             return None
-        return PointWrite("delete", table, layout, rules, wanted, None, frozenset())
+        return PointWrite("delete", table, layout, rules, key, None, frozenset())
     changed = frozenset(table.columns[ordinal].id for ordinal, _ in statement.assignments)
     if changed & _entangled(table, rules):
         return None
     image = updated_image(Compiler(root.scope, layout), statement, statement.assignments)
-    return PointWrite("update", table, layout, rules, wanted, image, changed)
+    return PointWrite("update", table, layout, rules, key, image, changed)
+
+
+def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]:
+    """A function that gives the one key that the access names, without prefix; None for a NULL, or what is too long."""
+    path = access.path
+    encode = keys.compile_encoder([access.table.columns[ordinal].type for ordinal in path.columns])
+    values_of = Compiler(Scope({}), layout).row([values[0] for values in path.equal])
+
+    def key(frame: Frame) -> bytes | None:
+        values = values_of((), frame)
+        if None in values:
+            return None
+        found = encode(values)
+        return found if len(found) <= keys.MAX_PRIMARY_KEY_BYTES else None
+
+    return key
 
 
 def _point_insert(plan: InsertPlan, parameters: int, rules: Rules) -> PointWrite | None:
@@ -257,7 +273,7 @@ def _point_insert(plan: InsertPlan, parameters: int, rules: Rules) -> PointWrite
         return None
     layout = FrameLayout(parameters)
     image = Compiler(Scope({}), layout).row(insert_image(statement, row))
-    return PointWrite("insert", table, layout, rules, lambda frame: [], image, frozenset())
+    return PointWrite("insert", table, layout, rules, lambda frame: None, image, frozenset())
 
 
 def _entangled(table: Table, rules: Rules) -> frozenset[int]:

@@ -13,6 +13,7 @@ from instar.clock import Clock
 from instar.store.engine import (
     ENTRY_VALUE,
     NO_RECORD,
+    PREFIX_LOG,
     ROW_HEADER,
     ROW_TOMBSTONE,
     ClaimLost,
@@ -31,7 +32,7 @@ from instar.store.engine import (
     ValueUnchanged,
     prefix_end,
 )
-from instar.store.log import LOG_KEY, encode_change, encode_inserts, encode_replaced, log_key
+from instar.store.log import LOG_KEY, encode_change, encode_inserts, encode_replaced
 from instar.store.records import decode_table_header, table_key
 from instar.store.section import WriteSection
 
@@ -41,6 +42,10 @@ _ROW_FLAGS = 12  # where the low byte of a row header's layout and flags lies
 
 # From so many rows on, a commit is judged and written in bulk: finding out costs more than it saves below.
 _BULK = 16
+
+_LOG_KEY_BYTES = LOG_KEY.size
+_pack_log_key = LOG_KEY.pack
+_pack_row_header = ROW_HEADER.pack
 
 
 def is_live(value: bytes) -> bool:
@@ -76,10 +81,9 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     if derived is None:
         return 0
     timestamp = section.next_timestamp(clock)
-    table, version, row, entries = derived
-    _write_change(section, table, version, row, timestamp, 0)
-    if entries:
-        _write_entries(section, entries, timestamp)
+    _write_change(section, derived.table, derived.version, derived, derived.stored, timestamp, 0)
+    if derived.entries:
+        _write_entries(section, derived.entries, timestamp)
     return timestamp
 
 
@@ -203,7 +207,7 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
         inserts: list[RowWrite] = []
         for row in writes.rows:
             if row.stored is not None:
-                _write_change(section, writes.table, writes.version, row, timestamp, sequence)
+                _write_change(section, writes.table, writes.version, row, row.stored, timestamp, sequence)
                 sequence += 1
             elif row.body is not None:
                 inserts.append(row)
@@ -227,21 +231,26 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
 
 
 def _append_log(section: WriteSection, timestamp: int, sequence: int, record: bytes) -> None:
-    section.append(log_key(timestamp, sequence), record)
-    section.log_end += LOG_KEY.size + len(record)
+    section.append(_pack_log_key(PREFIX_LOG, timestamp, sequence), record)
+    section.log_end += _LOG_KEY_BYTES + len(record)
 
 
 def _write_change(
-    section: WriteSection, table: int, version: int, row: RowWrite, timestamp: int, sequence: int
+    section: WriteSection,
+    table: int,
+    version: int,
+    row: RowWrite | RowCommit,
+    stored: bytes,
+    timestamp: int,
+    sequence: int,
 ) -> None:
     """An update or delete: the before-image goes to the log, the new version or a tombstone in place."""
-    key, stored, body, layout, flags, _pair, _after = row
-    assert stored is not None  # inserts go elsewhere
+    body, tag = row.body, row.layout << 8 | row.flags
     if body is None:
-        value = ROW_HEADER.pack(timestamp, sequence, layout << 8 | flags | ROW_TOMBSTONE)
+        value = _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE)
     else:
-        value = ROW_HEADER.pack(timestamp, sequence, layout << 8 | flags) + body
-    section.put(key, value)
+        value = _pack_row_header(timestamp, sequence, tag) + body
+    section.put(row.key, value)
     _append_log(section, timestamp, sequence, encode_change(section.log_end, table, version, row, stored))
 
 

@@ -218,13 +218,22 @@ class Commit(msgspec.Struct, kw_only=True):
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 
-class RowCommit(NamedTuple):
-    """A commit of one row that stands in the store, derived from it on the very state that it is judged on."""
+class RowCommit(msgspec.Struct):
+    """A commit of one row that stands in the store, derived from it on the very state that it is judged on.
+
+    Fields as in `RowWrite` and `TableWrites`: one object, since a commit of one row has microseconds.
+    """
 
     table: int
     version: int  # e
-    row: RowWrite
+    key: bytes
+    stored: bytes
+    body: bytes | None
+    layout: int
     entries: list[EntryWrite]
+    flags: int = 0
+    pair: int = 0
+    after: bytes | None = None
 
 
 # What a commit derives from the state that it is judged on; None: nothing is to be written.

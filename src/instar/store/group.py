@@ -2,6 +2,10 @@
 
 A thread that finds nobody committing leads: it enters the atomic section, takes along whoever has queued meanwhile,
 commits for all and hands the lead to the first that queued after. A single thread pays for one uncontended lock.
+
+Who holds the lead's lock leads; handing over is waking a member while the lock stays taken. A follower queues up first
+and then sees whether the lead is free: a leader that leaves frees it first and then looks for followers once more. So
+one of the two sees the other.
 """
 
 from __future__ import annotations
@@ -58,21 +62,17 @@ class CommitQueue:
         self._translate = translate
         self._clock = clock
         self._presence = presence
-        self._lock = threading.Lock()
-        self._busy = False
+        self._lead = threading.Lock()
         self._queue: deque[_Member] = deque()
 
     def commit(self, request: Commit | Derive) -> int:
         """Commit, alone or in a group; returns the timestamp, raises what this member is refused for."""
-        with self._lock:
-            member = None
-            if self._busy:
-                member = _Member(request)
-                self._queue.append(member)
-            else:
-                self._busy = True
-        if member is None:
-            return self._lead(request)
+        if self._lead.acquire(False):
+            return self._commit_leading(request)
+        member = _Member(request)
+        self._queue.append(member)
+        if self._lead.acquire(False):
+            self._hand_over()
         return self._follow(member)
 
     def _follow(self, member: _Member) -> int:
@@ -82,10 +82,8 @@ class CommitQueue:
                 member.wake.acquire()
                 break
             except BaseException as caught:  # KeyboardInterrupt: leave the queue in order, whoever's turn it is
-                with self._lock:
-                    if member in self._queue:
-                        self._queue.remove(member)
-                        raise
+                if self._withdraw(member):
+                    raise
                 interrupt = caught
         if interrupt is not None:
             if not member.finished:
@@ -93,9 +91,17 @@ class CommitQueue:
             raise interrupt
         if member.finished:
             return member.outcome()
-        return self._lead(member.request)
+        return self._commit_leading(member.request)
 
-    def _lead(self, request: Commit | Derive) -> int:
+    def _withdraw(self, member: _Member) -> bool:
+        """Take a member out of the queue, if nobody else has."""
+        try:
+            self._queue.remove(member)
+        except ValueError:
+            return False
+        return True
+
+    def _commit_leading(self, request: Commit | Derive) -> int:
         """Commit `request` and with it all that queue up until the atomic section is entered."""
         presence = self._presence
         try:
@@ -120,16 +126,27 @@ class CommitQueue:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        with self._lock:
-            if self._queue:
-                self._queue.popleft().wake.release()
-            else:
-                self._busy = False
+        """Let the first of the queue lead, or nobody."""
+        queue = self._queue
+        while True:
+            following = self._next() if queue else None
+            if following is not None:
+                following.wake.release()
+                return
+            self._lead.release()
+            if not queue or not self._lead.acquire(False):
+                return
+
+    def _next(self) -> _Member | None:
+        try:
+            return self._queue.popleft()
+        except IndexError:  # nobody is there, or whoever was has been interrupted
+            return None
 
     def _drain(self) -> list[_Member]:
-        with self._lock:
-            members = list(self._queue)
-            self._queue.clear()
+        members = []
+        while (member := self._next()) is not None:
+            members.append(member)
         return members
 
     def _alone(self, section: WriteSection, request: Commit | Derive) -> int:

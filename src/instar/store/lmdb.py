@@ -184,20 +184,24 @@ class LmdbReader:
 class LmdbSection(WriteSection):
     """A write transaction, which holds LMDB's writer mutex."""
 
-    __slots__ = ("_begun", "_environment", "_transaction")
+    __slots__ = ("_begun", "_environment", "_number", "_transaction")
 
     def __init__(self, transaction: Any, environment: _Environment) -> None:
         self._transaction = transaction
         self._environment = environment
         self.get = transaction.get
         self.put = transaction.put
-        self.delete = transaction.delete
-        known, head = environment.newest
         # A write transaction bears the number of the state that it will leave.
-        if transaction.id() != known + 1:
+        self._number = transaction.id()
+        known, head = environment.newest
+        if self._number != known + 1:
             head = _read_head(transaction)
         self._begun = head
         self.load(head)
+
+    def delete(self, key: bytes, /) -> bool:
+        deleted: bool = self._transaction.delete(key)
+        return deleted
 
     def append(self, key: bytes, value: bytes) -> None:
         # Arguments: duplicates, overwrite, append.
@@ -222,12 +226,11 @@ class LmdbSection(WriteSection):
         return _batch(self._transaction.cursor(), start, stop, limit, reverse)
 
     def commit(self) -> None:
-        transaction, begun = self._transaction, self._begun
-        number = transaction.id()
-        transaction.commit()
+        self._transaction.commit()
+        begun, timestamp, header = self._begun, self.timestamp, self.header
         # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
-        if self.timestamp != begun[0] or self.header is not begun[2]:
-            self._environment.newest = number, (self.timestamp, self.log_end, self.header)
+        if timestamp != begun[0] or header is not begun[2]:
+            self._environment.newest = self._number, (timestamp, self.log_end, header)
 
     def abort(self) -> None:
         self._transaction.abort()

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from instar import errors
-from instar.store.engine import PREFIX_LOG, LogRecord, RowsetReplaced, RowWrite
+from instar.store.engine import PREFIX_LOG, LogRecord, RowCommit, RowsetReplaced, RowWrite
 
 LOG_KEY = struct.Struct(">cQI")
 
@@ -51,7 +51,7 @@ def log_place(key: bytes, value: bytes) -> tuple[int, int]:
     return LOG_KEY.unpack(key)[1], _PLACE.unpack_from(value)[0]
 
 
-def encode_change(place: int, table: int, version: int, row: RowWrite, before: bytes) -> bytes:
+def encode_change(place: int, table: int, version: int, row: RowWrite | RowCommit, before: bytes) -> bytes:
     """The record of an update or delete of `row`, whose stored bytes were `before`."""
     key, after = row.key, row.after
     flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0

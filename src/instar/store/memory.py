@@ -122,7 +122,6 @@ class MemorySection(WriteSection):
         self._ended = False
         self.get = self._get
         self.put = self._put
-        self.delete = self._delete
         self.load(store.state.head())
 
     def _get(self, key: bytes) -> bytes | None:
@@ -135,7 +134,7 @@ class MemorySection(WriteSection):
             raise _KeySizeError(f"a key has {len(key)} bytes; it may have 1 to {MAX_KEY_BYTES}")
         self._changes[key] = value
 
-    def _delete(self, key: bytes) -> bool:
+    def delete(self, key: bytes, /) -> bool:
         present = self._get(key) is not None
         self._changes[key] = None
         return present

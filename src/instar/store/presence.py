@@ -64,6 +64,7 @@ class Presence:
 
     def __init__(self, clock: Clock, snapshot_max_age: float) -> None:
         self._clock = clock
+        self._monotonic_ns = clock.monotonic_ns
         self._max_age_ns = int(snapshot_max_age * 1e9)
         self._words: _Words = [0] * (2 * _WORDS)
         self._base = _WORDS
@@ -92,13 +93,13 @@ class Presence:
 
     def wait_begins(self) -> None:
         """A foreground commit is about to ask for the atomic section."""
-        self._words[self._base + _WAITING] = self._clock.monotonic_ns()
+        self._words[self._base + _WAITING] = self._monotonic_ns()
 
     def wait_ends(self) -> None:
         """The foreground commit is done, for better or worse."""
         words, base = self._words, self._base
         words[base + _WAITING] = 0
-        words[base + _COMMITTED] = self._clock.monotonic_ns()
+        words[base + _COMMITTED] = self._monotonic_ns()
 
     def foreground_about(self) -> bool:
         """Whether any process waits to commit, or committed in the last few milliseconds."""

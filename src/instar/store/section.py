@@ -12,10 +12,10 @@ from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_
 class WriteSection(ABC):
     """One write transaction of an engine, entered in turn: no other writer of the store is inside one.
 
-    `get`, `put` and `delete` are attributes, so that an engine can hand out its own functions without a layer between.
+    `get` and `put` are attributes, so that an engine can hand out its own functions without a layer between.
     """
 
-    __slots__ = ("catalog_version", "delete", "get", "header", "log_end", "moved", "put", "timestamp", "watermark")
+    __slots__ = ("catalog_version", "get", "header", "log_end", "moved", "put", "timestamp", "watermark")
 
     catalog_version: int
     timestamp: int
@@ -25,12 +25,13 @@ class WriteSection(ABC):
     moved: bool
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], object]
-    delete: Callable[[bytes], bool]
 
     def load(self, head: Head) -> None:
         """Take over the newest state, which is read first in every transaction."""
-        self.timestamp, self.log_end, self.header = head
-        self.catalog_version, _timestamp, self.watermark, *_rest = self.header
+        self.timestamp, self.log_end, header = head
+        self.header = header
+        self.catalog_version = header.catalog_version
+        self.watermark = header.watermark
         self.moved = False
 
     def next_timestamp(self, clock: Clock) -> int:
@@ -38,9 +39,9 @@ class WriteSection(ABC):
         wall, header = believed_wall(clock, self.header)
         if header is not self.header:
             self._move(header)
-        following = self.timestamp + 1
-        physical = wall_timestamp(wall)
-        timestamp = physical if physical > following else following
+        timestamp = wall_timestamp(wall)
+        if timestamp <= self.timestamp:
+            timestamp = self.timestamp + 1
         self.timestamp = timestamp
         return timestamp
 
@@ -64,6 +65,10 @@ class WriteSection(ABC):
             self.moved = False
             self.header = self.header._replace(timestamp=self.timestamp, log_end=self.log_end)
             self.put(HEADER_KEY, encode_header(self.header))
+
+    @abstractmethod
+    def delete(self, key: bytes, /) -> bool:
+        """Whether there was something at `key`."""
 
     @abstractmethod
     def append(self, key: bytes, value: bytes) -> None:
