@@ -7,11 +7,11 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from encoding.strategies import TYPES
 from instar.encoding.format import format_index_key, format_key, format_row, format_values
 from instar.encoding.keys import MAX_INDEX_PART_BYTES, encode_key, limited_index_key
 from instar.encoding.rows import compile_encoder, row_format
 from instar.types import BIGINT, BOOLEAN, BYTEA, DATE, INTEGER, NUMERIC, TEXT, TIMESTAMP, UUID, Type
+from support.values import TYPES
 
 
 def test_keys() -> None:

@@ -8,12 +8,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoding.strategies import SIMPLE, rows
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import encode_key
 from instar.encoding.row_batches import arrow_type
 from instar.encoding.rows import numeric_text
 from instar.types import BIGINT, JSONB, NUMERIC, Kind, Type
+from support.values import SIMPLE, rows
 
 KEY_TYPES = st.sampled_from([*(type_ for type_ in SIMPLE if type_ != JSONB), Type(Kind.NUMERIC, 9, 3)])
 

@@ -16,8 +16,6 @@ from instar import errors
 from instar.encoding import keys
 from instar.types import (
     BIGINT,
-    BOOLEAN,
-    BYTEA,
     DATE,
     DOUBLE,
     INTEGER,
@@ -26,40 +24,12 @@ from instar.types import (
     REAL,
     SMALLINT,
     TEXT,
-    TIMESTAMP,
-    TIMESTAMPTZ,
-    UUID,
-    VARCHAR,
     Kind,
     Type,
 )
+from support.values import IN_KEYS
 
-NUMERIC_VALUES = st.builds(
-    lambda sign, digits, exponent: Decimal((sign, tuple(int(d) for d in str(digits)), exponent)),
-    st.integers(0, 1),
-    st.integers(0, 10**38 - 1) | st.integers(0, 1000),
-    st.integers(-40, 5) | st.sampled_from([-300, 300]),
-) | st.just(Decimal("NaN"))
-TEXT_VALUES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text(
-    "\x00\x01a\uffff\U0001f600", max_size=6
-)
-VALUES: dict[Type, st.SearchStrategy[Any]] = {
-    BOOLEAN: st.booleans(),
-    SMALLINT: st.integers(-(2**15), 2**15 - 1),
-    INTEGER: st.integers(-(2**31), 2**31 - 1),
-    BIGINT: st.integers(-(2**63), 2**63 - 1),
-    REAL: st.floats(width=32),
-    DOUBLE: st.floats(),
-    NUMERIC: NUMERIC_VALUES,
-    TEXT: TEXT_VALUES,
-    VARCHAR: TEXT_VALUES,
-    BYTEA: st.binary(max_size=12) | st.text("\x00\x01\xff", max_size=6).map(lambda s: s.encode("latin-1")),
-    DATE: st.integers(-(2**31), 2**31 - 1),
-    TIMESTAMP: st.integers(-(2**63), 2**63 - 1),
-    TIMESTAMPTZ: st.integers(-(2**63), 2**63 - 1),
-    UUID: st.binary(min_size=16, max_size=16),
-}
-TYPES = list(VALUES)
+TYPES = list(IN_KEYS)
 
 
 @st.composite
@@ -70,7 +40,7 @@ def rows(draw: Any, count: int = 2) -> tuple[list[Type], list[bool], list[list[A
     for _ in range(count):
         row = []
         for i, (type_, _) in enumerate(columns):
-            choices = [st.none(), VALUES[type_], VALUES[type_]]
+            choices = [st.none(), IN_KEYS[type_], IN_KEYS[type_]]
             if out:
                 choices.append(st.just(out[0][i]))
             row.append(draw(st.one_of(choices)))

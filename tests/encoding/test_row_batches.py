@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoding.strategies import TYPES, rows, scattered
+from encoding.strategies import scattered
 from instar import errors
 from instar.encoding.joined import join_values
 from instar.encoding.row_batches import arrow_type, compile_batch_encoder, decode_columns
 from instar.encoding.rows import BODY_OFFSET, compile_decoder, compile_encoder, numeric_text, row_format
 from instar.types import BIGINT, BOOLEAN, INTEGER, NUMERIC, SMALLINT, TEXT, UNKNOWN, VARCHAR, Kind, Type
+from support.values import TYPES, rows
 
 HEADER = bytes(range(BODY_OFFSET))
 TYPE_LISTS = st.lists(TYPES, min_size=1, max_size=8)

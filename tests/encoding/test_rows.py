@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoding.strategies import TYPES, rows, same
 from instar import errors
 from instar.encoding.rows import (
     BODY_OFFSET,
@@ -21,6 +20,7 @@ from instar.encoding.rows import (
 )
 from instar.store.engine import ROW_HEADER
 from instar.types import BIGINT, BOOLEAN, BYTEA, DOUBLE, INTEGER, NUMERIC, REAL, SMALLINT, TEXT, UUID, Kind, Type
+from support.values import TYPES, rows, same
 
 HEADER = bytes(BODY_OFFSET)
 TYPE_LISTS = st.lists(TYPES, min_size=1, max_size=10)

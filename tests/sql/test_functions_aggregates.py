@@ -16,7 +16,8 @@ from instar.sql.functions.registry import FUNCTIONS
 from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, REAL, TEXT, Kind, Type
 from instar.values import comparison_key
 from sql.duckdb_oracle import connect, internal, outcome, same, table
-from sql.test_functions_differential import SAMPLES, STATIC, fails
+from sql.test_functions_differential import fails
+from support.values import SAMPLES, STATIC
 
 D = Decimal
 EXTRA = {

@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -23,49 +22,14 @@ from instar.types import (
     JSONB,
     NUMERIC,
     REAL,
-    SMALLINT,
     TEXT,
-    TIMESTAMP,
     TIMESTAMPTZ,
     UUID,
     Kind,
     Type,
 )  # fmt: skip
-from instar.values import from_text
-from instar.values.numbers import single
 from sql.duckdb_oracle import CONTEXT, connect, outcome, read, same, table
-
-N52, N105, N22, N3810 = (Type(Kind.NUMERIC, p, s) for p, s in ((5, 2), (10, 5), (2, 2), (38, 10)))
-D = Decimal
-
-SAMPLES: dict[Type, list[Any]] = {
-    BOOLEAN: [True, False],
-    SMALLINT: [0, 1, -1, 7, -7, 2, 32767, -32768],
-    INTEGER: [0, 1, -1, 7, -2, 3, 5, 33, 100, 2147483647, -2147483648],
-    BIGINT: [0, 1, -1, 12, -18, 10**12, 2**63 - 1, -(2**63)],
-    REAL: [single(x) for x in (0.0, 1.5, -2.5, 0.1, 3e38, 1e-30, 1e15)] + [math.nan, math.inf, -math.inf],
-    DOUBLE: [0.0, -0.0, 1.0, 0.5, -0.5, 2.5, -3.7, 0.1, 1e15, 1e300, -1e300, 1e-300, 123456.789, math.nan, math.inf,
-             -math.inf],
-    NUMERIC: [D("0"), D("1"), D("-1.50"), D("2.5"), D("0.00"), D("100.0"), D("1E-10").quantize(D("1E-12")), D("NaN"),
-              D("99999999999999999999999999999999999999"), D("-12345678901234567890.123456789"), D("1.005")],
-    N52: [D("0.00"), D("1.00"), D("-1.50"), D("2.55"), D("999.99"), D("-999.99"), D("0.01")],
-    N105: [D("0.00000"), D("1.50000"), D("-99999.99999"), D("0.00001"), D("3.14159")],
-    N22: [D("0.00"), D("0.50"), D("-0.99"), D("0.05")],
-    N3810: [D("0E-10"), D("9999999999999999999999999999.9999999999"), D("-1.5000000000"), D("3.3333333333")],
-    TEXT: ["", "a", "abc", "ABC", "hello world", "a%b_c\\", "é", "ßĲ", "日本語", "x,y,,z", "  pad ", "%b%", "a_", "\\",
-           "'quote'", "month", "1", "{a,1}", "ab\ncd"],
-    BYTEA: [b"", b"\x00\xff", b"abc", b"\\x", bytes(range(80))],
-    DATE: [from_text(DATE, t) for t in ("1970-01-01", "2000-02-29", "1999-12-31", "0001-01-01", "0044-03-15 BC",
-                                        "9999-12-31", "2024-12-30", "1900-03-01", "20000-06-05", "4000-01-01 BC")],
-    TIMESTAMP: [from_text(TIMESTAMP, t) for t in (
-        "1970-01-01", "2024-03-31 02:30:00", "2024-10-27 02:30:00.5", "1969-12-31 23:59:59.999999", "0001-01-01",
-        "0044-03-15 12:00:00 BC", "12345-06-07 08:09:10", "2001-01-01 00:00:00", "1850-01-01 00:00:00")],
-    UUID: [bytes(16), b"\xff" * 16, bytes(range(16))],
-    JSONB: [from_text(JSONB, t) for t in ('{"a": [1, 2, {"b": null}], "c": "x"}', "[1, 2.50, true]", "[]", "null",
-                                          '"text"', "1.0", "1.00", "-5", "true", "{}", '{"a": 1}', '{"b": 1}', '[[]]')],
-}  # fmt: skip
-SAMPLES[TIMESTAMPTZ] = SAMPLES[TIMESTAMP]
-STATIC = [NUMERIC, N52, N105, N22, N3810]
+from support.values import N52, SAMPLES, STATIC
 
 
 def variants(arguments: tuple[Any, ...]) -> Iterator[tuple[Type, ...]]:

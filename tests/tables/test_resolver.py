@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from encoding.strategies import TYPES, same, values
 from instar import errors
 from instar.catalog.descriptors import Layout
 from instar.encoding.keys import WIDE
@@ -34,6 +33,7 @@ from instar.types import (
     Kind,
     Type,
 )
+from support.values import TYPES, same, values
 
 
 def numeric(precision: int, scale: int) -> Type:
