@@ -271,3 +271,33 @@ def test_a_schema_change_in_autocommit_that_meets_another_is_planned_again(
         with fails(reported):
             one.execute(mine)
     assert rows(one, "CHECK DATABASE") == []
+
+
+def test_what_is_done_again_gives_its_notices_once(
+    pair: tuple[Connection, Connection], engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = pair
+    run(one, "CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t)", "CREATE VIEW v AS SELECT id FROM child")
+    store, met = engine._held.store, []
+    commit = store.commit
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog and len(met) < 2:
+            met.append(request)
+            monkeypatch.setattr(store, "commit", commit)
+            two.execute("ALTER TABLE t ALTER COLUMN id SET DEFAULT 1")
+            monkeypatch.setattr(store, "commit", beside)
+        return commit(request)
+
+    monkeypatch.setattr(store, "commit", beside)
+    one.notices[:] = ["NOTICE:  of before"]
+    one.execute("TRUNCATE t CASCADE")
+    met.clear()
+    one.execute("DROP TABLE IF EXISTS nosuch, t CASCADE")
+    assert len(met) == 2
+    assert one.notices == [
+        "NOTICE:  of before",
+        'NOTICE:  truncate cascades to table "child"',
+        'NOTICE:  table "nosuch" does not exist, skipping',
+        "NOTICE:  drop cascades to constraint child_t_fkey on table child",
+    ]

@@ -294,6 +294,7 @@ class Session:
 
     def _autocommitted(self, work: Callable[[], Result]) -> Result:
         reported: errors.Error | None = None
+        told = len(self.notices)
         for _ in range(MAX_RESTARTS):
             open_ = self._open(explicit=False)
             try:
@@ -303,6 +304,7 @@ class Session:
                 return result
             except Conflict as conflict:
                 reported = conflict.reported
+                del self.notices[told:]  # what the next attempt has to say, it says
                 self.check_cancel()
             finally:
                 if self.transaction is open_:
