@@ -278,8 +278,9 @@ def test_what_is_done_again_gives_its_notices_once(
 ) -> None:
     one, two = pair
     run(one, "CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t)", "CREATE VIEW v AS SELECT id FROM child")
-    store, met = engine._held.store, []
+    store = engine._held.store
     commit = store.commit
+    met: list[Commit] = []
 
     def beside(request: Commit) -> int:
         if request.bump_catalog and len(met) < 2:
