@@ -39,9 +39,7 @@ def run(options: Options) -> Iterator[Figure]:
     yield _cost(
         "lookup, never changed", _without_look_in_lookup(connection, rows, rounds), UNCHANGED, "without the look"
     )
-    yield _cost(
-        "scan, never changed", _without_look_in_scan(connection, rows, options.rounds), UNCHANGED, "without the look"
-    )
+    yield _cost("scan, never changed", _without_look_in_scan(connection, rows, rounds), UNCHANGED, "without the look")
     _make_older(connection, rows)
     yield _cost("lookup, all rows in an older layout", _older_lookup(connection, rows, rounds), OLDER, "newest layout")
     yield _cost(

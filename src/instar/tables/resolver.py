@@ -341,7 +341,7 @@ def _tags(joined: Joined) -> Any:
 def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> BatchReader:
     """A function from store values in any layouts of one table to an Arrow array per wanted column, in their order.
 
-    `find` gives the layout of an id; it is asked once per layout met in a batch.
+    `find` gives the layout of an id; it is asked once per layout met.
     """
     decode = mixed_decoder(find, wanted)
     return lambda values: decode(join_values(values))
@@ -350,19 +350,26 @@ def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) 
 def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> Decode:
     """As `mixed_batch_reader`, for values in one buffer."""
     key = _key(wanted)
+    decoders: dict[int, Decode] = {}
+
+    def decoder(layout: int) -> Decode:
+        found = decoders.get(layout)
+        if found is None:
+            found = decoders[layout] = _decoder(find(layout), key)
+        return found
 
     def read(joined: Joined) -> list[Any]:
         if not len(joined.starts):
             return [pa.array([], arrow_type(column.type)) for column in wanted]
         tags = _tags(joined)
         if bool((tags == tags[0]).all()):
-            return _decoder(find(int(tags[0]) >> 8), key)(joined)
+            return decoder(int(tags[0]) >> 8)(joined)
         ids = tags >> 8
         order, parts = [], []
         for layout in np.unique(ids):
             index = np.flatnonzero(ids == layout)
             order.append(index)
-            parts.append(_decoder(find(int(layout)), key)(joined.select(index)))
+            parts.append(decoder(int(layout))(joined.select(index)))
         place = np.argsort(np.concatenate(order), kind="stable")
         return [pa.concat_arrays(list(column)).take(place) for column in zip(*parts, strict=True)]
 
