@@ -64,6 +64,61 @@ def test_parameters_may_change_their_class(engine: Engine) -> None:
             connection.execute("UPDATE t SET a = 1")
 
 
+def test_values_put_into_a_row(engine: Engine) -> None:
+    """Updates that need nothing of the row: with and without NULLs, in rows of several layouts, several columns."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b numeric(5,2) NOT NULL, c text, d boolean, e date)",
+        "INSERT INTO t VALUES (1, 1, 1, 'old', true, NULL), (2, NULL, 2, NULL, NULL, NULL)",
+        "ALTER TABLE t ADD COLUMN f smallint DEFAULT 9",
+        "INSERT INTO t VALUES (3, 3, 3, 'new', false, '2024-01-01', 3)",
+    )
+    day = dt.date(2024, 2, 29)
+    for number in range(TIMES):
+        for identity in (1, 2, 3, 4):
+            changed = connection.execute(
+                "UPDATE t SET f = ?, b = 1.5, a = ? WHERE id = ?", (number, number + 10, identity)
+            )
+            assert changed.rowcount == (identity < 4)
+        with fails(errors.NOT_NULL_VIOLATION):
+            connection.execute("UPDATE t SET b = ? WHERE id = 3", (None,))
+        with fails(errors.NUMERIC_OUT_OF_RANGE):
+            connection.execute("UPDATE t SET b = ? WHERE id = 3", (Decimal(1000),))
+        assert rows(connection, "SELECT * FROM t ORDER BY id") == [
+            (1, number + 10, Decimal("1.50"), "old", True, None, number),
+            (2, number + 10, Decimal("1.50"), None, None, None, number),
+            (3, number + 10, Decimal("1.50"), "new", False, dt.date(2024, 1, 1), number),
+        ]
+    for given in (day, None, day):
+        for _ in range(TIMES):
+            connection.execute("UPDATE t SET e = ?, d = ? WHERE id = 1", (given, given is None))
+            assert rows(connection, "SELECT * FROM t WHERE id = 1") == [
+                (1, TIMES + 9, Decimal("1.50"), "old", given is None, given, TIMES - 1)
+            ]
+
+
+def test_values_put_into_a_row_are_checked_and_indexed(engine: Engine) -> None:
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int, CHECK (a < 100))",
+        "CREATE TABLE u (id int PRIMARY KEY, a int, b int)",
+        "INSERT INTO t VALUES (1, 1, 1)",
+        "INSERT INTO u VALUES (1, 1, 1)",
+    )
+    for number in range(TIMES):
+        connection.execute("UPDATE t SET a = ? WHERE id = 1", (number,))
+        with fails(errors.CHECK_VIOLATION):
+            connection.execute("UPDATE t SET a = ? WHERE id = 1", (100 + number,))
+        connection.execute("UPDATE u SET b = ? WHERE id = 1", (number,))
+    connection.execute("CREATE INDEX ub ON u (b)")
+    for number in range(10, 10 + TIMES):
+        connection.execute("UPDATE u SET b = ? WHERE id = 1", (number,))
+        assert rows(connection, "SELECT id FROM u WHERE b = ?", number) == [(1,)]
+        assert rows(connection, "SELECT id FROM u WHERE b = ?", number - 1) == []
+
+
 @pytest.mark.parametrize("text", ["SELECT ?", "SELECT ? FROM t WHERE id = 1", "SELECT max(?) FROM t"])
 def test_naive_and_aware_times_are_different_classes(engine: Engine, text: str) -> None:
     connection = engine.connect(timezone="Europe/Oslo")

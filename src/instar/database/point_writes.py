@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
+from instar.encoding.rows import compile_patcher
 from instar.sql import tree
 from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
 from instar.sql.plan_cache import Prepared, class_of
-from instar.sql.point import FALLBACK, unfit
+from instar.sql.point import FALLBACK, PointWrite, unfit
 from instar.sql.traversal import walk
 from instar.store.engine import Commit, EntryWrite, RowCommit, RowWrite, StaleRow, StaleSchema, TableWrites, View
 from instar.tables.index import IndexCodec
+from instar.tables.layout import layout_format
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.types import Kind, Type
@@ -127,6 +129,18 @@ def _slow_conversion(type_: Type, wanted: type) -> Callable[[Any], Any]:
     return slow
 
 
+def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], bytes | None] | None:
+    """A function from a stored row and a frame to the new body, for an update that only puts values of its own into
+    columns of fixed size; it gives None for single rows that it cannot do."""
+    layout = writer.table.layout
+    form = layout_format(layout)
+    if write.assigned is None or any(form.slots[ordinal].variable is not None for ordinal in write.assigned[0]):
+        return None
+    ordinals, values = write.assigned
+    patch = compile_patcher(form, ordinals, layout.id << 8)
+    return lambda stored, frame: patch(stored, values((), frame))
+
+
 class _PointWriter:
     def __init__(
         self, database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
@@ -144,6 +158,7 @@ class _PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
+        self._patch = None if self._codecs else _patch(prepared.write, writer)
         rest = prepared.write.frame((), _CONSTANT, _Execution(database.next_value))
         self._frame = _conversion(prepared.bound.parameters, parameters, rest)
         self._act = self._insert if prepared.write.operation == "insert" else self._modify
@@ -177,11 +192,14 @@ class _PointWriter:
             if stored is None or stored[LAYOUT_OFFSET] & 1:
                 count = 0
                 return None
-            old = self._decode(stored)
-            new = self._write.image(old, frame)
-            body = None if new is None else self._encode(new)
+            entries: list[EntryWrite] = []
+            body = None if self._patch is None else self._patch(stored, frame)
+            if body is None:
+                old = self._decode(stored)
+                new = self._write.image(old, frame)
+                body = None if new is None else self._encode(new)
+                entries = self._entries(key, old, new)
             count = 1
-            entries = self._entries(key, old, new) if self._codecs else []
             return RowCommit(self._table_id, self._table_version, stored_at, stored, body, self._layout, entries)
 
         if self._store.commit_derived(derive):

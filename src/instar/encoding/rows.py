@@ -244,6 +244,39 @@ def compile_encoder(form: RowFormat) -> RowEncoder:
     return encoder
 
 
+def compile_patcher(
+    form: RowFormat, positions: Sequence[int], tag: int
+) -> Callable[[bytes, Sequence[Any]], bytes | None]:
+    """A function from a stored value and new values of its columns `positions`, which have fixed slots, to the new
+    body. None where one of them is or becomes NULL, and for a value whose header does not bear `tag`. 22003.
+    """
+    masks: dict[int, int] = {}
+    for position in positions:
+        at = BODY_OFFSET + position // 8
+        masks[at] = masks.get(at, 0) | 1 << position % 8
+    unfit = ["data[12:16] != tag", f"len(data) < {BODY_OFFSET + form.fixed_size}"]
+    unfit += [f"data[{at}] & {mask}" for at, mask in masks.items()]
+    scope = {**_SCOPE, "tag": tag.to_bytes(4, "little"), "unencodable": _unencodable}
+    parts, end = [], BODY_OFFSET
+    for position in sorted(positions, key=lambda position: form.slots[position].offset):
+        start, slot = BODY_OFFSET + form.slots[position].offset, struct.Struct("<" + form.slots[position].code)
+        scope[f"pack{position}"] = slot.pack
+        parts += [f"data[{end}:{start}]", f"pack{position}({_pack_expression(form.types[position], f'c{position}')})"]
+        end = start + slot.size
+    lines = [
+        "def patch_row(data, values):",
+        f"    {''.join(f'c{position}, ' for position in positions)} = values",
+        f"    if None in values or {' or '.join(unfit)}:",
+        "        return None",
+        "    try:",
+        f"        return {' + '.join([*parts, f'data[{end}:]'])}",
+        "    except (struct_error, OverflowError, InvalidOperation) as problem:",
+        "        raise unencodable(problem) from None",
+    ]
+    patcher: Callable[[bytes, Sequence[Any]], bytes | None] = compile_function("patch_row", lines, scope)
+    return patcher
+
+
 # Slots to values ----------------------------------------------------------------------------------------------------
 
 

@@ -126,6 +126,7 @@ class TableRules:
         self._checks = [
             (check, Compiler(Scope(columns), self._layout).value(expression)) for check, expression in bound
         ]
+        self.has_checks = bool(bound)
         self.checks_read_context = any(reads_context(expression) for _, expression in bound)
         self._catalog = catalog
 

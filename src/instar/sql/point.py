@@ -20,6 +20,7 @@ from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan, is_single
+from instar.sql.traversal import walk
 from instar.store.engine import ROW_TOMBSTONE, Store, rowset_prefix
 from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
 from instar.tables.rowset import Decoder, TableReader
@@ -183,7 +184,8 @@ class PointWrite:
     `operation` insert: `image(None, frame)` is the new row, `key_of(image)` its key, `duplicate(image)` the error if
     a row stands there. Update and delete: `key(frame)` is the key sought (None: no row can have it) and
     `image(old, frame)` the new row (None: delete). `changed` are the ids of the columns that an update sets. Images
-    have all columns.
+    have all columns. `assigned` are the ordinals that an update sets and a function to their new values, which
+    needs nothing of the row, where only NOT NULL is to be judged; else None.
     """
 
     def __init__(
@@ -195,11 +197,13 @@ class PointWrite:
         key: Callable[[Frame], bytes | None],
         compute: Callable[[Row, Frame], Row] | None,
         changed: frozenset[int],
+        assigned: tuple[list[int], Callable[[Row, Frame], Row]] | None = None,
     ) -> None:
         self.operation = operation
         self.table = table
         self.key = key
         self.changed = changed
+        self.assigned = assigned
         self._layout = layout
         self._rules = rules.of(table)
         self._compute = compute
@@ -243,7 +247,18 @@ def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
     if changed & _entangled(table, rules):
         return None
     image = updated_image(Compiler(root.scope, layout), statement, statement.assignments)
-    return PointWrite("update", table, layout, rules, key, image, changed)
+    assigned = None if rules.of(table).has_checks else _assigned(statement.assignments, layout)
+    return PointWrite("update", table, layout, rules, key, image, changed, assigned)
+
+
+def _assigned(
+    assignments: Sequence[tuple[int, tree.Expr]], layout: FrameLayout
+) -> tuple[list[int], Callable[[Row, Frame], Row]] | None:
+    """What `PointWrite` calls so."""
+    exprs = [expr for _ordinal, expr in assignments]
+    if any(isinstance(node, tree.ColumnRef) for expr in exprs for node in walk(expr)):
+        return None
+    return [ordinal for ordinal, _expr in assignments], Compiler(Scope({}), layout).row(exprs)
 
 
 def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]:
