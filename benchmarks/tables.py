@@ -64,11 +64,12 @@ def fill_instar(connection: instar.Connection, rows: int, name: str = "t") -> No
         connection.insert_arrow(name, reader)
 
 
-def open_sqlite(path: Path, synchronous: str = "off") -> sqlite3.Connection:
-    """A new database in WAL mode, in autocommit."""
+def open_sqlite(path: Path, synchronous: str | None = "off") -> sqlite3.Connection:
+    """A new database in autocommit: in WAL mode, or for None as it comes (a rollback journal, synchronous full)."""
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = wal")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    if synchronous is not None:
+        connection.execute("PRAGMA journal_mode = wal")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
     return connection
 
 
