@@ -64,8 +64,8 @@ def test_none_is_an_error_that_says_what_to_do(nowhere, monkeypatch):
 
 
 def test_what_an_idle_thread_starts_is_idle_and_nothing_else():
-    code = "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"
-    started = session._in_idle_thread(lambda: subprocess.run([sys.executable, "-c", code], capture_output=True))
+    command = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"]
+    started = session._in_idle_thread(lambda: subprocess.run(command, check=True, capture_output=True))
     assert started.stdout == b"True\n"
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 

@@ -156,6 +156,14 @@ class Presence:
 
     # Processes.
 
+    def is_shared(self) -> bool:
+        """Whether another process has, or ever had, the store open at the same time."""
+        return self._words[_HIGH_WATER] > 1
+
+    def others(self) -> list[int]:
+        """The numbers of the other living processes."""
+        return [process.pid for process in self.processes() if process.pid != os.getpid()]
+
     def announce_worker(self, working: bool) -> None:
         """This process does background work, or no longer does."""
         self._words[self._base + _WORKER] = int(working)
