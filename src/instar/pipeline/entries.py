@@ -38,6 +38,8 @@ from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry
 
 FORMAT = "instar-index-entries"
+# Entries put between two looks at whether to go on, and so with one checkpoint: a fraction of a second's work.
+PUT_ROWS = 1_024
 RANGE, KEY, OFFSET, HEADER, UNIQUE = "range", "key", "offset", "header", "unique"
 COLUMNS = f"{RANGE} int, `{KEY}` binary, `{OFFSET}` int, {HEADER} binary, `{UNIQUE}` boolean"
 _TYPES: list[tuple[str, pa.DataType]] = [
@@ -210,10 +212,9 @@ def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], Non
     """
     position, rows = _resumed(backfill, todo)
     with pa.memory_map(str(run)) as file:
-        reader = pa.ipc.open_file(file)
-        for number in range(reader.num_record_batches):
+        for batch in pa.ipc.open_file(file).read_all().to_batches(max_chunksize=PUT_ROWS):
             between()
-            entries = _entries(backfill, reader.get_batch(number), position)
+            entries = _entries(backfill, batch, position)
             if entries:
                 rows += len(entries)
                 position = entries[-1].key + b"\x00"

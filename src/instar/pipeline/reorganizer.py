@@ -23,7 +23,7 @@ from instar.clock import SystemClock
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work, put_run, run_path
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import is_lost, scratch_directory, spark_session
+from instar.pipeline.session import scratch_directory, spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.loading import LoadedIndex
@@ -38,7 +38,8 @@ SAMPLED_PLACES = 256
 SAMPLED_ROWS = 16
 # Numbers of checkpoints; 0 is the in-process reorganizer's.
 FIRST_NUMBER = 1
-# How often Spark may be lost (its JVM killed) before the job is left to another attempt.
+# How often Spark may fail for a reason that is none of Instar's (a killed JVM, or a killed process that plans for it;
+# killed tasks it tries again by itself) before the job is left to another reorganizer.
 MAX_LOSSES = 3
 
 
@@ -51,7 +52,7 @@ class SparkReorganizer:
         self._background = background
 
     def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
-        """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or is lost again and again."""
+        """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or fails again and again."""
         ranges = _ranges(backfill)
         for loss in range(MAX_LOSSES):
             pulse()
@@ -63,10 +64,13 @@ class SparkReorganizer:
             if failed is None:
                 _finish(backfill, ranges)
                 return
-            if not is_lost():
-                raise from_spark(failed) from failed
+            problem = from_spark(failed)
+            if problem.sqlstate != errors.IO_ERROR:
+                raise problem from failed
             if loss == MAX_LOSSES - 1:
-                raise errors.error(errors.IO_ERROR, f"Spark was lost {MAX_LOSSES} times") from failed
+                raise errors.error(
+                    errors.IO_ERROR, f"Spark failed {MAX_LOSSES} times", detail=problem.detail
+                ) from failed
             ranges = _planned(backfill)
 
     def _attempt(
