@@ -249,3 +249,36 @@ def test_survives_a_killed_jvm(spark, database, narrow, moment):
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000
+
+
+def test_a_spark_that_stands_still_is_given_up(spark, database, narrow, monkeypatch):
+    monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 2.0)
+    table = filled(database, 40_000)
+    table = with_index(database, table, ["b"])
+
+    def stop() -> None:
+        for jvm in java():
+            for process in [*python_workers(), jvm]:
+                process.send_signal(signal.SIGSTOP)
+
+    pulse = Midway(tasks(database), stop)
+    work = backfill(database, table, database.claimed(1), 40_000)
+    with pytest.raises(errors.Error, match="nothing was heard of Spark for 2 seconds") as caught:
+        SparkReorganizer(database.path).run(work, pulse)
+    assert caught.value.sqlstate == errors.IO_ERROR
+    assert pulse.happened
+    assert java() == []
+    # Another reorganizer finishes what it left.
+    InProcess().run(work, lambda: None)
+    assert len(entries(database, table.indexes[-1])) == 40_000
+
+
+def test_a_spark_that_does_not_start_is_given_up(monkeypatch, tmp_path):
+    monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
+    pulses: list[None] = []
+    never = threading.Event()
+    with pytest.raises(errors.Error, match="nothing was heard of Spark") as caught:
+        spark_job.patiently(never.wait, lambda: pulses.append(None), 0.2)
+    never.set()
+    assert caught.value.sqlstate == errors.IO_ERROR
+    assert len(pulses) > 2

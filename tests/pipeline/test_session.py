@@ -87,7 +87,7 @@ def test_what_killed_processes_left_is_removed(monkeypatch, tmp_path):
     for directory in (left, alive, other):
         directory.mkdir()
         (directory / "file").touch()
-    made = session._new_scratch()
+    made = session.new_scratch()
     assert set(tmp_path.iterdir()) == {made, alive, other}
 
 

@@ -13,6 +13,7 @@ import base64
 import bisect
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -139,6 +140,7 @@ class EntriesReader(DataSourceReader):
                 with backfill.store.read() as reader:
                     keys, stored = reader.batch(start, stop, BATCH_ROWS)
                     made = backfill.entries(reader, keys, stored)
+                beat(Path(work.runs))
                 if made:
                     yield _batch(work.entries, starts, made)
                 if len(keys) < BATCH_ROWS:
@@ -182,6 +184,28 @@ class EntriesWriter(DataSourceArrowWriter):
             return Written()
 
 
+def beat(directory: Path) -> None:
+    """Note that somebody is at work on the runs of `directory`."""
+    (directory / "beat").touch()
+
+
+class Heard:
+    """Who waits for runs, and listens. It goes by its own clock: that of the file may be set."""
+
+    def __init__(self, directory: Path) -> None:
+        beat(directory)
+        self._file = directory / "beat"
+        self._last = self._file.stat().st_mtime_ns
+        self._at = time.monotonic()
+
+    def seconds(self) -> float:
+        """How long ago somebody was heard to be at work."""
+        now = self._file.stat().st_mtime_ns
+        if now != self._last:
+            self._last, self._at = now, time.monotonic()
+        return time.monotonic() - self._at
+
+
 def run_path(directory: Path, todo: Todo) -> Path:
     """Where the run of a range lies once it is whole."""
     return directory / f"{todo.number}.arrow"
@@ -192,6 +216,7 @@ def _write_run(directory: Path, todo: Todo, batches: Iterable[pa.RecordBatch]) -
     with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, _ARROW) as sink:
         for batch in batches:
             sink.write_batch(batch)
+            beat(directory)
     os.replace(name, run_path(directory, todo))
 
 

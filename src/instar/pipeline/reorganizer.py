@@ -11,7 +11,7 @@ stands is left alone.
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -21,10 +21,10 @@ from typing import Any
 from instar import errors
 from instar.clock import SystemClock
 from instar.pipeline import key_ranges
-from instar.pipeline.entries import FORMAT, KEY, RANGE, Todo, Work, put_run, run_path
+from instar.pipeline.entries import FORMAT, KEY, RANGE, Heard, Todo, Work, beat, put_run, run_path
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import scratch_directory, spark_session
-from instar.pipeline.spark_job import SparkJob
+from instar.pipeline.session import kill_session, new_scratch, spark_session
+from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
@@ -41,6 +41,9 @@ FIRST_NUMBER = 1
 # How often Spark may fail for a reason that is none of Instar's (a killed JVM, or a killed process that plans for it;
 # killed tasks it tries again by itself) before the job is left to another reorganizer.
 MAX_LOSSES = 3
+# How long nothing may be heard of a Spark that starts, or of its tasks, before the job is left to another reorganizer:
+# it hangs, or others keep it from the processor.
+PATIENCE_SECONDS = 60.0
 
 
 class SparkReorganizer:
@@ -58,9 +61,11 @@ class SparkReorganizer:
             pulse()
             if all(found.done for found in ranges):
                 return
-            session = spark_session(background=True) if self._background else spark_session()
-            with tempfile.TemporaryDirectory(prefix="runs-", dir=scratch_directory(session)) as runs:
-                failed = self._attempt(session, backfill, ranges, Path(runs), pulse)
+            runs = new_scratch()
+            try:
+                failed = self._attempt(backfill, ranges, runs, pulse)
+            finally:
+                shutil.rmtree(runs, ignore_errors=True)  # a task that was killed with its JVM may live a moment longer
             if failed is None:
                 _finish(backfill, ranges)
                 return
@@ -74,7 +79,7 @@ class SparkReorganizer:
             ranges = _planned(backfill)
 
     def _attempt(
-        self, session: Any, backfill: Backfill, ranges: list[Checkpoint], runs: Path, pulse: Callable[[], None]
+        self, backfill: Backfill, ranges: list[Checkpoint], runs: Path, pulse: Callable[[], None]
     ) -> Exception | None:
         """Have the runs of what is not done made, and put them; returns what Spark failed of, if it did."""
         work = self._work(backfill, ranges, runs)
@@ -86,11 +91,20 @@ class SparkReorganizer:
                 put_run(backfill, todo, run_path(runs, todo), pulse)
                 run_path(runs, todo).unlink()
                 waiting.remove(todo)
+                beat(runs)
+            if heard.seconds() > PATIENCE_SECONDS:
+                kill_session()
+                raise stands_still(PATIENCE_SECONDS)
 
-        job = SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
+        job: SparkJob = patiently(partial(self._job, work), pulse, PATIENCE_SECONDS)
+        heard = Heard(runs)
         job.wait(put_finished)
         put_finished()
         return job.failed
+
+    def _job(self, work: Work) -> SparkJob:
+        session = spark_session(background=self._background)
+        return SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
 
     def _work(self, backfill: Backfill, ranges: list[Checkpoint], runs: Path) -> Work:
         store = backfill.store

@@ -41,8 +41,6 @@ _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 # Begins the names of scratch directories; the number of their process follows.
 _SCRATCH_PREFIX = "instar-spark-"
-# The setting under which a session knows its own.
-_SCRATCH = "spark.instar.scratch"
 
 _LOGGING = """\
 rootLogger.level = error
@@ -67,7 +65,7 @@ def spark_session(master: str | None = None, memory: str = DEFAULT_MEMORY, *, ba
     """
     global _session
     with _lock:
-        if _session is not None and not _jvm_runs(_session):
+        if _session is not None and not jvm_runs(_session):
             _forget()
             _session = None
         if _session is None:
@@ -79,11 +77,6 @@ def spark_session(master: str | None = None, memory: str = DEFAULT_MEMORY, *, ba
 def background_master() -> str:
     """Where Spark runs in the background: on half of this host's processors, at least on one."""
     return f"local[{max(1, (os.cpu_count() or 1) // 2)}]"
-
-
-def scratch_directory(session: SparkSession) -> Path:
-    """Where what `session` writes lies, until its process ends."""
-    return Path(session.conf.get(_SCRATCH) or "")
 
 
 def is_lost() -> bool:
@@ -115,16 +108,28 @@ def stop_session() -> None:
         session, _session = _session, None
     if session is None:
         return
-    gateway: Any = session.sparkContext._gateway  # the JVM has no public handle
-    session.stop()
-    gateway.shutdown()
-    if gateway.proc is not None:
-        gateway.proc.stdin.close()  # what the JVM waits for to end itself
-        gateway.proc.wait()
+    if jvm_runs(session):
+        gateway: Any = session.sparkContext._gateway  # the JVM has no public handle
+        session.stop()
+        gateway.shutdown()
+        if gateway.proc is not None:
+            gateway.proc.stdin.close()  # what the JVM waits for to end itself
+            gateway.proc.wait()
     _forget()
 
 
-def _jvm_runs(session: SparkSession) -> bool:
+def kill_session() -> None:
+    """Kill the JVM of the process's session, if it has one: it does not answer. Its Python workers end with it."""
+    session = _session
+    if session is not None:
+        gateway: Any = session.sparkContext._gateway
+        if gateway.proc is not None:
+            gateway.proc.kill()
+            gateway.proc.wait()
+
+
+def jvm_runs(session: SparkSession) -> bool:
+    """Whether the JVM behind `session` is there."""
     gateway: Any = session.sparkContext._gateway
     return gateway.proc is None or gateway.proc.poll() is None
 
@@ -184,8 +189,8 @@ def _candidates() -> Iterator[Path]:
     yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
 
 
-def _new_scratch() -> Path:
-    """A directory for a session's files; those that killed processes left are removed."""
+def new_scratch() -> Path:
+    """A directory for Spark's files, removed when this process ends; those that killed processes left are removed."""
     for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*-*"):
         owner = left.name.removeprefix(_SCRATCH_PREFIX).partition("-")[0]
         if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
@@ -212,7 +217,7 @@ def _become_idle() -> None:
 
 def _start(master: str, memory: str, background: bool) -> SparkSession:
     home = java_home()
-    scratch = _new_scratch()
+    scratch = new_scratch()
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -265,7 +270,6 @@ def settings(scratch: Path, memory: str) -> dict[str, str]:
             f"{_JVM} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
         ),
         "spark.local.dir": str(scratch),
-        _SCRATCH: str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

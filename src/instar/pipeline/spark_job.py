@@ -7,11 +7,49 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from instar.pipeline.session import activate, is_lost, stop_session
+from instar import errors
+from instar.pipeline.session import activate, is_lost, jvm_runs, kill_session
 
 PULSE_SECONDS = 0.5
 # A cancelled task is killed after spark.python.task.killTimeout; one that lives longer goes with its JVM.
 CANCEL_SECONDS = 15.0
+
+
+def patiently(action: Callable[[], Any], pulse: Callable[[], None], seconds: float) -> Any:
+    """Run `action`, which may ask Spark for something, on another thread, and call `pulse` meanwhile.
+
+    58030 if it takes longer than `seconds`: Spark stands still, or is given no processor. What `action` raises is
+    raised here, and what `pulse` raises.
+    """
+    outcome: list[Any] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(action())
+        except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    until = time.monotonic() + seconds
+    while thread.is_alive():
+        thread.join(PULSE_SECONDS)
+        pulse()
+        if time.monotonic() > until and thread.is_alive():
+            raise stands_still(seconds)
+    if problems:
+        raise problems[0]
+    return outcome[0]
+
+
+def stands_still(seconds: float) -> errors.Error:
+    """58030: nothing was heard of Spark for so long."""
+    return errors.error(
+        errors.IO_ERROR,
+        f"nothing was heard of Spark for {seconds:g} seconds",
+        hint="In the background Spark gets only the processor time that nobody else on this host wants.",
+    )
 
 
 class SparkJob:
@@ -38,12 +76,23 @@ class SparkJob:
             while not self._ended.wait(PULSE_SECONDS):
                 pulse()
         except BaseException:
-            self._session.sparkContext.cancelJobsWithTag(self._tag)
-            self._ended.wait(CANCEL_SECONDS)
-            _await_tasks(self._session)
+            self._cancel()
             raise
         if self.failed is not None and not is_lost():
             _await_tasks(self._session)
+
+    def _cancel(self) -> None:
+        """Cancel the job; a Spark that does not answer is killed."""
+        if jvm_runs(self._session):
+            try:
+                patiently(self._cancel_and_wait, lambda: None, 2 * CANCEL_SECONDS)
+            except errors.Error:
+                kill_session()
+
+    def _cancel_and_wait(self) -> None:
+        self._session.sparkContext.cancelJobsWithTag(self._tag)
+        self._ended.wait(CANCEL_SECONDS)
+        _await_tasks(self._session)
 
     @property
     def share(self) -> float:
@@ -76,6 +125,6 @@ def _await_tasks(session: Any) -> None:
     deadline = time.monotonic() + CANCEL_SECONDS
     while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
         if time.monotonic() > deadline:
-            stop_session()
+            kill_session()
             return
         time.sleep(0.02)
