@@ -48,7 +48,9 @@ print(balance)
 WORKER = """
 import sys
 from instar import worker
+from instar.pipeline import session
 worker.WITHOUT_SPARK_ROWS, worker.NICENESS = {}, 0
+session._become_idle = lambda: None
 sys.exit(worker.main(sys.argv[1:]))
 """
 
