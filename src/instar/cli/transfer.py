@@ -16,11 +16,14 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from instar import errors
+from instar.catalog.catalog import PUBLIC_SCHEMA
+from instar.catalog.descriptors import Table
 from instar.cli.describe import quoted
 from instar.cli.output import text_of
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
+from instar.database.scan import table_rows
 from instar.pipeline.transfer import export
 
 if TYPE_CHECKING:
@@ -312,9 +315,8 @@ def create_statement(table: str, schema: pa.Schema) -> str:
 def export_table(connection: Connection, table: str, path: str) -> int:
     """Write a table to a file as `export_query` does; or, if `path` ends in a slash, to a new directory of files,
     one per key range: on Spark where the table is large. Returns how many rows. 58030 if the directory is there."""
-    query = f"SELECT * FROM {quoted(table)}"
     if not path.endswith("/"):
-        return export_query(connection, query, Path(path))
+        return _export_rows(connection, table, Path(path))
     target = Path(path)
     kind = file_format(target)
     database = connection.database
@@ -324,7 +326,7 @@ def export_table(connection: Connection, table: str, path: str) -> int:
             target.mkdir()
         except FileExistsError:
             raise errors.error(errors.IO_ERROR, f"{target} is there already") from None
-        return export_query(connection, query, target / f"part-00000.{kind}{_compression_of(target)}")
+        return _export_rows(connection, table, target / f"part-00000.{kind}{_compression_of(target)}")
     with progress_bars() as bars, interruptible(connection.session):
         told = bars.share("export")
 
@@ -339,48 +341,72 @@ def _compression_of(path: Path) -> str:
     return path.suffix if path.suffix in _COMPRESSION else ""
 
 
+def _export_rows(connection: Connection, name: str, path: Path) -> int:
+    """A table goes from the store to the file batch by batch; what a view gives is a query's result."""
+    session = connection.session
+    with session.database.store.read() as reader:
+        found = session.database.catalog.at(reader).lookup(PUBLIC_SCHEMA, name)
+    if not isinstance(found, Table):
+        return export_query(connection, f"SELECT * FROM {quoted(name)}", path)
+    expected = estimated_table_rows(session, name)
+    with table_rows(session, found) as rows, interruptible(session):
+        return _write(Source(rows.schema, rows), path, expected)
+
+
 def export_query(connection: Connection, query: str, path: Path) -> int:
-    """Write the rows of a query to a file, which is there as a whole or not at all; returns how many."""
-    kind = file_format(path)
+    """Write the rows of a query to a file, which is there as a whole or not at all; returns how many.
+
+    The result is held in memory.
+    """
     with connection.execute(query) as cursor:
-        table = named_uuids(cursor.fetch_arrow_table())
+        table = cursor.fetch_arrow_table()
+    return _write(Source(table.schema, iter(table.to_batches(_BATCH_ROWS))), path, table.num_rows)
+
+
+def _write(source: Source, path: Path, expected: int) -> int:
+    write = _write_parquet if file_format(path) == "parquet" else _write_csv
     unfinished = path.with_name(path.name + ".part")
     try:
         with progress_bars() as bars:
-            advance = bars.add("export", table.num_rows)
-            (_write_parquet if kind == "parquet" else _write_csv)(table, unfinished, path.suffix, advance)
+            rows = write(named_uuids(source), unfinished, path.suffix, bars.add("export", expected))
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
-    return table.num_rows
+    return rows
 
 
-def named_uuids(table: pa.Table) -> pa.Table:
-    """The table with its uuids, which travel as 16 bytes and are the only type that does, marked as such."""
-    for i, field in enumerate(table.schema):
-        if field.type == pa.binary(16):
-            table = table.set_column(i, field.name, table.column(i).cast(pa.uuid()))
-    return table
+def named_uuids(source: Source) -> Source:
+    """The rows with their uuids, which travel as 16 bytes and are the only type that does, marked as such."""
+    named = pa.schema(
+        [pa.field(field.name, pa.uuid() if field.type == pa.binary(16) else field.type) for field in source.schema]
+    )
+    return Source(named, (batch.cast(named) for batch in source.batches))
 
 
-def _write_parquet(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
-    with pa.parquet.ParquetWriter(path, table.schema, compression="zstd") as writer:
-        for batch in table.to_batches(_BATCH_ROWS):
+def _write_parquet(source: Source, path: Path, suffix: str, advance: Advance) -> int:
+    rows = 0
+    with pa.parquet.ParquetWriter(path, source.schema, compression="zstd") as writer:
+        for batch in source.batches:
             writer.write_batch(batch)
             advance(batch.num_rows)
+            rows += batch.num_rows
+    return rows
 
 
-def _write_csv(table: pa.Table, path: Path, suffix: str, advance: Advance) -> None:
-    schema = pa.schema([pa.field(field.name, _csv_type(_plain(field.type))) for field in table.schema])
+def _write_csv(source: Source, path: Path, suffix: str, advance: Advance) -> int:
+    rows = 0
+    schema = pa.schema([pa.field(field.name, _csv_type(_plain(field.type))) for field in source.schema])
     with ExitStack() as stack:
         stream: pa.NativeFile = stack.enter_context(pa.OSFile(str(path), "wb"))
         if suffix in _COMPRESSION:
             stream = stack.enter_context(pa.CompressedOutputStream(stream, _COMPRESSION[suffix]))
         writer = stack.enter_context(pa.csv.CSVWriter(stream, schema))  # type: ignore[arg-type]  # as above
-        for batch in table.to_batches(_BATCH_ROWS):
+        for batch in source.batches:
             columns = [_written_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
             advance(batch.num_rows)
+            rows += batch.num_rows
+    return rows
 
 
 def _written_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:

@@ -10,7 +10,7 @@ has Spark sort the entries of each index. Only a process that is there for the l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -67,7 +67,7 @@ def insert_arrow(
     starts Spark in this process for the indexes; 58030 if Spark fails.
     """
     reader = data.to_reader() if isinstance(data, pa.Table) else data
-    batches: Iterator[pa.RecordBatch] = (batch for batch in _sized(reader) if batch.num_rows)
+    batches: Iterator[pa.RecordBatch] = (batch for batch in sized(reader) if batch.num_rows)
     if session.transaction is None and session.autocommit and not session.settings.read_only:
         with session.database.store.read() as store_reader:
             catalog = session.database.catalog.at(store_reader)
@@ -118,11 +118,11 @@ def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequenc
         raise
 
 
-def _sized(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """The reader's rows in batches of up to ROWS_PER_BATCH: small ones are joined, since each costs a fixed price."""
+def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of up to ROWS_PER_BATCH: small ones are joined, since each costs a fixed price."""
     held: list[pa.RecordBatch] = []
     rows = 0
-    for batch in reader:
+    for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         if rows >= ROWS_PER_BATCH:
