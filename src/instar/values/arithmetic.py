@@ -15,6 +15,7 @@ from instar.values.numbers import EXACT, NAN, WIDE, fits, out_of_range
 
 MIN_SIGNIFICANT_DIGITS = 16
 _GROUP = 4  # PostgreSQL computes in base 10,000; weights are in such digits
+_LARGEST_WHOLE = 2**31  # a whole exponent beyond is taken for one with a fraction
 
 
 def add(a: Decimal, b: Decimal) -> Decimal:
@@ -144,28 +145,28 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
 
 
 def power(base: Decimal, exponent: Decimal) -> Decimal:
-    """base ^ exponent. Errors: 2201F, 22003."""
-    if (not exponent and not exponent.is_nan()) or (base == 1 and not base.is_nan()):
-        return _settle_power(Decimal(1), max(scale(base), scale(exponent)))
+    """base ^ exponent. Errors: 2201F, 22003.
+
+    PostgreSQL gives a whole exponent the scale of the base, 16 at least, however small the result; others get 16
+    significant digits.
+    """
     if base.is_nan() or exponent.is_nan():
-        return NAN
-    whole = exponent == exponent.to_integral_value()
+        return Decimal(1) if base == 1 or exponent == 0 else NAN
+    integral = exponent == exponent.to_integral_value()
     if not base and exponent < 0:
         raise errors.error("2201F", "zero raised to a negative power is undefined")
-    if base < 0 and not whole:
+    if base < 0 and not integral:
         raise errors.error("2201F", "a negative number raised to a non-integer power yields a complex result")
+    whole = integral and -_LARGEST_WHOLE <= exponent < _LARGEST_WHOLE
     if not base:
-        return _settle_power(Decimal(0), max(scale(base), scale(exponent)))
+        return settle(Decimal(int(not exponent)), max(MIN_SIGNIFICANT_DIGITS, scale(base) if whole else 0))
     digits = float(exponent) * float(base.copy_abs().log10(WIDE))
     if digits >= MAX_NUMERIC_DIGITS:
         raise out_of_range(Kind.NUMERIC)
     result = WIDE.power(base, exponent) if digits > -1000 else Decimal(0)
-    wanted = max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - (0 if whole else int(digits)))
-    return settle(result, max(wanted, 0))
-
-
-def _settle_power(value: Decimal, larger_scale: int) -> Decimal:
-    return settle(value, max(MIN_SIGNIFICANT_DIGITS, larger_scale))
+    if whole:
+        return settle(result, max(MIN_SIGNIFICANT_DIGITS, scale(base)))
+    return settle(result, max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - int(digits), 0))
 
 
 def _positive(a: Decimal) -> None:
