@@ -110,7 +110,7 @@ def test_who_has_not_the_store_open_is_left_alone(tmp_path, store):
     try:
         wait_for(lambda: is_stopped(stranger.pid))
         # As if the number of a process that is gone had been given to the stranger.
-        watch = store._environment.watch  # type: ignore[attr-defined]
+        watch = store._environment.watch
         others = watch._others
         watch._others = lambda: [stranger.pid, *others()]
         foreground(store)
@@ -122,7 +122,7 @@ def test_who_has_not_the_store_open_is_left_alone(tmp_path, store):
 
 def test_one_process_alone_has_no_thread_for_it(store):
     foreground(store)
-    assert not store._environment.watch.started  # type: ignore[attr-defined]
+    assert not store._environment.watch.started
 
 
 def test_the_dead_are_not_stopped():
