@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,8 +19,8 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
+from instar.cli.csv_columns import is_bytes, plain_type, read_column, reader_type, written_column
 from instar.cli.describe import quoted
-from instar.cli.output import text_of
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
@@ -75,12 +76,13 @@ def import_files(
         bars = stack.enter_context(progress_bars())
         advance = bars.add("import", sum(path.stat().st_size for path in paths))
         wanted = None if create else table_schema(connection, table)
-        first = open_source(paths[0], wanted, stack, advance)
+        zone = session.settings.get("timezone")
+        first = open_source(paths[0], wanted, stack, advance, zone)
         if wanted is None:
             wanted = first.schema
             connection.execute(create_statement(table, wanted)).close()
         check_names(paths[0], first.schema, wanted, table)
-        others = (open_source(path, wanted, stack, advance) for path in paths[1:])
+        others = (open_source(path, wanted, stack, advance, zone) for path in paths[1:])
         reader = plain_reader(paths, [first], others)
         stack.enter_context(interruptible(session))
         if in_batches:
@@ -131,7 +133,7 @@ def plain_reader(paths: Sequence[Path], opened: list[Source], others: Iterator[S
 
     All have the columns of the first, by name; uuids are their 16 bytes.
     """
-    schema = pa.schema([pa.field(field.name, _plain(field.type)) for field in opened[0].schema])
+    schema = pa.schema([pa.field(field.name, plain_type(field.type)) for field in opened[0].schema])
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path, source in zip(paths, itertools.chain(opened, others), strict=True):
@@ -160,13 +162,16 @@ def check_names(path: Path, found: pa.Schema, wanted: pa.Schema, table: str) -> 
         )
 
 
-def open_source(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance) -> Source:
-    """Open a file; its columns get the types that `wanted` has for their names. The file is closed with `stack`."""
+def open_source(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str = "UTC") -> Source:
+    """Open a file; its columns get the types that `wanted` has for their names. The file is closed with `stack`.
+
+    `zone` is that of times in a CSV file that name none.
+    """
     with _reported(path):
         if file_format(path) == "parquet":
             schema, batches = _open_parquet(path, stack, advance)
         else:
-            schema, batches = _open_csv(path, wanted, stack, advance)
+            schema, batches = _open_csv(path, wanted, stack, advance, zone)
 
     def reported() -> Iterator[pa.RecordBatch]:
         with _reported(path):
@@ -187,27 +192,13 @@ def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
     return Source(file.schema_arrow, batches())
 
 
-def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance) -> Source:
+def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str) -> Source:
     raw = stack.enter_context(path.open("rb"))
-    compression = _COMPRESSION.get(path.suffix)
-    stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
-    types = {} if wanted is None else {field.name: _csv_type(field.type) for field in wanted}
-    convert = pa.csv.ConvertOptions(
-        column_types=types,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        true_values=["t", "true", "TRUE", "True", "1"],
-        false_values=["f", "false", "FALSE", "False", "0"],
-    )
-    reader = stack.enter_context(
-        pa.csv.open_csv(
-            stream,  # type: ignore[arg-type]  # the stubs forget Arrow's own streams
-            read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
-            parse_options=pa.csv.ParseOptions(newlines_in_values=True),
-            convert_options=convert,
-        )
-    )
+    reader = _csv_reader(raw, path, wanted, stack)
+    if len(reader.schema) == 1:
+        # An empty line is a row, of NULL.
+        raw.seek(0)
+        reader = _csv_reader(raw, path, wanted, stack, ignore_empty_lines=False)
     names = reader.schema.names
     schema = reader.schema if wanted is None else pa.schema(
         [pa.field(name, wanted.field(name).type if name in wanted.names else pa.string()) for name in names]
@@ -216,11 +207,37 @@ def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: A
     def batches() -> Iterator[pa.RecordBatch]:
         done = 0
         for batch in reader:
-            yield _read_columns(batch, schema)
+            columns = [
+                read_column(column, type_, zone) for column, type_ in zip(batch.columns, schema.types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
             advance(raw.tell() - done)
             done = raw.tell()
 
     return Source(schema, batches())
+
+
+def _csv_reader(
+    raw: BufferedReader, path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
+) -> pa.csv.CSVStreamingReader:
+    compression = _COMPRESSION.get(path.suffix)
+    stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+    types = {} if wanted is None else {field.name: reader_type(field.type) for field in wanted}
+    convert = pa.csv.ConvertOptions(
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=["t", "true", "TRUE", "True", "1"],
+        false_values=["f", "false", "FALSE", "False", "0"],
+    )
+    reader = pa.csv.open_csv(
+        stream,  # type: ignore[arg-type]  # the stubs forget Arrow's own streams
+        read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
+        parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=ignore_empty_lines),
+        convert_options=convert,
+    )
+    return stack.enter_context(reader)
 
 
 @contextmanager
@@ -233,34 +250,6 @@ def _reported(path: Path) -> Iterator[None]:
             raise
         first, _, rest = str(error).partition("\n")
         raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
-
-
-def _plain(type_: Any) -> pa.DataType:
-    return type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_
-
-
-def _csv_type(type_: pa.DataType) -> pa.DataType:
-    """What Arrow's CSV reader is asked to make of a column; bytes and uuids come as text and are read here."""
-    return pa.string() if _is_bytes(type_) else type_
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    return pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
-
-
-def _read_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [_read_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _read_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
-    if column.type == type_:
-        return column
-    plain = (None if v is None else v.removeprefix("\\x").replace("-", "") for v in column.to_pylist())
-    try:
-        return pa.array([None if v is None else bytes.fromhex(v) for v in plain], type_)
-    except ValueError as error:
-        raise errors.error(errors.INVALID_TEXT, f"invalid hexadecimal data: {error}") from None
 
 
 # --- a table for a file ----------------------------------------------------------------------------------------------
@@ -282,7 +271,7 @@ _SQL_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
     (pa.types.is_large_string, "text"),
     (pa.types.is_string_view, "text"),
     (pa.types.is_null, "text"),
-    (_is_bytes, "bytea"),
+    (is_bytes, "bytea"),
     (pa.types.is_date, "date"),
 ]
 
@@ -395,21 +384,16 @@ def _write_parquet(source: Source, path: Path, suffix: str, advance: Advance) ->
 
 def _write_csv(source: Source, path: Path, suffix: str, advance: Advance) -> int:
     rows = 0
-    schema = pa.schema([pa.field(field.name, _csv_type(_plain(field.type))) for field in source.schema])
+    names = source.schema.names
+    header = pa.schema([pa.field(name, pa.string()) for name in names]).empty_table()
     with ExitStack() as stack:
-        stream: pa.NativeFile = stack.enter_context(pa.OSFile(str(path), "wb"))
+        stream: Any = stack.enter_context(pa.OSFile(str(path), "wb"))  # any: the stubs forget Arrow's own streams
         if suffix in _COMPRESSION:
             stream = stack.enter_context(pa.CompressedOutputStream(stream, _COMPRESSION[suffix]))
-        writer = stack.enter_context(pa.csv.CSVWriter(stream, schema))  # type: ignore[arg-type]  # as above
+        pa.csv.write_csv(header, stream)
         for batch in source.batches:
-            columns = [_written_column(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+            written = pa.RecordBatch.from_arrays(list(map(written_column, batch.columns)), names)
+            pa.csv.write_csv(written, stream, pa.csv.WriteOptions(include_header=False))
             advance(batch.num_rows)
             rows += batch.num_rows
     return rows
-
-
-def _written_column(column: pa.Array[Any], type_: pa.DataType) -> pa.Array[Any]:
-    if column.type == type_:
-        return column
-    return pa.array([None if value is None else text_of(value) for value in column.to_pylist()], type_)

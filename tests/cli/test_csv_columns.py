@@ -1,0 +1,79 @@
+"""CSV as PostgreSQL writes and reads it, where Arrow's CSV would not do: far years, forms of dates, lone NULLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import instar
+from instar import errors
+from instar.cli.transfer import export_query, export_table, import_files
+from instar.dbapi import Connection
+from support.databases import fails, rows, run
+
+TEMPORAL = "SELECT i, d::text, t::text, z::text FROM t ORDER BY i"
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    opened = instar.connect(tmp_path / "db", synchronous="off", autocommit=True)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_far_years_are_kept(connection: Connection, tmp_path: Path, name: str):
+    run(
+        connection,
+        "CREATE TABLE t (i integer PRIMARY KEY, d date, t timestamp, z timestamptz)",
+        "INSERT INTO t VALUES (1, '0044-03-15 BC', '0044-03-15 12:00:01.5 BC', '0044-03-15 12:00+00 BC'), "
+        "(2, '40000-01-01', '40000-01-01', '40000-01-01 00:00+00'), (3, NULL, NULL, NULL), "
+        "(4, '2024-02-29', '2024-02-29 01:02:03.000004', '2024-02-29 01:02:03+00')",
+        "CREATE VIEW v AS SELECT * FROM t",
+    )
+    before = rows(connection, TEMPORAL)
+    for table in ("t", "v"):
+        assert export_table(connection, table, str(tmp_path / name)) == 4
+        run(connection, "CREATE TABLE copy (i integer PRIMARY KEY, d date, t timestamp, z timestamptz)")
+        assert import_files(connection, "copy", [tmp_path / name], create=False) == 4
+        assert rows(connection, TEMPORAL.replace("FROM t", "FROM copy")) == before
+        run(connection, "DROP TABLE copy")
+
+
+def test_far_years_are_written_as_sql_prints_them(connection: Connection, tmp_path: Path):
+    query = "SELECT '0044-03-15 BC'::date AS d, '40000-01-01 00:00+00'::timestamptz AS z, NULL::date AS n"
+    export_query(connection, query, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == '"d","z","n"\n"0044-03-15 BC","40000-01-01 00:00:00+00",\n'
+
+
+def test_every_form_of_a_date_is_read(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (i integer, d date, t timestamp, z timestamptz)", "SET timezone = 'Europe/Berlin'")
+    file = tmp_path / "t.csv"
+    file.write_text("i,d,t,z\n1,20240229,2024-02-29 01:02:03.1234567,2024-07-01 00:00\n2,,2024-02-29 01:02+05,\n")
+    import_files(connection, "t", [file], create=False)
+    assert rows(connection, TEMPORAL) == [
+        (1, "2024-02-29", "2024-02-29 01:02:03.123457", "2024-07-01 00:00:00+02"),
+        (2, None, "2024-02-29 01:02:00", None),
+    ]
+    for text, sqlstate in [
+        ("x", errors.INVALID_DATETIME_FORMAT),
+        ("2024-02-30", errors.DATETIME_OVERFLOW),
+        ("0000-01-01", errors.DATETIME_OVERFLOW),
+    ]:
+        file.write_text(f"i,d\n1,{text}\n")
+        with fails(sqlstate):
+            import_files(connection, "t", [file], create=False)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.zst"])
+def test_lone_nulls_are_rows(connection: Connection, tmp_path: Path, name: str):
+    run(connection, "CREATE TABLE t (a text)", "INSERT INTO t VALUES (NULL), (''), ('x'), (NULL)")
+    assert export_table(connection, "t", str(tmp_path / name)) == 4
+    assert import_files(connection, "t", [tmp_path / name], create=False) == 4
+    found = rows(connection, "SELECT a, count(*) FROM t GROUP BY a ORDER BY a")
+    assert found == [("", 2), ("x", 2), (None, 4)]
+    run(connection, "CREATE TABLE n (a integer)", "INSERT INTO n VALUES (NULL), (1), (NULL)")
+    export_table(connection, "n", str(tmp_path / name))
+    assert import_files(connection, "n", [tmp_path / name], create=False) == 3
