@@ -17,7 +17,7 @@ import pytest
 
 import instar
 from instar import errors
-from instar.cli.transfer import estimated_rows, import_files
+from instar.cli.transfer import estimated_rows, export_table, import_files
 from instar.dbapi import Connection
 from instar.schemachange.jobs import JobState
 from instar.store.engine import PREFIX_ROWSET, prefix_end
@@ -96,3 +96,32 @@ def test_ctrl_c_leaves_nothing(connection: Connection, tmp_path: Path):
     with connection.database.store.read() as reader:
         records = [decode_rowset_record(found) for _, found in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET))]
     assert [record.state for record in records].count(RowsetState.DEAD) == 2
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.csv.gz"])
+def test_an_exported_directory_is_imported_as_it_is(connection: Connection, tmp_path: Path, name: str):
+    run(connection, "CREATE TABLE t (a integer, b text)", "INSERT INTO t VALUES (1, 'x'), (NULL, '')")
+    assert export_table(connection, "t", f"{tmp_path / name}/") == 2
+    (tmp_path / name / "_SUCCESS").touch()
+    (tmp_path / name / ".part-00000.csv.crc").touch()
+    code = "from instar.cli.main import main; main()"
+    run(connection, "CREATE TABLE u (a integer, b text)")
+    command = [sys.executable, "-c", code, "import", str(tmp_path / "db"), "u", f"{tmp_path / name}/"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.stdout == "IMPORT 2\n"
+    assert rows(connection, "SELECT * FROM u ORDER BY a") == [(1, "x"), (None, "")]
+
+
+def test_a_directory_without_files_is_said(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (a integer)")
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "notes.txt").touch()
+    with fails(errors.IO_ERROR, "has no .csv or .parquet files"):
+        import_files(connection, "t", [tmp_path / "none"], create=False)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.csv/"])
+def test_a_directory_that_is_not_there_is_said(connection: Connection, tmp_path: Path, name: str):
+    run(connection, "CREATE TABLE t (a integer)")
+    with fails(errors.IO_ERROR, f'directory "{tmp_path / "nowhere"}" does not exist'):
+        export_table(connection, "t", f"{tmp_path}/nowhere/{name}")

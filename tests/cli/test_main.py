@@ -199,7 +199,7 @@ def test_import_and_export(shop: Path, run: Run, tmp_path: Path, name: str):
     assert run("export", shop, "--query", "SELECT name FROM copy WHERE id = 1", tmp_path / "q.csv").out == "EXPORT 1\n"
     done = run("export", shop, "product", tmp_path / "nowhere" / name)
     assert done.status == 1
-    assert done.err.startswith("ERROR:  Failed to open local file")
+    assert done.err == f'ERROR:  58030: directory "{tmp_path / "nowhere"}" does not exist\n'
     assert (tmp_path / "q.csv").read_text() == '"name"\n"tea"\n'
 
 

@@ -122,7 +122,7 @@ def run_all(runner: Runner, commands: list[str], files: list[Path]) -> bool:
 def import_(
     path: DatabasePath,
     table: Annotated[str, typer.Argument(metavar="TABLE", show_default=False)],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, show_default=False)],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, show_default=False)],
     create: Annotated[
         bool, typer.Option("--create", help="Make the table, with types inferred from the file.")
     ] = False,
@@ -136,7 +136,7 @@ def import_(
     ] = False,
     synchronous: Synchronous = None,
 ) -> None:
-    """Append CSV (with a header) and Parquet files to a table. Columns are matched by name.
+    """Append CSV (with a header) and Parquet files, or directories of them, to a table. Columns are matched by name.
 
     All rows are imported or none, at any size where the table is empty, and else up to max_transaction_rows.
     """

@@ -63,13 +63,14 @@ def file_format(path: Path) -> str:
 def import_files(
     connection: Connection, table: str, paths: Sequence[Path], *, create: bool, in_batches: bool = False
 ) -> int:
-    """Append the rows of all files to `table`: all of them or none; returns how many.
+    """Append the rows of all files to `table`: all of them or none; returns how many. A directory stands for its files.
 
     Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
     first, for the columns of the first file. `in_batches`: a commit per batch, which passes over rows that are there,
     so that it can be begun again. Errors: 42703 for a column that the table, or the first file, has not; 57014 after
     Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows already.
     """
+    paths = data_files(paths)
     expected = sum(map(estimated_rows, paths))
     session = connection.session
     with ExitStack() as stack:
@@ -93,6 +94,30 @@ def import_files(
             if error.sqlstate == errors.LIMIT_EXCEEDED:
                 error.hint = "An import with --in-batches commits as it goes on, and can be begun again."
             raise
+
+
+def data_files(paths: Sequence[Path]) -> list[Path]:
+    """The files, with the CSV and Parquet files in a directory, in order of their names, in its place.
+
+    58030 for a directory that has none. Hidden files and markers, whose names begin with . and _, are passed over.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(each for each in path.iterdir() if each.name[0] not in "._" and _is_data(each))
+        if not inside:
+            raise errors.error(errors.IO_ERROR, f'directory "{path}" has no .csv or .parquet files')
+        found += inside
+    return found
+
+
+def _is_data(path: Path) -> bool:
+    try:
+        return path.is_file() and bool(file_format(path))
+    except errors.Error:
+        return False
 
 
 def insert_in_batches(session: Session, table: str, reader: pa.RecordBatchReader) -> int:
@@ -308,6 +333,7 @@ def export_table(connection: Connection, table: str, path: str) -> int:
         return _export_rows(connection, table, Path(path))
     target = Path(path)
     kind = file_format(target)
+    check_directory(target)
     database = connection.database
     rows = estimated_table_rows(connection.session, table)
     if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in _COMPRESSION:
@@ -352,7 +378,14 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
     return _write(Source(table.schema, iter(table.to_batches(_BATCH_ROWS))), path, table.num_rows)
 
 
+def check_directory(path: Path) -> None:
+    """58030 if there is no directory for the file to be made in."""
+    if not path.parent.is_dir():
+        raise errors.error(errors.IO_ERROR, f'directory "{path.parent}" does not exist')
+
+
 def _write(source: Source, path: Path, expected: int) -> int:
+    check_directory(path)
     write = _write_parquet if file_format(path) == "parquet" else _write_csv
     unfinished = path.with_name(path.name + ".part")
     try:
