@@ -125,3 +125,21 @@ def test_a_directory_that_is_not_there_is_said(connection: Connection, tmp_path:
     run(connection, "CREATE TABLE t (a integer)")
     with fails(errors.IO_ERROR, f'directory "{tmp_path / "nowhere"}" does not exist'):
         export_table(connection, "t", f"{tmp_path}/nowhere/{name}")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet", "t.csv/"])
+def test_a_terminated_export_leaves_nothing(connection: Connection, tmp_path: Path, name: str):
+    run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b text)")
+    import_files(connection, "t", [parquet(tmp_path / "1.parquet", data(400_000))], create=False)
+    (tmp_path / "out").mkdir()
+    code = "from instar.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "export", str(tmp_path / "db"), "t", f"{tmp_path}/out/{name}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        while not list((tmp_path / "out").rglob("*.part")):
+            assert process.poll() is None
+            time.sleep(0.001)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=20) == 143
+    assert list((tmp_path / "out").iterdir()) == []

@@ -106,6 +106,23 @@ def interruptible(session: Session) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """SIGTERM unwinds the block and ends the process with 143, as the shell has it; else nothing would be unwound."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_script(runner: Runner, pieces: Iterable[Piece], name: str, command: Callable[[str], bool]) -> bool:
     """Run pieces until the first error, as psql does with ON_ERROR_STOP; errors name `name` and line."""
     for piece in pieces:

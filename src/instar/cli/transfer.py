@@ -22,7 +22,7 @@ from instar.catalog.descriptors import Table
 from instar.cli.csv_columns import is_bytes, plain_type, read_column, reader_type, written_column
 from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
-from instar.cli.runner import interruptible
+from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
 from instar.database.scan import table_rows
 from instar.pipeline.transfer import export
@@ -341,8 +341,12 @@ def export_table(connection: Connection, table: str, path: str) -> int:
             target.mkdir()
         except FileExistsError:
             raise errors.error(errors.IO_ERROR, f"{target} is there already") from None
-        return _export_rows(connection, table, target / f"part-00000.{kind}{_compression_of(target)}")
-    with progress_bars() as bars, interruptible(connection.session):
+        try:
+            return _export_rows(connection, table, target / f"part-00000.{kind}{_compression_of(target)}")
+        except BaseException:
+            target.rmdir()
+            raise
+    with cleaning_up(), progress_bars() as bars, interruptible(connection.session):
         told = bars.share("export")
 
         def pulse(share: float) -> None:
@@ -388,12 +392,13 @@ def _write(source: Source, path: Path, expected: int) -> int:
     check_directory(path)
     write = _write_parquet if file_format(path) == "parquet" else _write_csv
     unfinished = path.with_name(path.name + ".part")
-    try:
-        with progress_bars() as bars:
-            rows = write(named_uuids(source), unfinished, path.suffix, bars.add("export", expected))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with cleaning_up():
+        try:
+            with progress_bars() as bars:
+                rows = write(named_uuids(source), unfinished, path.suffix, bars.add("export", expected))
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     return rows
 
 
