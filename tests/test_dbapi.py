@@ -254,6 +254,17 @@ def test_fetch_arrow_table(connection: instar.Connection) -> None:
     assert empty.column_names == ["i", "n", "d", "z", "b", "s", "x"]
 
 
+@pytest.mark.parametrize("query", ["SELECT * FROM n", "SELECT a FROM n WHERE i = 1"])
+def test_nan_of_a_decimal_column_is_refused_as_arrow(connection: instar.Connection, query: str) -> None:
+    connection.execute("CREATE TABLE n (i integer PRIMARY KEY, a numeric(10,2))")
+    connection.execute("INSERT INTO n VALUES (1, 'NaN'), (2, 1.5), (3, NULL)")
+    with pytest.raises(instar.NotSupportedError, match=r"NaN of type numeric\(10,2\)") as caught:
+        connection.execute(query).fetch_arrow_table()
+    assert caught.value.sqlstate == errors.FEATURE_NOT_SUPPORTED
+    table = connection.execute("SELECT a::numeric AS a FROM n ORDER BY i").fetch_arrow_table()
+    assert table.to_pydict() == {"a": ["NaN", "1.50", None]}
+
+
 def test_arrow_of_statements_that_are_no_queries(connection: instar.Connection) -> None:
     assert connection.execute("INSERT INTO t VALUES (1) RETURNING id").fetch_arrow_table().to_pylist() == [{"id": 1}]
     assert connection.execute("SHOW timezone").fetch_arrow_table().to_pylist() == [{"timezone": "UTC"}]

@@ -308,7 +308,10 @@ class Cursor:
         return list(self._rows())
 
     def fetch_arrow_table(self) -> pa.Table:
-        """All rows as an Arrow table; a whole-table query comes straight from the analytic engine."""
+        """All rows as an Arrow table; a whole-table query comes straight from the analytic engine.
+
+        0A000 for NaN in a column of numeric(p,s), a decimal in Arrow; as plain numeric, which is text there, it goes.
+        """
         self._rows()
         if self._result is None:
             raise errors.error("24000", "no result to fetch")

@@ -77,3 +77,14 @@ def test_lone_nulls_are_rows(connection: Connection, tmp_path: Path, name: str):
     run(connection, "CREATE TABLE n (a integer)", "INSERT INTO n VALUES (NULL), (1), (NULL)")
     export_table(connection, "n", str(tmp_path / name))
     assert import_files(connection, "n", [tmp_path / name], create=False) == 3
+
+
+@pytest.mark.parametrize("name", ["n.csv", "n.parquet"])
+def test_nan_of_a_decimal_column_is_refused(connection: Connection, tmp_path: Path, name: str):
+    run(connection, "CREATE TABLE n (a numeric(10,2))", "INSERT INTO n VALUES ('NaN'), (1)")
+    with fails(errors.FEATURE_NOT_SUPPORTED, "NaN"):
+        export_table(connection, "n", str(tmp_path / name))
+    with fails(errors.FEATURE_NOT_SUPPORTED, "NaN"):
+        export_query(connection, "SELECT * FROM n", tmp_path / name)
+    assert not (tmp_path / name).exists()
+    assert export_query(connection, "SELECT a::numeric FROM n", tmp_path / name) == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.sql.functions import Context
 from instar.tables.layout import arrow_type
@@ -114,7 +115,10 @@ def _in_type(column: Any, type_: Type) -> Any:
 
 
 def arrow_array(type_: Type, values: Sequence[object]) -> Any:
-    """Internal values as an Arrow array of `arrow_type(type_)`; an unknown literal's column is text."""
+    """Internal values as an Arrow array of `arrow_type(type_)`; an unknown literal's column is text.
+
+    0A000 for NaN of a numeric with a precision, which is a decimal there.
+    """
     if type_.kind is Kind.UNKNOWN:
         return pa.array(values, pa.string())
     target = arrow_type(type_)
@@ -124,4 +128,11 @@ def arrow_array(type_: Type, values: Sequence[object]) -> Any:
         return pa.array(values, pa.int32()).cast(target)
     if type_.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         return pa.array(values, pa.int64()).cast(target)
-    return pa.array(values, target)
+    try:
+        return pa.array(values, target)
+    except pa.ArrowInvalid:
+        if any(isinstance(value, Decimal) and value.is_nan() for value in values):
+            refused = errors.unsupported(f"NaN of type {type_} in Arrow, whose decimals have no NaN,")
+            refused.hint = "Cast to numeric without a precision, which goes as text."
+            raise refused from None
+        raise
