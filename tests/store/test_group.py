@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from instar.errors import Error
+from instar.store import group
 from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites
+from instar.store.group import _Member
 from store.building import ALL_ENTRIES, TABLE, body_of, change, contents, queued, request, row_key, row_writes
 
 
@@ -84,6 +86,162 @@ def test_an_interrupted_leader_leaves_the_queue_in_order(make_store: Callable[[s
         store.commit(interrupted)
     change(store, {1: b"b"})
     assert body_of(contents(store)[row_key(1)]) == b"b"
+
+
+class Interrupt(BaseException):
+    pass
+
+
+class SecondTime(list):
+    """Written records of a commit that are read once in a group, and interrupt whoever reads them again."""
+
+    read = 0
+
+    def __iter__(self):
+        self.read += 1
+        if self.read > 1:
+            raise Interrupt
+        return super().__iter__()
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def test_an_interrupt_while_a_group_is_redone_acknowledges_nothing_that_is_lost(store: Store) -> None:
+    requests = [request(store, {number: b"a"}) for number in range(6)]
+    requests[2].raw = SecondTime()
+    requests[4].entries.append(EntryWrite(ALL_ENTRIES[0] + bytes(600), 6, True))  # cannot be written: all are redone
+    threading.excepthook, hook = lambda _: None, threading.excepthook  # the leader's thread ends by the interrupt
+    try:
+        outcomes = queued(store, requests)
+    finally:
+        threading.excepthook = hook
+    assert requests[2].raw.read == 2
+    stored = contents(store)
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, int) and outcome:
+            assert row_key(number) in stored
+        elif isinstance(outcome, Error):
+            assert outcome.sqlstate == "08007"
+            assert row_key(number) not in stored
+    assert sum(isinstance(outcome, Error) for outcome in outcomes) >= 3
+    change(store, {7: b"b"})  # the queue is in order
+
+
+class EatsOne:
+    """A member's lock whose first acquisition succeeds and is interrupted before anybody knows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._eaten = False
+
+    def acquire(self, timeout: float) -> bool:
+        found = self._lock.acquire(timeout=timeout)
+        if found and not self._eaten and threading.current_thread().name == "victim":
+            self._eaten = True
+            raise KeyboardInterrupt
+        return found
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatch, together: bool) -> None:
+    made = _Member.__init__
+
+    def init(self: _Member, asked: object) -> None:
+        made(self, asked)  # type: ignore[arg-type]
+        self.wake = EatsOne()  # type: ignore[assignment]
+
+    monkeypatch.setattr(_Member, "__init__", init)
+    caught: list[BaseException] = []
+
+    def commit() -> None:
+        try:
+            store.commit(request(store, {2: b"victim"}))
+        except KeyboardInterrupt as interrupt:
+            caught.append(interrupt)
+
+    victim = threading.Thread(target=commit, name="victim", daemon=True)
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+
+    def hold(_section: Section) -> None:
+        if together:
+            leader.start()
+            while not queue._lead.locked():
+                leader.join(0.001)
+        victim.start()
+        while not queue._queue:
+            victim.join(0.001)
+
+    leader = threading.Thread(target=change, args=(store, {1: b"leader"}))
+    if together:
+        store.background([hold])
+        leader.join()
+    else:
+        queue._lead.acquire()  # as a leader that has done its own commit, and now hands over
+        hold(store)  # type: ignore[arg-type] # not used
+        queue._hand_over()
+    victim.join(10)
+    assert not victim.is_alive()
+    assert len(caught) == 1
+    assert (row_key(2) in contents(store)) == together
+    change(store, {3: b"b"})  # somebody can lead
+
+
+def test_a_lead_that_an_interrupt_has_lost_is_taken_over(store: Store) -> None:
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    queue._lead.acquire()  # and interrupted before anything came of it
+    threads = [threading.Thread(target=change, args=(store, {number: b"a"}), daemon=True) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert {row_key(number) for number in range(4)} <= contents(store).keys()
+    assert not queue._lead.locked()
+
+
+def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
+
+    def hold(_section: Section) -> None:
+        leader.start()
+        while not queue._lead.locked():
+            leader.join(0.001)
+        follower.start()
+        follower.join(0.2)
+        assert follower.is_alive()
+        assert len(queue._queue) == 1
+
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    leader, follower = [threading.Thread(target=change, args=(store, {number: b"a"})) for number in (1, 2)]
+    store.background([hold])
+    leader.join()
+    follower.join()
+    assert {row_key(1), row_key(2)} <= contents(store).keys()
+
+
+def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(store: Store) -> None:
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    queue._lead.acquire()
+    told: list[str] = []
+
+    def commit() -> None:
+        try:
+            store.commit(request(store, {1: b"a"}))
+        except Error as error:
+            told.append(error.sqlstate)
+
+    victim = threading.Thread(target=commit, daemon=True)
+    victim.start()
+    while not queue._queue:
+        victim.join(0.001)
+    queue._drain()  # and interrupted here
+    victim.join(10)
+    assert told == ["08007"]
+    change(store, {2: b"b"})
 
 
 def test_an_interrupted_follower_takes_its_commit_out_of_the_queue(store: Store) -> None:

@@ -172,6 +172,7 @@ class Database:
         if self._commits % self._interval:
             return
         if self._file is not None and self._file.is_removed():
+            self._interval = 1  # from now on no commit is acknowledged
             raise errors.error(
                 errors.IO_ERROR,
                 f"the store {self.path} was removed while it was open",

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ROUNDS = 20
 
 _CONSTANT = Context(now=0)
+# Classes of errors that a commit may have ended with although it stands, or that no other way would mend: 08 (it may
+# stand or not), 53 and 58 (the disk), XX.
+_OF_THE_COMMIT = frozenset({"08", "53", "58", "XX"})
 
 _DATED: dict[Kind, type] = {
     Kind.DATE: datetime.date,
@@ -168,7 +171,9 @@ class _PointWriter:
         try:
             frame = self._frame(parameters)
             return -1 if frame is None else self._act(frame)
-        except errors.Error:
+        except errors.Error as failed:
+            if failed.sqlstate[:2] in _OF_THE_COMMIT:
+                raise  # it may stand
             # What does not fit the schema that this was compiled for may fit the newest: a column was widened, say.
             with self._store.read() as reader:
                 if reader.catalog_version != self._version:

@@ -35,7 +35,7 @@ def in_task() -> Iterator[None]:
         ) from problem
 
 
-def from_spark(problem: Exception) -> errors.Error:
+def from_spark(problem: BaseException) -> errors.Error:
     """What a task raised, out of the exception that Spark makes of it; 58030 if it was nothing of Instar's."""
     text = str(problem)
     found = _LINE.search(text)

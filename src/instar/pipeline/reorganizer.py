@@ -80,7 +80,7 @@ class SparkReorganizer:
 
     def _attempt(
         self, backfill: Backfill, ranges: list[Checkpoint], runs: Path, pulse: Callable[[], None]
-    ) -> Exception | None:
+    ) -> BaseException | None:
         """Have the runs of what is not done made, and put them; returns what Spark failed of, if it did."""
         work = self._work(backfill, ranges, runs)
         waiting = list(work.entries)

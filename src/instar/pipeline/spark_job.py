@@ -58,7 +58,7 @@ class SparkJob:
     def __init__(self, session: Any, name: str, action: Callable[[], object]) -> None:
         from pyspark import InheritableThread
 
-        self.failed: Exception | None = None
+        self.failed: BaseException | None = None
         self._session = session
         self._action = action
         self._ended = threading.Event()
@@ -112,7 +112,7 @@ class SparkJob:
             self._session.sparkContext.addJobTag(self._tag)
             self._session.sparkContext.setJobGroup(self._tag, self._tag)
             self._action()
-        except Exception as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
+        except BaseException as problem:  # noqa: BLE001 - handed to the caller's thread, which tells them apart
             self.failed = problem
         finally:
             self._ended.set()

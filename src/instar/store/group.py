@@ -6,13 +6,18 @@ commits for all and hands the lead to the first that queued after. A single thre
 Who holds the lead's lock leads; handing over is waking a member while the lock stays taken. A follower queues up first
 and then sees whether the lead is free: a leader that leaves frees it first and then looks for followers once more. So
 one of the two sees the other.
+
+An interrupt (Ctrl-C in the main thread) may come between any two instructions, between taking the lead and knowing of
+it too. No order of instructions helps against that: so who has waited for long looks whether anybody leads at all.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 
 from instar import errors
 from instar.clock import Clock
@@ -21,19 +26,29 @@ from instar.store.engine import Commit, Derive, Refused
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
 
+# A waiting member looks so often whether it has been called, and whether there is somebody to call it.
+_LOOK_SECONDS = 0.5
+
 
 class _Member:
     """A commit that waits for a leader, or to become one."""
 
-    __slots__ = ("error", "finished", "request", "timestamp", "wake")
+    __slots__ = ("called", "error", "finished", "request", "taken", "timestamp", "wake")
 
     def __init__(self, request: Commit | Derive) -> None:
         self.request = request
         self.timestamp = 0
         self.error: Exception | None = None
         self.finished = False
+        self.called = False
+        self.taken = False  # by a leader, into its group
         self.wake = threading.Lock()
         self.wake.acquire()
+
+    def call(self) -> None:
+        """Wake the member, to lead or to find itself finished. The flag stays when an interrupt eats the waking."""
+        self.called = True
+        self.wake.release()
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -64,6 +79,7 @@ class CommitQueue:
         self._presence = presence
         self._lead = threading.Lock()
         self._queue: deque[_Member] = deque()
+        self._looking = threading.Lock()
 
     def commit(self, request: Commit | Derive) -> int:
         """Commit, alone or in a group; returns the timestamp, raises what this member is refused for."""
@@ -77,10 +93,10 @@ class CommitQueue:
 
     def _follow(self, member: _Member) -> int:
         interrupt: BaseException | None = None
-        while True:
+        while not member.called:
             try:
-                member.wake.acquire()
-                break
+                if not member.wake.acquire(timeout=_LOOK_SECONDS):
+                    self._look_for_leader(member)
             except BaseException as caught:  # KeyboardInterrupt: leave the queue in order, whoever's turn it is
                 if self._withdraw(member):
                     raise
@@ -92,6 +108,35 @@ class CommitQueue:
         if member.finished:
             return member.outcome()
         return self._commit_leading(member.request)
+
+    def _look_for_leader(self, member: _Member) -> None:
+        """Call `member` if nobody is left who would."""
+        with self._looking:
+            if member.called or self._is_led():
+                return
+            self._withdraw(member)
+            if member.taken:
+                self._unresolved([member], KeyboardInterrupt())
+                member.finished = True
+                self._hand_over()
+            member.called = True
+
+    def _is_led(self) -> bool:
+        """Whether another thread leads, or is on its way to."""
+        mine = threading.get_ident()
+        return any(self._leads(frame) for thread, frame in sys._current_frames().items() if thread != mine)
+
+    def _leads(self, frame: FrameType | None) -> bool:
+        """Whether a thread's stack goes through this queue, other than to wait in it."""
+        inside = False
+        while frame is not None:
+            if frame.f_locals.get("self") is self:
+                member = frame.f_locals.get("member")
+                if frame.f_code is _FOLLOW and member is not None and not member.called:
+                    return False
+                inside = True
+            frame = frame.f_back
+        return inside
 
     def _withdraw(self, member: _Member) -> bool:
         """Take a member out of the queue, if nobody else has."""
@@ -119,7 +164,7 @@ class CommitQueue:
             finally:
                 for member in followers:
                     member.finished = True
-                    member.wake.release()
+                    member.call()
             return leader.outcome()
         finally:
             presence.wait_ends()
@@ -131,7 +176,7 @@ class CommitQueue:
         while True:
             following = self._next() if queue else None
             if following is not None:
-                following.wake.release()
+                following.call()
                 return
             self._lead.release()
             if not queue or not self._lead.acquire(False):
@@ -146,6 +191,7 @@ class CommitQueue:
     def _drain(self) -> list[_Member]:
         members = []
         while (member := self._next()) is not None:
+            member.taken = True
             members.append(member)
         return members
 
@@ -205,16 +251,23 @@ class CommitQueue:
 
     def _one_by_one(self, members: list[_Member]) -> None:
         for member in members:
-            member.error = None
+            member.error, member.timestamp = None, 0
+        for number, member in enumerate(members):
             try:
                 member.timestamp = self._alone(self._begin(), member.request)
             except (Refused, errors.Error) as refusal:
                 member.fail(refusal)
             except Exception as caught:  # noqa: BLE001 - each member gets what befell it
                 member.fail(self._translate(caught))
+            except BaseException as caught:
+                self._unresolved(members[number:], caught)
+                raise
 
     @staticmethod
     def _unresolved(members: list[_Member], cause: BaseException) -> None:
         for member in members:
             what = f"the commit was interrupted ({type(cause).__name__}): it may stand or not"
             member.fail(errors.error("08007", what))
+
+
+_FOLLOW = CommitQueue._follow.__code__
