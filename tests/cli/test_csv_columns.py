@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,3 +89,53 @@ def test_nan_of_a_decimal_column_is_refused(connection: Connection, tmp_path: Pa
         export_query(connection, "SELECT * FROM n", tmp_path / name)
     assert not (tmp_path / name).exists()
     assert export_query(connection, "SELECT a::numeric FROM n", tmp_path / name) == 2
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ('i,a\n1,"x\n2,y\n', None),
+        ('i,a\n1,x\n2,"', None),
+        ('i,a\n1,x\n2,"\n', None),
+        ('i,a\n1,"x ""y""\n2,z', None),
+        ('i,a\n1,"""', None),
+        ('i,a\n1,"x\r\n', None),
+        ('i,a\n1,""', [""]),
+        ('i,a\n1,""\n', [""]),
+        ('i,a\n1,""""', ['"']),
+        ('i,a\n1,""""\n', ['"']),
+        ('i,a\n1,"\n"\n', ["\n"]),
+        ('i,a\n1,"\n"', ["\n"]),
+        ('i,a\n1,"x\n"\n', ["x\n"]),
+        ('i,a\n1,"x ""y"""', ['x "y"']),
+        ('i,a\n1,5" wide\n', ['5" wide']),
+        ('i,a\n1,5" wide', ['5" wide']),
+        ('i,a\n1,"x"\n2,\n', ["x", None]),
+    ],
+)
+def test_a_quote_that_is_left_open_is_an_error(
+    connection: Connection, tmp_path: Path, content: str, values: list[str | None] | None, suffix: str
+):
+    run(connection, "CREATE TABLE t (i integer, a text)")
+    file = tmp_path / f"t.csv{suffix}"
+    file.write_bytes(gzip.compress(content.encode()) if suffix else content.encode())
+    if values is None:
+        with fails(errors.BAD_COPY_FILE, str(file)):
+            import_files(connection, "t", [file], create=False)
+        values = []
+    else:
+        import_files(connection, "t", [file], create=False)
+    assert [row[0] for row in rows(connection, "SELECT a FROM t ORDER BY i")] == values
+
+
+def test_a_quote_that_is_left_open_far_from_the_beginning(connection: Connection, tmp_path: Path):
+    file = tmp_path / "t.csv"
+    with file.open("w") as out:
+        out.write("i,a\n")
+        out.writelines(f'{i},"{"x" * 100}"\n' for i in range(200_000))
+        out.write('200000,"x\n')
+    run(connection, "CREATE TABLE t (i integer, a text)")
+    with fails(errors.BAD_COPY_FILE):
+        import_files(connection, "t", [file], create=False)
+    assert rows(connection, "SELECT count(*) FROM t") == [(0,)]

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
-from instar.cli.csv_columns import is_bytes, plain_type, read_column, reader_type, written_column
+from instar.cli.csv_columns import Ending, is_bytes, plain_type, read_column, reader_type, written_column
 from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
@@ -219,11 +219,11 @@ def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
 
 def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str) -> Source:
     raw = stack.enter_context(path.open("rb"))
-    reader = _csv_reader(raw, path, wanted, stack)
+    reader, ending = _csv_reader(raw, path, wanted, stack)
     if len(reader.schema) == 1:
         # An empty line is a row, of NULL.
         raw.seek(0)
-        reader = _csv_reader(raw, path, wanted, stack, ignore_empty_lines=False)
+        reader, ending = _csv_reader(raw, path, wanted, stack, ignore_empty_lines=False)
     names = reader.schema.names
     schema = reader.schema if wanted is None else pa.schema(
         [pa.field(name, wanted.field(name).type if name in wanted.names else pa.string()) for name in names]
@@ -231,22 +231,29 @@ def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: A
 
     def batches() -> Iterator[pa.RecordBatch]:
         done = 0
+        last = None
         for batch in reader:
+            if batch.num_rows:
+                last = batch.column(len(names) - 1)[-1]
             columns = [
                 read_column(column, type_, zone) for column, type_ in zip(batch.columns, schema.types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
             advance(raw.tell() - done)
             done = raw.tell()
+        value = None if last is None or not pa.types.is_string(last.type) else last.as_py()
+        if value is not None and ending.is_open_quote(value):
+            raise errors.error(errors.BAD_COPY_FILE, f"{path}: unterminated quoted field at the end of the file")
 
     return Source(schema, batches())
 
 
 def _csv_reader(
     raw: BufferedReader, path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
-) -> pa.csv.CSVStreamingReader:
+) -> tuple[pa.csv.CSVStreamingReader, Ending]:
     compression = _COMPRESSION.get(path.suffix)
     stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
+    ending = Ending(stream, 2 * _CSV_BLOCK)  # Arrow has no row that is longer
     types = {} if wanted is None else {field.name: reader_type(field.type) for field in wanted}
     convert = pa.csv.ConvertOptions(
         column_types=types,
@@ -257,12 +264,12 @@ def _csv_reader(
         false_values=["f", "false", "FALSE", "False", "0"],
     )
     reader = pa.csv.open_csv(
-        stream,  # type: ignore[arg-type]  # the stubs forget Arrow's own streams
+        ending,  # type: ignore[arg-type]  # the stubs forget what has only `read`
         read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
         parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=ignore_empty_lines),
         convert_options=convert,
     )
-    return stack.enter_context(reader)
+    return stack.enter_context(reader), ending
 
 
 @contextmanager
