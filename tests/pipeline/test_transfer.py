@@ -117,3 +117,27 @@ def test_a_large_load_has_its_indexes_sorted(spark, connection, monkeypatch):
     assert value(connection, "SELECT count(*) FROM t WHERE a = 17") == 25
     assert value(connection, "SELECT a FROM t WHERE b = 'b17'") == 17 * 7919 % 1_000
     assert rows(connection, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_far_years_and_lone_nulls_come_back(spark, connection, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(cli, "EXPORT_SPARK_ROWS", 0)
+    run(
+        connection,
+        *(
+            f"CREATE TABLE {name} (i integer PRIMARY KEY, d date, t timestamp, z timestamptz)"
+            for name in ("far", "far2")
+        ),
+        "INSERT INTO far VALUES (1, '0044-03-15 BC', '0044-03-15 12:00:01.5 BC', '0044-03-15 12:00+00 BC'), "
+        "(2, '40000-01-01', '40000-01-01', '40000-01-01 00:00+00'), (3, NULL, NULL, NULL), "
+        "(4, '2024-02-29', '2024-02-29 01:02:03.000004', '1500-02-28 01:02:03+00')",
+        *(f"CREATE TABLE {name} (a text)" for name in ("lone", "lone2")),
+        "INSERT INTO lone VALUES (NULL), (''), ('x'), (NULL)",
+    )
+    for table in ("far", "lone"):
+        target = tmp_path / f"{table}.{kind}"
+        assert cli.export_table(connection, table, f"{target}/") == 4
+        assert cli.import_files(connection, f"{table}2", [target], create=False) == 4
+    text = "SELECT i, d::text, t::text, z::text FROM {} ORDER BY i"
+    assert rows(connection, text.format("far2")) == rows(connection, text.format("far"))
+    assert value(connection, "SELECT count(*) FROM lone2 WHERE a IS NULL") == 2

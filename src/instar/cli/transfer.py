@@ -343,7 +343,9 @@ def export_table(connection: Connection, table: str, path: str) -> int:
     check_directory(target)
     database = connection.database
     rows = estimated_table_rows(connection.session, table)
-    if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in _COMPRESSION:
+    # Spark's CSV has no line for a row that is nothing but NULL.
+    lone = kind == "csv" and len(table_schema(connection, table)) == 1
+    if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in _COMPRESSION or lone:
         try:
             target.mkdir()
         except FileExistsError:

@@ -286,6 +286,8 @@ def settings(scratch: Path, memory: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        # The default counts nanoseconds, which do not reach far years.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.ansi.enabled": "true",
         # Partitions are key ranges that were chosen for a reason; nobody may merge them.
         "spark.sql.adaptive.enabled": "false",

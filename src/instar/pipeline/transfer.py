@@ -17,15 +17,34 @@ from instar.pipeline.session import spark_session
 from instar.pipeline.spark_job import SparkJob
 
 EXPORT_FORMATS = ("parquet", "csv")
-# As `instar import` reads it: quotes are doubled, times are exact.
+# As `instar import` reads it: quotes are doubled.
 _CSV = {
     "header": "true",
     "nullValue": "",
     "emptyValue": '""',
     "escape": '"',
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+_LAST_YEAR = 9999  # of four digits
+# Dates and times by Spark's types, as Java names their parts; behind a year before Christ stands its era.
+_FORMS = {
+    "date": "y-MM-dd",
+    "timestamp": "y-MM-dd HH:mm:ss.SSSSSSXXX",
+    "timestamp_ntz": "y-MM-dd HH:mm:ss.SSSSSS",
+}
+
+
+def _text(column: Any, type_: str) -> Any:
+    """A column as SQL's text: of itself Spark has none for bytes, and gives far years a sign."""
+    from pyspark.sql import functions as sql
+
+    if type_ == "binary":
+        return sql.concat(sql.lit("\\x"), sql.lower(sql.hex(column)))
+    form = _FORMS[type_]
+    usual = sql.date_format(column, form.replace("y", "yyyy"))
+    later = sql.date_format(column, form)
+    before = sql.date_format(column, form.replace("y", "yyyy") + " G")
+    year = sql.year(column)
+    return sql.when(year < 1, before).when(year > _LAST_YEAR, later).otherwise(usual)
 
 
 def export(
@@ -61,9 +80,8 @@ def export(
         frame: Any = source.load()
         if file_format == "csv":
             for name, type_ in frame.dtypes:
-                if type_ == "binary":
-                    text = sql.concat(sql.lit("\\x"), sql.lower(sql.hex(sql.col(f"`{name}`"))))
-                    frame = frame.withColumn(name, text)
+                if type_ == "binary" or type_ in _FORMS:
+                    frame = frame.withColumn(name, _text(sql.col("`" + name.replace("`", "``") + "`"), type_))
         frame = frame.observe(rows, sql.count(sql.lit(1)).alias("count"))
         frame.write.options(**_CSV).format(file_format).save(os.path.realpath(target))
         counted.append(rows.get["count"])
