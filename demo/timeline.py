@@ -113,8 +113,12 @@ def _lanes(axes: Axes, courses: Sequence[Course], last: float) -> None:
     axes.spines["bottom"].set_visible(False)
 
 
+# A label takes up to so much of the picture's width.
+_LABEL_SHARE = 0.3
+
+
 def _lane_text(axes: Axes, lane: int, course: Course, last: float) -> None:
-    """What the change was and how it went, on the side of its bar where there is room."""
+    """What the change was and how it went, on the side of its bar where there is room, else over the bar's end."""
     end = course.end or course.begin
     facts = [duration(course.seconds)]
     if course.rows_done:
@@ -122,14 +126,17 @@ def _lane_text(axes: Axes, lane: int, course: Course, last: float) -> None:
     if course.sqlstate is not None:
         facts.append(f"{course.sqlstate}, as it must" if course.is_as_expected else course.sqlstate)
     on_the_right = last - end > course.begin
+    has_room = max(last - end, course.begin) > _LABEL_SHARE * last
+    at = last if not has_room else end if on_the_right else course.begin
     text = axes.annotate(
         f"{course.change.title}  ·  {', '.join(facts)}",
-        (end if on_the_right else course.begin, lane),
-        xytext=(9 if on_the_right else -9, 0),
+        (at, lane),
+        xytext=(9 if has_room and on_the_right else -9, 0),
         textcoords="offset points",
-        ha="left" if on_the_right else "right",
+        ha="left" if has_room and on_the_right else "right",
         va="center",
         fontsize=9.5,
+        bbox=None if has_room else {"facecolor": "white", "edgecolor": "none", "pad": 2},
     )
     text.set_in_layout(False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from instar.clock import ManualClock
 from instar.store import MemoryStore
 from instar.store.engine import Section, Store
-from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, PAUSE_FACTOR
-from instar.store.presence import ABOUT_NS, ANNOUNCED_NS
+from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, PAUSE_FACTOR, Step, run_gated
+from instar.store.presence import ABOUT_NS, ANNOUNCED_NS, Presence
 from store.building import change
 
 STEP = 100_000  # nanoseconds that a step takes
@@ -64,6 +65,28 @@ def test_a_recent_commit_keeps_the_background_out_in_proportion(store: Store, cl
     change(store, {1: b"a"})
     store.background(slow_steps(clock, 8))
     assert clock.slept == [pytest.approx(PAUSE_FACTOR * HOLD_NS / 1e9)] * 2
+
+
+def test_the_steps_of_a_batch_have_as_long_as_its_commit_takes(
+    clock: RecordingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = 5 * HOLD_NS
+    ran: list[int] = []
+
+    def run_batch(drawn: deque[Step], budget: int) -> tuple[int, int]:
+        count = 0
+        while drawn and count * STEP < budget:
+            drawn.popleft()
+            count += 1
+        ran.append(count * STEP)
+        return count * STEP, count * STEP + commit
+
+    presence = Presence(clock, 3600.0)
+    presence.wait_ends()  # a foreground commit was made a moment ago, and no time passes but in pauses
+    monkeypatch.setattr(clock, "sleep", lambda _seconds: None)
+    run_gated(slow_steps(clock, 200), run_batch, presence, clock)
+    assert commit in ran
+    assert max(ran) <= commit + STEP
 
 
 def test_the_pauses_end_once_the_foreground_is_gone(store: Store, clock: RecordingClock) -> None:

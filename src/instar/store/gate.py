@@ -16,7 +16,8 @@ from instar.clock import Clock
 from instar.store.engine import Section
 from instar.store.presence import Presence
 
-# For how long a batch holds the section, of which at least half is for its steps: what commits take is deducted.
+# For how long a batch holds the section. What its commit takes is deducted, but its steps have as long as that at
+# least: a commit that waits long for the disk is worth a longer batch.
 HOLD_NS = 400_000
 # While nobody else commits, batches grow to this, so that a load pays for few fsyncs. It is what the first foreground
 # commit after a pause waits at most, once.
@@ -51,5 +52,6 @@ def run_gated(
             clock.sleep(PAUSE_FACTOR * held / 1e9)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
-        budget = max(hold // 2, hold - (held - stepped))
+        committing = held - stepped
+        budget = max(committing, hold - committing)
         wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
