@@ -203,6 +203,20 @@ def test_a_lead_that_an_interrupt_has_lost_is_taken_over(store: Store) -> None:
     assert not queue._lead.locked()
 
 
+def test_a_free_lead_is_taken_by_who_was_forgotten_in_the_queue(store: Store) -> None:
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    queue._lead.acquire()
+    forgotten = threading.Thread(target=change, args=(store, {1: b"a"}), daemon=True)
+    forgotten.start()
+    while not queue._queue:
+        forgotten.join(0.001)
+    queue._lead.release()  # and interrupted before anybody was called
+    forgotten.join(10)
+    assert row_key(1) in contents(store)
+    assert not queue._lead.locked()
+    change(store, {2: b"b"})
+
+
 def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -> None:
     monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
 

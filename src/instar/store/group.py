@@ -112,7 +112,7 @@ class CommitQueue:
     def _look_for_leader(self, member: _Member) -> None:
         """Call `member` if nobody is left who would."""
         with self._looking:
-            if member.called or self._is_led():
+            if member.called or not self._take_lost_lead():
                 return
             self._withdraw(member)
             if member.taken:
@@ -120,6 +120,15 @@ class CommitQueue:
                 member.finished = True
                 self._hand_over()
             member.called = True
+
+    def _take_lost_lead(self) -> bool:
+        """Take the lead if it is free, or if nobody knows of having it; looked at twice, for leaders come and go."""
+        for _look in range(2):
+            if self._lead.acquire(False):
+                return True
+            if self._is_led():
+                return False
+        return True
 
     def _is_led(self) -> bool:
         """Whether another thread leads, or is on its way to."""
