@@ -393,3 +393,30 @@ def test_a_signal_is_heard_while_duckdb_runs() -> None:
     found = analytic._outcome(connection, "SELECT 1 AS one", {})
     assert isinstance(found, pa.Table)
     assert found.to_pydict() == {"one": [1]}
+
+
+def test_a_signal_leaves_no_work_behind_whenever_it_comes() -> None:
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    running = []
+
+    def interrupted(after: float) -> None:
+        stopped = threading.Event()
+
+        def work() -> None:
+            running.append(after)
+            stopped.wait(30)
+            running.remove(after)
+
+        signal.setitimer(signal.ITIMER_REAL, after)
+        analytic._beside(work, stopped.set)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for step in range(1, 100):
+            with pytest.raises(KeyboardInterrupt):
+                interrupted(step * 4e-6)
+            assert not running
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -37,7 +37,7 @@ def opened(path: str, uuid: bytes | None = None) -> Opened:
     if found is None:
         if uuid is not None and not os.path.isdir(path):
             raise _another_host(path)
-        found = _opened[key] = Opened(open_store(path, create=False))
+        found = _opened[key] = Opened(open_store(path, create=False, write_map=False))
     if uuid is not None and found.store.uuid != uuid:
         raise _another_host(path)
     return found

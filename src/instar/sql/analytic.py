@@ -7,12 +7,12 @@ executor's: functions.py writes each expression so that both agree, and what can
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 import duckdb
@@ -34,6 +34,9 @@ from instar.tables.layout import arrow_type
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
 from instar.types import Kind, Type
+
+# How long a signal may go unheard while DuckDB runs.
+_HEED_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -243,23 +246,36 @@ def _beside(work: Callable[[], T], stop: Callable[[], None]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
-    result: Future[T] = Future()
+    # Bare locks: a handler's exception in the middle of a Thread's or a Future's methods would leave their locks held.
+    taken, done = threading.Lock(), threading.Lock()
+    done.acquire()
+    results: list[T] = []
+    failures: list[BaseException] = []
 
     def run() -> None:
+        if not taken.acquire(blocking=False):
+            return
         try:
-            result.set_result(work())
+            results.append(work())
         except BaseException as failure:  # noqa: BLE001 - it is raised again where the result is asked for
-            result.set_exception(failure)
+            failures.append(failure)
+        finally:
+            done.release()
 
-    threading.Thread(target=run, name="instar-analytic").start()
     try:
-        wait([result])  # not Thread.join, which takes the thread for dead after an exception in 3.11
+        _thread.start_new_thread(run, ())
+        # Again and again: a signal that comes just before the wait does not cut it short.
+        while not done.acquire(timeout=_HEED_SECONDS):
+            pass
     except BaseException:  # what a handler raised
-        while not result.done():
+        if not taken.acquire(blocking=False):
             stop()
-            wait([result], 0.05)
+            while not done.acquire(timeout=_HEED_SECONDS):
+                stop()
         raise
-    return result.result()
+    if failures:
+        raise failures[0]
+    return results[0]
 
 
 def _stored(table: pa.Table) -> pa.Table:

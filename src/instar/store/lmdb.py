@@ -1,16 +1,17 @@
 """The lmdb engine: a directory that any number of processes on one host open at once.
 
 One LMDB environment per process and directory, shared by all openers and opened again after a fork. One unnamed
-keyspace in a map reserved once, without writemap (a full disk would be SIGBUS) and never resized (LMDB invalidates
-live readers silently).
+keyspace in a map reserved once and never resized (LMDB invalidates live readers silently). Pages are written by system
+calls, or, where nothing waits for the disk (`off`) and blocks can be reserved, through the map: see `space`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NoReturn, Self
 
@@ -22,6 +23,7 @@ from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
+from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
 from instar.store.engine import Derive, LogRecord, Store
 from instar.store.extent import holds_tree
@@ -33,15 +35,15 @@ from instar.store.header import (
     Head,
     Header,
     Identity,
-    decode_header,
     decode_identity,
     first_header,
-    head_of,
     new_identity,
 )
+from instar.store.lmdb_section import LmdbSection
 from instar.store.pages import PageFile, UnreadablePages
-from instar.store.presence import Presence, SharedPresence
+from instar.store.presence import SharedPresence
 from instar.store.section import WriteSection
+from instar.store.space import Space, can_reserve
 from instar.store.watch import Watch
 
 MAP_SIZE = 1 << 40
@@ -52,9 +54,6 @@ _READER_BYTES = 64
 _LOCK_BYTES = (MAX_READERS + 64) * _READER_BYTES
 
 SYNCHRONOUS = ("full", "normal", "off")
-
-# Ranges of fewer keys are read pair by pair.
-_SHORT = 8
 
 
 def _translate(caught: Exception) -> Exception:
@@ -77,54 +76,6 @@ def _translate(caught: Exception) -> Exception:
     return caught
 
 
-def _scan(cursor: Any, start: bytes, stop: bytes, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-    if not reverse:
-        if cursor.set_range(start):
-            for pair in cursor.iternext():
-                if pair[0] >= stop:
-                    return
-                yield pair
-        return
-    # The cursor goes to the last key below `stop`.
-    if not (cursor.prev() if cursor.set_range(stop) else cursor.last()):
-        return
-    for pair in cursor.iterprev():
-        if pair[0] < start:
-            return
-        yield pair
-
-
-def _batch(cursor: Any, start: bytes, stop: bytes, limit: int, reverse: bool) -> tuple[list[bytes], list[bytes]]:
-    """A short range in one go; else keys first, in growing chunks (to read little past the end), then the values."""
-    peek = limit if reverse else min(limit, _SHORT)
-    pairs = list(islice(_scan(cursor, start, stop, reverse), peek))
-    if reverse or limit <= _SHORT or len(pairs) < _SHORT:
-        return [key for key, _value in pairs], [value for _key, value in pairs]
-    cursor.set_range(start)
-    keys: list[bytes] = []
-    following = cursor.iternext(values=False)
-    chunk = _SHORT * 8
-    while len(keys) < limit:
-        wanted = min(chunk, limit - len(keys))
-        got = list(islice(following, wanted))
-        if got and got[-1] >= stop:
-            keys += [key for key in got if key < stop]
-            break
-        keys += got
-        if len(got) < wanted:
-            break
-        chunk *= 8
-    cursor.set_range(start)
-    return keys, list(islice(cursor.iternext(keys=False), len(keys)))
-
-
-def _read_head(transaction: Any) -> Head:
-    """The newest state as the transaction sees it."""
-    cursor = transaction.cursor()
-    cursor.last()
-    return head_of(decode_header(transaction.get(HEADER_KEY)), cursor.key(), cursor.value())
-
-
 class LmdbReader:
     """A read transaction. `get` is LMDB's own function: nothing stands between."""
 
@@ -145,29 +96,29 @@ class LmdbReader:
 
     def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """As in `View`."""
-        return _scan(self._transaction.cursor(), start, stop, reverse)
+        return scan_range(self._transaction.cursor(), start, stop, reverse)
 
     def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         """As in `View`."""
-        return _batch(self._transaction.cursor(), start, stop, limit, reverse)
+        return batch_of_range(self._transaction.cursor(), start, stop, limit, reverse)
 
     def block(self, start: bytes, stop: bytes, size: int) -> Block:
         """As in `Reader`: by whole pages, unless the range is short or the pages cannot be read."""
         transaction = self._transaction
         cursor = transaction.cursor()
-        pairs = list(islice(_scan(cursor, start, stop, False), _SHORT))
-        if len(pairs) < _SHORT:
+        pairs = list(islice(scan_range(cursor, start, stop, False), SHORT))
+        if len(pairs) < SHORT:
             return block_of(pairs, size)
         cursor.last()
         try:
             tree = self._environment.pages.tree(transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
             return tree.block(start, stop, size)
         except UnreadablePages:
-            return block_of(_scan(cursor, start, stop, False), size)
+            return block_of(scan_range(cursor, start, stop, False), size)
 
     def head(self) -> Head:
         """The whole of what the header and the log's end say."""
-        return _read_head(self._transaction)
+        return read_head(self._transaction)
 
     def close(self) -> None:
         """As in `Reader`."""
@@ -180,61 +131,6 @@ class LmdbReader:
         self._transaction.abort()
         if isinstance(caught, lmdb.Error):
             raise _translate(caught) from caught
-
-
-class LmdbSection(WriteSection):
-    """A write transaction, which holds LMDB's writer mutex."""
-
-    __slots__ = ("_begun", "_environment", "_number", "_transaction")
-
-    def __init__(self, transaction: Any, environment: _Environment) -> None:
-        self._transaction = transaction
-        self._environment = environment
-        self.get = transaction.get
-        self.put = transaction.put
-        # A write transaction bears the number of the state that it will leave.
-        self._number = transaction.id()
-        known, head = environment.newest
-        if self._number != known + 1:
-            head = _read_head(transaction)
-        self._begun = head
-        self.load(head)
-
-    def delete(self, key: bytes, /) -> bool:
-        deleted: bool = self._transaction.delete(key)
-        return deleted
-
-    def append(self, key: bytes, value: bytes) -> None:
-        # Arguments: duplicates, overwrite, append.
-        if not self._transaction.put(key, value, True, True, True):
-            raise lmdb.CorruptedError("there are keys above the log's end")
-
-    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        self._transaction.cursor().putmulti(pairs)
-
-    def any_of(self, keys: list[bytes]) -> bytes | None:
-        cursor = self._transaction.cursor()
-        # Keys of a bulk load are mostly sorted and fall into a gap: one seek tells.
-        if keys == sorted(keys) and (not cursor.set_range(keys[0]) or cursor.key() > keys[-1]):
-            return None
-        found = cursor.getmulti(keys, values=False)
-        return found[0] if found else None
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        return _scan(self._transaction.cursor(), start, stop, reverse)
-
-    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
-        return _batch(self._transaction.cursor(), start, stop, limit, reverse)
-
-    def commit(self) -> None:
-        self._transaction.commit()
-        begun, timestamp, header = self._begun, self.timestamp, self.header
-        # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
-        if timestamp != begun[0] or header is not begun[2]:
-            self._environment.newest = self._number, (timestamp, self.log_end, header)
-
-    def abort(self) -> None:
-        self._transaction.abort()
 
 
 # No transaction of LMDB has this number.
@@ -253,16 +149,21 @@ class _Environment:
     newest: tuple[int, Head]
     begin: Callable[..., Any]
     queue: CommitQueue
-    presence: Presence
+    presence: SharedPresence
+    space: Space | None
     watch: Watch
 
-    def __init__(self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int) -> None:
+    def __init__(
+        self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int, write_map: bool
+    ) -> None:
         self.path = path
         self.key = key  # in the registry; the directory itself may be gone when the last user closes
         self.identity = identity
         self.references = 0
         self._clock = clock
         self._map_size = map_size
+        # A smaller map would cut the file for all others.
+        self._write_map = write_map and identity.synchronous == "off" and map_size == MAP_SIZE and can_reserve(path)
         self._environment: Any = None
         self._opening = threading.RLock()
         self._open()
@@ -277,21 +178,46 @@ class _Environment:
 
     def _open(self) -> None:
         try:
+            self._open_all()
+        except (lmdb.Error, OSError) as caught:
+            raise _translate(caught) from caught
+
+    def _open_all(self) -> None:
+        data = os.path.join(self.path, DATA_FILE)
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_environment)
             self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
             _check(self._environment, self.path, self.identity)
+            page_bytes = self._environment.stat()["psize"]
             presence = SharedPresence(os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS)
-        except (lmdb.Error, OSError) as caught:
-            self._close_environment()
-            raise _translate(caught) from caught
-        except errors.Error:
-            self._close_environment()
-            raise
+            undo.callback(presence.close)
+            self.watch = Watch(data, presence.others)
+            self.space = None
+            if self._write_map:
+                self.space = Space(data, page_bytes, presence)
+                undo.callback(self.space.forget)
+                self._open_write_map(self.space, presence)
+            undo.pop_all()
         self.newest = _UNKNOWN
-        self.pages = PageFile(os.path.join(self.path, DATA_FILE), self._environment.stat()["psize"])
+        self.pages = PageFile(data, page_bytes)
         self.presence = presence
-        self.watch = Watch(os.path.join(self.path, DATA_FILE), presence.others)
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin
+
+    def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
+        """Open the environment again, now that it is known to be sound, to be written through its map."""
+        self._close_environment()
+        try:
+            self._environment = _open_environment(self.path, "off", self._map_size, write_map=True)
+        except (lmdb.Error, MemoryError):  # files may not grow that large here, or there is no room for the map
+            self._environment = _open_environment(self.path, "off", self._map_size)
+            self.space = None
+            space.forget()
+            return
+        with self.watch if presence.is_shared() else contextlib.nullcontext():
+            transaction = self._environment.begin(write=True)
+        space.settle()
+        transaction.abort()
 
     def _close_environment(self) -> None:
         if self._environment is not None:
@@ -300,7 +226,7 @@ class _Environment:
 
     def learn(self, transaction: Any) -> Head:
         """The newest state as the transaction, which only reads, sees it."""
-        head = _read_head(transaction)
+        head = read_head(transaction)
         self.newest = transaction.id(), head
         return head
 
@@ -348,8 +274,11 @@ class _Environment:
         with self._opening:
             if self.begin is not failed:
                 return  # another thread was here first
-            self._close_environment()
-            self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+            if self.space is None:
+                self._close_environment()
+                self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+            else:
+                self._open_write_map(self.space, self.presence)
             self.newest = _UNKNOWN
             self.begin = self._environment.begin
 
@@ -360,11 +289,13 @@ class _Environment:
 
     def close(self) -> None:
         """Close what is open; the last opener is gone."""
+        self._close_environment()
         presence = self.__dict__.get("presence")
         if presence is not None:
-            presence.close()
             self.watch.stop()
-        self._close_environment()
+            if self.space is not None:
+                self.space.close()
+            presence.close()
 
     def forked(self) -> None:
         """In a child: let go of what is the parent's, without telling LMDB."""
@@ -377,12 +308,14 @@ class _Environment:
             presence = self.__dict__.pop("presence", None)
             if presence is not None:  # else another thread was opening at the moment of the fork
                 presence.abandon()
+                if self.space is not None:
+                    self.space.forget()
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
 
 
-def _open_environment(path: str, synchronous: str, map_size: int) -> Any:
-    """LMDB's environment, with as large a map as the system lets us have."""
+def _open_environment(path: str, synchronous: str, map_size: int, *, write_map: bool = False) -> Any:
+    """LMDB's environment, with as large a map as the system lets us have; a write map must have all of `map_size`."""
     while True:
         try:
             return lmdb.Environment(
@@ -391,11 +324,13 @@ def _open_environment(path: str, synchronous: str, map_size: int) -> Any:
                 sync=synchronous != "off",
                 metasync=synchronous == "full",
                 create=False,
+                writemap=write_map,
+                readahead=not write_map,
                 max_readers=MAX_READERS,
                 max_spare_txns=1,
             )
         except (lmdb.Error, MemoryError):
-            if map_size // 2 < _LEAST_MAP_SIZE:
+            if write_map or map_size // 2 < _LEAST_MAP_SIZE:
                 raise
             map_size //= 2
 
@@ -446,7 +381,7 @@ class LmdbStore(BaseStore):
         return self._environment.queue
 
     @property
-    def _presence(self) -> Presence:
+    def _presence(self) -> SharedPresence:
         return self._environment.presence
 
     def read(self) -> LmdbReader:
@@ -507,28 +442,27 @@ def open_store(
     log_max_bytes: int | None = None,
     clock: Clock | None = None,
     map_size: int = MAP_SIZE,
+    write_map: bool = True,
 ) -> Store:
     """Open the store in directory `path`, which is created if it is empty or not there and `create` allows it.
 
     `synchronous` ("full", the default of a new store: fsync; "normal": without the meta page; "off": may lose the store
     on power loss, not on a kill), `retention_seconds` and `log_max_bytes` are properties of the store: None takes them
-    as they are, another value than the store's is refused (55000). `clock` and `map_size` are those of the process'
-    first opener. Errors: 0A000, 22023, 58030 (no store, or unreadable), 55000 (not a store, another format), XX001
-    (damaged), 53100.
+    as they are, another value than the store's is refused (55000). `clock`, `map_size` and `write_map` (False: opening
+    waits for no writer, and commits go by system calls) are those of the process' first opener. Errors: 0A000, 22023,
+    58030 (no store, or unreadable), 55000 (not a store, another format), XX001 (damaged), 53100.
     """
     if engine != "lmdb":
         raise errors.unsupported(f"the store engine {engine!r}")
     if synchronous is not None and synchronous not in SYNCHRONOUS:
         raise errors.error(errors.INVALID_PARAMETER, f"synchronous is one of {', '.join(SYNCHRONOUS)}")
-    clock = SystemClock() if clock is None else clock
+    clock = clock or SystemClock()
     directory = os.path.realpath(path)
     wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes) if create else None
     with _registry_lock:
-
-        def initialise(identity: Identity) -> None:
-            _initialise(directory, identity, clock, map_size)
-
-        identity = prepare(directory, wanted, _LOCK_BYTES, initialise)
+        identity = prepare(
+            directory, wanted, _LOCK_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
+        )
         for name, asked in (
             ("synchronous", synchronous),
             ("retention_seconds", retention_seconds),
@@ -544,7 +478,7 @@ def open_store(
         key = _directory_key(directory)
         environment = _registry.get(key)
         if environment is None:
-            environment = _registry[key] = _Environment(directory, key, identity, clock, map_size)
+            environment = _registry[key] = _Environment(directory, key, identity, clock, map_size, write_map)
         environment.references += 1
         return LmdbStore(environment, clock)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Self
 
@@ -143,7 +143,7 @@ class MemorySection(WriteSection):
         assert not self._store.state.keys or key > self._store.state.keys[-1]  # as MDB_APPEND demands
         self._put(key, value)
 
-    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
         for key, value in pairs:
             self._put(key, value)
 

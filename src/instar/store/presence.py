@@ -1,8 +1,9 @@
 """Who has the store open, and what it is about: one slot per process, written by its owner alone, read by all.
 
 A slot says which snapshots its process uses, whether it waits to commit and when it last did, and whether it works in
-the background. All of it is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
-or stale reads do no harm.
+the background. All of that is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
+or stale reads do no harm. One word is no hint: how much of the data file its process may touch (module `space`), which
+is written and read within the atomic section alone.
 
 Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
 long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
@@ -18,6 +19,7 @@ import mmap
 import os
 import struct
 import threading
+from collections.abc import Iterator
 from itertools import count as counter
 from typing import NamedTuple, Protocol
 
@@ -27,7 +29,7 @@ from instar.clock import Clock
 SLOTS = 4096
 _WORDS = 8  # 64 bytes a slot: a cache line, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
-_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER = range(7)
+_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED = range(_WORDS)
 _HIGH_WATER = 0  # word 0 of the first line: slots that were ever used
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
@@ -218,17 +220,39 @@ class SharedPresence(Presence):
         answer = fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
         return int(_FLOCK.unpack(answer)[0])
 
-    def _take_slot(self) -> int:
+    @contextlib.contextmanager
+    def registration(self) -> Iterator[None]:
+        """While this lasts no process takes a slot."""
         self._flock(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _REGISTRATION_BYTE)
         try:
+            yield
+        finally:
+            self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
+
+    def _take_slot(self) -> int:
+        with self.registration():
             for slot in range(SLOTS):
                 with contextlib.suppress(BlockingIOError, PermissionError):
                     self._flock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
                     self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
                     return slot
-        finally:
-            self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
         raise errors.error("53300", f"more than {SLOTS} processes have the store open")
+
+    def publish_reserved(self, end: int) -> None:
+        """This process may touch the data file up to byte `end`."""
+        self._words[self._base + _RESERVED] = end
+
+    def reserved_by_others(self) -> int:
+        """Up to where any other living process may touch the data file."""
+        words = self._words
+        return max(
+            (
+                words[base + _RESERVED]
+                for slot, base in enumerate(self._slots())
+                if slot != self._slot and words[base + _RESERVED] and self.alive(slot)
+            ),
+            default=0,
+        )
 
     def alive(self, slot: int) -> bool:
         # Locks of one's own description do not conflict, so that one's own slot looks free.

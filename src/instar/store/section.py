@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from instar.clock import Clock
 from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_header, wall_timestamp
@@ -75,8 +75,8 @@ class WriteSection(ABC):
         """Put `key`, which is greater than every key of the store (a log record)."""
 
     @abstractmethod
-    def put_many(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
-        """Put all pairs."""
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Put all pairs, of which there are some."""
 
     @abstractmethod
     def any_of(self, keys: list[bytes]) -> bytes | None:

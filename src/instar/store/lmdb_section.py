@@ -1,0 +1,92 @@
+"""The atomic section of the lmdb engine: one write transaction of LMDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from instar import errors
+from instar.store.cursors import batch_of_range, read_head, scan_range
+from instar.store.header import Head
+from instar.store.section import WriteSection
+from instar.store.space import Allowance, Space
+
+# What LMDB adds to a key and its value, at most.
+_NODE_BYTES = 16
+
+
+class Newest(Protocol):
+    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch."""
+
+    newest: tuple[int, Head]
+    space: Space | None
+
+
+class LmdbSection(WriteSection):
+    """A write transaction, which holds LMDB's writer mutex."""
+
+    __slots__ = ("_allowance", "_begun", "_environment", "_number", "_transaction")
+
+    def __init__(self, transaction: Any, environment: Newest) -> None:
+        self._transaction = transaction
+        self._environment = environment
+        self.get = transaction.get
+        # Through a write map, nothing is touched that is not allowed first.
+        self._allowance = None if environment.space is None else Allowance(transaction, environment.space)
+        self.put = transaction.put if self._allowance is None else self._allowance.put
+        # A write transaction bears the number of the state that it will leave.
+        self._number = transaction.id()
+        known, head = environment.newest
+        if self._number != known + 1:
+            head = read_head(transaction)
+        self._begun = head
+        self.load(head)
+
+    def delete(self, key: bytes, /) -> bool:
+        if self._allowance is not None:
+            self._allowance.spend(1, 0)
+        deleted: bool = self._transaction.delete(key)
+        return deleted
+
+    def append(self, key: bytes, value: bytes) -> None:
+        if self._allowance is not None:
+            self._allowance.spend(0, len(key) + len(value) + _NODE_BYTES)
+        # Arguments: duplicates, overwrite, append.
+        if not self._transaction.put(key, value, True, True, True):
+            raise errors.error(errors.DATA_CORRUPTED, "there are keys above the log's end")
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        if self._allowance is not None:
+            data = sum([len(key) + len(value) + _NODE_BYTES for key, value in pairs])
+            self._allowance.spend(1 if self._is_gap(pairs) else len(pairs), data)
+        self._transaction.cursor().putmulti(pairs)
+
+    def _is_gap(self, pairs: list[tuple[bytes, bytes]]) -> bool:
+        """Whether nothing is stored from the least key to the greatest, so that the new pairs lie side by side."""
+        keys = [key for key, _value in pairs]
+        cursor = self._transaction.cursor()
+        return not cursor.set_range(min(keys)) or cursor.key() > max(keys)
+
+    def any_of(self, keys: list[bytes]) -> bytes | None:
+        cursor = self._transaction.cursor()
+        # Keys of a bulk load are mostly sorted and fall into a gap: one seek tells.
+        if keys == sorted(keys) and (not cursor.set_range(keys[0]) or cursor.key() > keys[-1]):
+            return None
+        found = cursor.getmulti(keys, values=False)
+        return found[0] if found else None
+
+    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return scan_range(self._transaction.cursor(), start, stop, reverse)
+
+    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
+        return batch_of_range(self._transaction.cursor(), start, stop, limit, reverse)
+
+    def commit(self) -> None:
+        self._transaction.commit()
+        begun, timestamp, header = self._begun, self.timestamp, self.header
+        # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
+        if timestamp != begun[0] or header is not begun[2]:
+            self._environment.newest = self._number, (timestamp, self.log_end, header)
+
+    def abort(self) -> None:
+        self._transaction.abort()

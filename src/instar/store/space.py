@@ -1,0 +1,172 @@
+"""Disk blocks that are reserved before LMDB's write map touches them, for stores with `synchronous = off`.
+
+LMDB may write its pages through the map of the data file instead of by a system call for each: a single-row update
+takes half the time, and a quarter in a large store. What speaks against it is that touching a page for which the disk
+has no room is a SIGBUS. So blocks are reserved first: a write transaction begins with what is known to be there, every
+write takes from it the most that it can need, and more is reserved, or refused (ENOSPC), before LMDB goes on.
+
+That holds where a reserved block can be overwritten whatever happens, which rules out file systems that copy on write;
+stores on others, and on unknown ones, are written without the map.
+
+LMDB makes the file as large as its map whenever the map is opened. It is cut again to what the processes have reserved,
+which they publish with their presence, under the writer mutex, so that nobody reserves meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+from instar.store.presence import SharedPresence
+
+# f_type of ext2 to 4, XFS and tmpfs.
+_OVERWRITING = (0xEF53, 0x58465342, 0x01021994)
+_STATFS_BYTES = 256  # more than struct statfs has; it begins with f_type, a long
+
+# A meta page's last page number in use, in words from its beginning.
+_LAST_PAGE = 17
+
+# The most pages that a write takes of a tree that is known to be at most this deep: each of its path copied and split.
+_PATH_PAGES = 12
+# With the branch pages accounted for: its leaf copied and split.
+_LEAF_PAGES = 2
+# What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
+_LEAST_GRANT, _MOST_GRANT = 64 << 10, 8 << 20
+# Of what is written in a row: pages half full, the pages above them, values that begin a page of their own.
+_DATA_FACTOR = 3
+# Beside what the writes need: the list of free pages, of 8 bytes for each page, written anew.
+_SLACK_BYTES = 256 << 10
+_SLACK_SHARE = 256
+# Reserved ahead: a part of what is in use, within these bounds.
+_LEAST_STEP, _MOST_STEP, _STEP_SHARE = 1 << 20, 64 << 20, 8
+# So much more than is in use is given back.
+_EXCESS_BYTES = 256 << 20
+
+
+def can_reserve(path: str) -> bool:
+    """Whether the file system of `path` is one where a block that is reserved can always be written."""
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    if ctypes.CDLL(None).statfs(os.fsencode(path), status):
+        return False
+    return ctypes.sizeof(ctypes.c_size_t) == 8 and ctypes.c_long.from_buffer(status).value in _OVERWRITING
+
+
+def slack(used: int) -> int:
+    """Bytes that any transaction may need beside its writes."""
+    return _SLACK_BYTES + used // _SLACK_SHARE
+
+
+class Space:
+    """What this process may touch of the data file `path`; all but `close` within the atomic section."""
+
+    def __init__(self, path: str, page_bytes: int, presence: SharedPresence) -> None:
+        self.page_bytes = page_bytes
+        self._presence = presence
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._metas = mmap.mmap(self._file, 2 * page_bytes, access=mmap.ACCESS_READ)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._words = memoryview(self._metas).cast("Q")
+        self._second = page_bytes // 8 + _LAST_PAGE
+        self.reserved = 0
+
+    def used(self) -> int:
+        """Bytes of the file that the newest state knows of. (The other meta page's is not greater.)"""
+        first, second = self._words[_LAST_PAGE], self._words[self._second]
+        return ((first if first > second else second) + 1) * self.page_bytes
+
+    def reserve(self, end: int) -> None:
+        """Have blocks for everything below `end`, and some more if there are; OSError if the disk is full."""
+        if end <= self.reserved:
+            return
+        step = min(max(end // _STEP_SHARE, _LEAST_STEP), _MOST_STEP)
+        try:
+            self._allocate(end + step)
+        except OSError:
+            self._allocate(end)
+
+    def _allocate(self, end: int) -> None:
+        end = -(-end // self.page_bytes) * self.page_bytes
+        try:
+            os.posix_fallocate(self._file, self.reserved, end - self.reserved)
+        except OSError:
+            self.settle()  # part of it may have been allocated
+            raise
+        self.reserved = end
+        self._presence.publish_reserved(end)
+
+    def settle(self) -> None:
+        """Cut the file to what any process may touch."""
+        end = max(self.used(), self.reserved, self._presence.reserved_by_others())
+        if os.fstat(self._file).st_size > end:
+            os.ftruncate(self._file, end)
+
+    def give_back(self, used: int) -> int:
+        """Keep no more than what small transactions need; returns how much it is, beside the slack."""
+        self.reserved = used + slack(used) + _MOST_STEP
+        self._presence.publish_reserved(self.reserved)
+        self.settle()
+        return _MOST_STEP
+
+    def forget(self) -> None:
+        """Let go of file and map alone: what a forked child does with what it inherited."""
+        self._words.release()
+        self._metas.close()
+        os.close(self._file)
+
+    def close(self) -> None:
+        """Nothing is written by this process any more: if it was the last one, the file ends where its data ends."""
+        with self._presence.registration():
+            if not self._presence.others():
+                os.ftruncate(self._file, self.used())
+        self.forget()
+
+
+class Allowance:
+    """What one write transaction may still take of the space that is reserved.
+
+    A small one is granted what is there, at the price of a whole path for each write. One that exceeds it is granted
+    more by and by, at the price of a leaf for each write, since then the tree's branch pages are accounted for at once.
+    It has never taken more pages than its tree has.
+    """
+
+    __slots__ = ("_begun", "_granted", "_price", "_put", "_room", "_space", "_transaction")
+
+    def __init__(self, transaction: Any, space: Space) -> None:
+        self._put = transaction.put
+        self._transaction = transaction
+        self._space = space
+        self._begun = begun = space.used()
+        self._price = _PATH_PAGES * space.page_bytes
+        self._granted = self._room = room = space.reserved - begun - slack(begun)
+        if room > _EXCESS_BYTES + begun:
+            self._granted = self._room = space.give_back(begun)
+
+    def put(self, key: bytes, value: bytes) -> object:
+        """LMDB's `put`."""
+        self._room -= self._price + _DATA_FACTOR * len(value)
+        if self._room < 0:
+            self._grant(-self._room)
+        return self._put(key, value)
+
+    def spend(self, writes: int, data: int) -> None:
+        """Be allowed `writes` puts or deletes anywhere, and `data` bytes of keys and values in a row."""
+        self._room -= writes * self._price + _DATA_FACTOR * data
+        if self._room < 0:
+            self._grant(-self._room)
+
+    def _grant(self, least: int) -> None:
+        stat, page_bytes = self._transaction.stat(), self._space.page_bytes
+        branches = stat["branch_pages"] * page_bytes
+        tree = branches + (stat["leaf_pages"] + stat["overflow_pages"]) * page_bytes
+        taken = min(max(self._granted, 0), tree)
+        room = min(max(taken, _LEAST_GRANT), _MOST_GRANT)
+        end = self._begun + taken + least + room
+        self._space.reserve(end + 2 * branches + slack(end))
+        self._granted = taken + least + room
+        self._room = room
+        self._price = _LEAF_PAGES * page_bytes

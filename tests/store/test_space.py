@@ -1,0 +1,264 @@
+"""Blocks reserved ahead of the write map: never too few, given back, told by one process to the others."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from instar.errors import Error
+from instar.store import open_store
+from instar.store.engine import Section, Store
+from instar.store.lmdb import LmdbStore
+from instar.store.space import Space, can_reserve
+from store.building import ALL, change, contents, ended, in_child, raw
+
+PAGE = 4096
+RAW = b"\x03\x01"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    if not can_reserve(str(tmp_path)):
+        pytest.fail(f"the tests need a file system that blocks can be reserved on: {tmp_path}")
+    return tmp_path / "store"
+
+
+def space_of(store: Store) -> Space:
+    assert isinstance(store, LmdbStore)
+    space = store._environment.space
+    assert space is not None
+    return space
+
+
+def size(path: Path) -> int:
+    return (path / "data.mdb").stat().st_size
+
+
+def allocated(path: Path) -> int:
+    return (path / "data.mdb").stat().st_blocks * 512
+
+
+def test_where_blocks_cannot_be_reserved_system_calls_write(path: Path) -> None:
+    assert not can_reserve("/proc")
+    assert not can_reserve(str(path / "missing"))
+    store = open_store(path, synchronous="off", write_map=False)
+    change(store, {1: b"a"})
+    assert store._environment.space is None  # type: ignore[attr-defined] # nothing else tells
+    store.close()
+    for synchronous in ("full", "normal"):
+        store = open_store(path.with_name(synchronous), synchronous=synchronous)
+        assert store._environment.space is None  # type: ignore[attr-defined] # as above
+        store.close()
+
+
+def test_the_file_is_as_large_as_what_is_reserved_and_ends_with_its_data(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    space = space_of(store)
+    assert size(path) == space.used()
+    change(store, {1: b"a"})
+    assert space.used() < space.reserved == size(path) <= allocated(path) < 4 << 20
+    store.close()
+    assert size(path) < 100_000
+    store = open_store(path)
+    assert len(contents(store, *ALL)) > 0
+    assert size(path) == space_of(store).used()
+    store.close()
+
+
+def scattered(draw: random.Random, section: Section) -> None:
+    for _ in range(draw.choice([1, 10, 100, 2000])):
+        section.put(RAW + draw.randbytes(6), draw.randbytes(draw.choice([0, 10, 300, 2000])))
+
+
+def large(draw: random.Random, section: Section) -> None:
+    for _ in range(draw.choice([1, 5])):
+        section.put(RAW + draw.randbytes(3), bytes(draw.choice([5000, 100_000, 3_000_000])))
+
+
+def in_a_row(draw: random.Random, section: Section) -> None:
+    start = RAW + draw.randbytes(4)
+    for number in range(draw.choice([10, 5000])):
+        section.put(start + number.to_bytes(3, "big"), bytes(draw.choice([0, 100])))
+
+
+def removed(draw: random.Random, section: Section) -> None:
+    start = RAW + draw.randbytes(1)
+    for key in section.batch(start, b"\x04", draw.choice([10, 1000]))[0]:
+        section.delete(key)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_transaction_takes_more_than_was_reserved(path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    store = open_store(path, synchronous="off")
+    space = space_of(store)
+    change(store, {1: b"a"})
+    for step in range(40):
+        work = draw.choice([scattered, large, in_a_row, removed])
+        store.background([partial(work, draw)])
+        assert space.used() <= space.reserved, (step, work)
+        changed = draw.sample(range(60_000), draw.choice([1, 30, 3000]))
+        change(store, dict.fromkeys(changed, draw.randbytes(draw.choice([1, 200]))))
+        assert space.used() <= space.reserved, step
+        assert space.reserved <= size(path)
+    store.close()
+    assert size(path) <= 4 * PAGE + (open_and_use(path))
+
+
+def open_and_use(path: Path) -> int:
+    store = open_store(path)
+    change(store, {7: b"again"})
+    used = space_of(store).used()
+    store.close()
+    return used
+
+
+def test_a_file_with_holes_is_filled_before_it_is_written_again(path: Path) -> None:
+    """LMDB may have counted pages as used that nobody ever wrote."""
+    store = open_store(path, synchronous="off")
+    raw(store, (RAW + b"large", bytes(4_000_000)))
+    raw(store, (RAW + b"large", None))
+    store.close()
+    subprocess.run(
+        ["fallocate", "-p", "-o", str(100 * PAGE), "-l", str(500 * PAGE), str(path / "data.mdb")], check=True
+    )
+    before = allocated(path)
+    store = open_store(path)
+    change(store, {1: b"a"})
+    assert allocated(path) >= before + 500 * PAGE
+    store.close()
+
+
+def test_what_one_process_reserved_no_opener_takes_away(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    space = space_of(store)
+    raw(store, (RAW + b"large", bytes(10_000_000)))
+    change(store, {1: b"a"})
+    reserved = space.reserved
+
+    def opens_and_closes() -> None:
+        store.close()  # the parent's, as every child should
+        for _ in range(3):
+            other = open_store(path)
+            change(other, {os.getpid() % 1000: b"b"})
+            other.close()
+
+    assert space.used() < reserved
+    assert ended(in_child(opens_and_closes)) == 0
+    assert size(path) >= reserved == space.reserved
+    before = contents(store, *ALL)
+    for number in range(100):
+        change(store, {2: b"%d" % number * 100})
+    assert len(contents(store, *ALL)) >= len(before)
+    store.close()
+    assert size(path) < reserved + PAGE
+
+
+def test_what_a_killed_process_reserved_is_cut_off(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+
+    def reserves_and_dies() -> None:
+        other = open_store(path)
+        raw(other, (RAW + b"large", bytes(30_000_000)))
+        raw(other, (RAW + b"large", None))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ended(in_child(reserves_and_dies)) == -signal.SIGKILL
+    store.close()
+    used = open_and_use(path)
+    assert size(path) <= used + PAGE
+
+
+def test_an_excess_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("instar.store.space._EXCESS_BYTES", 1 << 20)
+    monkeypatch.setattr("instar.store.space._MOST_STEP", 1 << 20)
+    store = open_store(path, synchronous="off")
+    store.background([lambda _section: space_of(store).reserve(50 << 20)])
+    assert size(path) >= 50 << 20
+    for number in range(3):
+        change(store, {number: b"a"})
+    assert size(path) < 4 << 20
+    assert space_of(store).used() < size(path)
+    store.close()
+
+
+def test_after_a_fork_parent_and_child_reserve_on_their_own(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    mine = space_of(store).reserved
+
+    def child() -> None:
+        for number in range(300):
+            change(store, {number: os.urandom(3000)})
+        assert space_of(store).reserved > mine
+        store.close()
+
+    assert ended(in_child(child)) == 0
+    assert size(path) >= mine
+    for number in range(300, 600):
+        change(store, {number: os.urandom(3000)})
+    assert len(contents(store, *ALL)) > 600
+    store.close()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[], object]]]:
+    """A disk of 8 MB of its own, and what makes room on it; where none can be mounted, nothing can be learnt here."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mounted)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True, check=False).returncode:
+        yield mounted, lambda: None
+        return
+    try:
+        ballast = mounted / "ballast"
+        ballast.write_bytes(bytes(1 << 20))
+        yield mounted, ballast.unlink
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_full_disk_kills_no_process_whatever_it_does(tiny_disk, seed: int) -> None:
+    """SIGBUS would: so the work is done in a child."""
+    directory, make_room = tiny_disk
+    path = directory / "store"
+    open_store(path, synchronous="off").close()
+
+    def child() -> None:
+        draw = random.Random(seed)
+        store = open_store(path)
+        refused = 0
+        for step in range(400):
+            work = draw.choice([scattered, large, in_a_row, removed])
+            before = contents(store, RAW, b"\x04")
+            try:
+                store.background([partial(work, draw)])
+            except Error as full:
+                if full.sqlstate != "53100":
+                    raise
+                refused += 1
+                assert contents(store, RAW, b"\x04") == before, step
+            if refused > 30:
+                break
+        if shutil.disk_usage(directory).total < 10 << 20:
+            assert refused
+        for key in contents(store, RAW, b"\x04"):
+            if refused:
+                make_room()
+                refused = 0
+            raw(store, (key, None))
+        raw(store, (RAW + b"after", bytes(100_000)))
+        store.close()
+
+    assert ended(in_child(child)) == 0
+    open_store(path).close()
