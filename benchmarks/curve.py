@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ def run(options: Options) -> Iterator[Figure]:
     for rows in sizes:
         connection = open_instar(options.directory / f"curve-{rows}.instar")
         fill_instar(connection, rows)
+        os.sync()  # else the disk is busy with the load while others are measured
         for name, measure in _kinds(connection, rows).items():
             measure()
             rates = [measure() for _ in range(options.rounds)]

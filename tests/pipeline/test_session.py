@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -78,17 +77,27 @@ def test_the_background_leaves_half_of_the_processors(monkeypatch):
     assert masters == ["local[1]", "local[1]", "local[1]", "local[1]", "local[8]"]
 
 
-def test_what_killed_processes_left_is_removed(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    left, alive = tmp_path / f"instar-spark-{gone.pid}-abc", tmp_path / f"instar-spark-{os.getppid()}-abc"
-    other = tmp_path / "instar-spark-of-somebody"
-    for directory in (left, alive, other):
-        directory.mkdir()
-        (directory / "file").touch()
-    made = session.new_scratch()
-    assert set(tmp_path.iterdir()) == {made, alive, other}
+@pytest.mark.spark
+def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again():
+    """In a process of its own: this one's session stays."""
+    script = """
+from pathlib import Path
+from instar.pipeline import scratch, session
+
+def local(spark):
+    return Path(spark.sparkContext.getConf().get("spark.local.dir"))
+
+if scratch.fits_in_memory(1000):
+    small = session.spark_session(background=True, need=1000)
+    assert local(small).parent == scratch.MEMORY, local(small)
+    assert session.spark_session(background=True, need=2000) is small
+    large = session.spark_session(background=True, need=1 << 60)
+    assert large is not small and local(large).parent != scratch.MEMORY, local(large)
+    assert session.spark_session(background=True, need=1000) is large
+    assert large.range(3).count() == 3
+    session.stop_session()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 @pytest.mark.spark

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from types import CodeType
 from typing import Any
+
+
+@lru_cache(maxsize=4096)
+def compile_source(source: str, name: str) -> CodeType:
+    """The code of a module of generated source. A new version of a table mostly needs what the last one had."""
+    return compile(source, f"<instar {name}>", "exec")
 
 
 def compile_function(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
@@ -11,5 +19,5 @@ def compile_function(name: str, lines: Sequence[str], scope: dict[str, Any]) -> 
 
     The source is made from types and positions alone, never from names, data or SQL text.
     """
-    exec(compile("\n".join(lines), f"<instar {name}>", "exec"), scope)
+    exec(compile_source("\n".join(lines), name), scope)
     return scope[name]

@@ -23,7 +23,8 @@ from instar.clock import SystemClock
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Heard, Todo, Work, beat, put_run, run_path
 from instar.pipeline.failures import from_spark
-from instar.pipeline.session import kill_session, new_scratch, spark_session
+from instar.pipeline.scratch import new_scratch
+from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.loading import LoadedIndex
@@ -33,6 +34,8 @@ from instar.store.engine import Section, prefix_end, rowset_prefix
 # A range of this many entries is written in a few seconds, which is what a kill costs at most.
 ENTRIES_PER_RANGE = 100_000
 MAX_RANGES = 512
+# An entry on its way: a key of full length, with what goes along.
+MAX_ENTRY_BYTES = 640
 # Where index keys are looked at to cut the index into ranges: so many places of the table, so many rows in each.
 SAMPLED_PLACES = 256
 SAMPLED_ROWS = 16
@@ -61,7 +64,7 @@ class SparkReorganizer:
             pulse()
             if all(found.done for found in ranges):
                 return
-            runs = new_scratch()
+            runs = new_scratch(_need(backfill))
             try:
                 failed = self._attempt(backfill, ranges, runs, pulse)
             finally:
@@ -96,14 +99,14 @@ class SparkReorganizer:
                 kill_session()
                 raise stands_still(PATIENCE_SECONDS)
 
-        job: SparkJob = patiently(partial(self._job, work), pulse, PATIENCE_SECONDS)
+        job: SparkJob = patiently(partial(self._job, work, _need(backfill)), pulse, PATIENCE_SECONDS)
         heard = Heard(runs)
         job.wait(put_finished)
         put_finished()
         return job.failed
 
-    def _job(self, work: Work) -> SparkJob:
-        session = spark_session(background=self._background)
+    def _job(self, work: Work, need: int) -> SparkJob:
+        session = spark_session(background=self._background, need=need if self._background else None)
         return SparkJob(session, f"job-{work.job}-{work.stage}", partial(_backfill, session, work))
 
     def _work(self, backfill: Backfill, ranges: list[Checkpoint], runs: Path) -> Work:
@@ -128,6 +131,11 @@ class SparkReorganizer:
             entries=tuple(todo),
             unseen=isinstance(backfill, LoadedIndex),
         )
+
+
+def _need(backfill: Backfill) -> int:
+    """How many bytes Spark sorts, and how many the runs have then, at most."""
+    return backfill.rows * MAX_ENTRY_BYTES
 
 
 def _backfill(session: Any, work: Work) -> None:

@@ -7,13 +7,12 @@ this module's Spark.
 
 from __future__ import annotations
 
-import atexit
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
+from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,9 +39,6 @@ _LOCAL_MASTER = re.compile(r"local(\[([0-9]+|\*)\])?")
 # 11 s to 6 s after the start, cost little later, and leave the cores to whoever uses the database.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
-# Begins the names of scratch directories; the number of their process follows.
-_SCRATCH_PREFIX = "instar-spark-"
-
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -54,23 +51,31 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 _lock = threading.Lock()
 _session: SparkSession | None = None
+_in_memory = False  # the session's local files
 
 
-def spark_session(master: str | None = None, memory: str = DEFAULT_MEMORY, *, background: bool = False) -> SparkSession:
+def spark_session(
+    master: str | None = None, memory: str = DEFAULT_MEMORY, *, background: bool = False, need: int | None = None
+) -> SparkSession:
     """The process's Spark session, started by the first call; later calls get the same one, whatever they ask for.
 
     `master` is Spark's master URL, `memory` the driver's heap in Spark's notation; `background`: Spark, with the Python
     processes that it starts, is to run only when nobody else on the machine wants the processor, and on half of them.
+    `need` is how many bytes the work makes Spark write on the way, at most: files in memory must have room for it.
     55000 if there is no Java that Spark runs on, 58030 if Spark does not start.
     """
-    global _session
+    global _session, _in_memory
+    if _in_memory and (need is None or not fits_in_memory(need)):
+        stop_session()
     with _lock:
         if _session is not None and not jvm_runs(_session):
             _forget()
             _session = None
         if _session is None:
             chosen = master or (background_master() if background else DEFAULT_MASTER)
-            _session = _start(chosen, memory, background)
+            local = new_scratch(need)
+            _in_memory = local.parent == MEMORY
+            _session = _start(chosen, memory, background, local)
         return _session
 
 
@@ -189,17 +194,6 @@ def _candidates() -> Iterator[Path]:
     yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
 
 
-def new_scratch() -> Path:
-    """A directory for Spark's files, removed when this process ends; those that killed processes left are removed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*-*"):
-        owner = left.name.removeprefix(_SCRATCH_PREFIX).partition("-")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            shutil.rmtree(left, ignore_errors=True)  # another user's stays
-    made = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH_PREFIX}{os.getpid()}-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
-
-
 def _in_idle_thread(action: Callable[[], Any]) -> Any:
     """Run `action` in a thread that yields to everybody, and whose child processes inherit that (sched(7), SCHED_IDLE).
 
@@ -215,19 +209,21 @@ def _become_idle() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _start(master: str, memory: str, background: bool) -> SparkSession:
+def _start(master: str, memory: str, background: bool, local: Path) -> SparkSession:
     home = java_home()
     scratch = new_scratch()
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
+    if background:  # a second of work
+        _in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     configuration = SparkConf(loadDefaults=False).setMaster(_with_retries(master)).setAppName("instar")
-    configuration.setAll(list(settings(scratch, memory).items()))
+    configuration.setAll(list(settings(scratch, local, memory).items()))
     log = scratch / "spark.log"
     try:
         # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
@@ -256,8 +252,9 @@ def _with_retries(master: str) -> str:
     return f"local[{found.group(2) or 1},{TASK_ATTEMPTS}]" if found else master
 
 
-def settings(scratch: Path, memory: str) -> dict[str, str]:
-    """Spark's configuration: everything that it writes lies under `scratch`, and it talks to this host only."""
+def settings(scratch: Path, local: Path, memory: str) -> dict[str, str]:
+    """Spark's configuration: what it writes lies under `local` (what it sorts) and `scratch` (everything else: programs
+    may not lie in memory), and it talks to this host only."""
     logging = scratch / "log4j2.properties"
     logging.write_text(_LOGGING, encoding="utf-8")
     source = str(Path(__file__).resolve().parents[2])
@@ -269,7 +266,7 @@ def settings(scratch: Path, memory: str) -> dict[str, str]:
         "spark.driver.extraJavaOptions": (
             f"{_JVM} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
         ),
-        "spark.local.dir": str(scratch),
+        "spark.local.dir": str(local),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from instar import errors
+from instar.encoding.generate import compile_source
 from instar.sql import tree
 from instar.sql.traversal import walk
 from instar.sql.tree import Expr
@@ -127,7 +128,7 @@ class Compiler:
     def _function(self, arguments: str, body: str) -> RowFunction:
         source = "\n".join([*self._helpers, f"def compiled({arguments}):", f" {body}"])
         namespace = self._globals
-        exec(compile(source, "<instar expression>", "exec"), namespace)
+        exec(compile_source(source, "expression"), namespace)
         return namespace["compiled"]  # type: ignore[return-value]  # the function defined by the source
 
     def _tuple(self, exprs: Sequence[Expr]) -> str:

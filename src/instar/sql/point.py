@@ -13,6 +13,7 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.encoding.generate import compile_source
 from instar.sql import tree
 from instar.sql.execution import Row
 from instar.sql.executor_dml import insert_image, single_row, updated_image
@@ -96,7 +97,7 @@ class PointLookup:
             longest=len(prefix) + keys.MAX_PRIMARY_KEY_BYTES,
             result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
         )
-        exec(compile(source, "<instar point lookup>", "exec"), self._scope)
+        exec(compile_source(source, "point lookup"), self._scope)
         self.fast: Callable[[Store, Sequence[object]], Any] = self._scope["fast"]
 
     def revalidate(self, catalog_version: int) -> None:

@@ -30,7 +30,8 @@ SLOTS = 4096
 _WORDS = 8  # 64 bytes a slot: a cache line, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED = range(_WORDS)
-_HIGH_WATER = 0  # word 0 of the first line: slots that were ever used
+# Words of the first line: slots that were ever used; when a process last took its turn at writing back.
+_HIGH_WATER, _TURN = range(2)
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 _REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
@@ -237,6 +238,14 @@ class SharedPresence(Presence):
                     self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
                     return slot
         raise errors.error("53300", f"more than {SLOTS} processes have the store open")
+
+    def takes_turn(self, seconds: float) -> bool:
+        """Whether nobody has taken a turn for about so long; this process has then."""
+        words, now = self._words, self._monotonic_ns()
+        if 0 <= now - words[_TURN] < seconds * 0.9e9:
+            return False
+        words[_TURN] = now
+        return True
 
     def publish_reserved(self, end: int) -> None:
         """This process may touch the data file up to byte `end`."""

@@ -20,6 +20,7 @@ import os
 from typing import Any
 
 from instar.store.presence import SharedPresence
+from instar.store.writeback import WriteBack
 
 # f_type of ext2 to 4, XFS and tmpfs.
 _OVERWRITING = (0xEF53, 0x58465342, 0x01021994)
@@ -73,6 +74,7 @@ class Space:
         self._words = memoryview(self._metas).cast("Q")
         self._second = page_bytes // 8 + _LAST_PAGE
         self.reserved = 0
+        self.written = WriteBack(self._file, presence.takes_turn)
 
     def used(self) -> int:
         """Bytes of the file that the newest state knows of. (The other meta page's is not greater.)"""
@@ -114,6 +116,7 @@ class Space:
 
     def forget(self) -> None:
         """Let go of file and map alone: what a forked child does with what it inherited."""
+        self.written.stop()
         self._words.release()
         self._metas.close()
         os.close(self._file)
@@ -137,6 +140,8 @@ class Allowance:
     __slots__ = ("_begun", "_granted", "_price", "_put", "_room", "_space", "_transaction")
 
     def __init__(self, transaction: Any, space: Space) -> None:
+        if not space.written.dirty:
+            space.written.begin()
         self._put = transaction.put
         self._transaction = transaction
         self._space = space

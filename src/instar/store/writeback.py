@@ -1,0 +1,63 @@
+"""What a write map has made dirty is written to disk little by little, for no other reason than that the kernel would.
+
+It does so with everything at once when the first page is half a minute old. Pages are locked on their way, and fault
+when they are next written, so that the commits of that moment wait for a tenth of a second and more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+
+# Every page that is dirty is written about so often; the file is gone through in so many parts.
+CYCLE_SECONDS = 5.0
+PARTS = 80
+_STEP_SECONDS = CYCLE_SECONDS / PARTS
+_SYNC_FILE_RANGE_WRITE = 2
+
+# The file, where to begin, how much (0: all), what to do. It waits for the queue of the disk, and is no promise.
+_sync_file_range = ctypes.CDLL(None).sync_file_range
+_sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+class WriteBack:
+    """Begins to write the pages of `file` to disk, part by part, while this process goes on making some dirty.
+
+    `takes_turn` is asked before each part, and says no if another process is at it.
+    """
+
+    def __init__(self, file: int, takes_turn: Callable[[float], bool]) -> None:
+        self.dirty = False
+        self._file = file
+        self._takes_turn = takes_turn
+        self._stopped = threading.Event()
+        self._started = False
+
+    def begin(self) -> None:
+        """This process writes."""
+        self.dirty = True
+        if not self._started:
+            self._started = True
+            # With a descriptor of its own: it may be on its way when the file is closed.
+            work = threading.Thread(target=self._run, args=(os.dup(self._file),), name="instar-writeback", daemon=True)
+            work.start()
+
+    def stop(self) -> None:
+        """Write no more."""
+        self._stopped.set()
+
+    def _run(self, file: int) -> None:
+        try:
+            part = parts_left = 0
+            while not self._stopped.wait(_STEP_SECONDS):
+                if self.dirty:
+                    self.dirty, parts_left = False, PARTS
+                if parts_left and self._takes_turn(_STEP_SECONDS):
+                    parts_left -= 1
+                    part = (part + 1) % PARTS
+                    size = -(-os.fstat(file).st_size // PARTS)
+                    _sync_file_range(file, part * size, size, _SYNC_FILE_RANGE_WRITE)
+        finally:
+            os.close(file)
