@@ -33,7 +33,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         clients=2,
         rate=None,
         share=share,
-        quiet_seconds=5.0 if options.quick else 30.0,
+        quiet_seconds=5.0 if options.quick else 60.0,
         synchronous="full",
         changes=[change for change in CHANGES if change.statement.startswith("CREATE INDEX")],
     )
