@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 from instar import errors
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Index, IndexColumn, State, Table
 from instar.sql.analytic import Analytic
 from instar.sql.binder import bind
 from instar.sql.functions import Context
@@ -55,6 +56,30 @@ def test_a_plan_holds_as_long_as_its_descriptors_do(world: World) -> None:
     assert cache.find(LOOKUP, (5,), world.catalog()) is prepared
     world.alter(table_of(world), name="renamed")
     assert cache.find(LOOKUP, (5,), world.catalog()) is None
+
+
+def test_what_only_reads_holds_while_readers_cannot_tell_the_versions_apart(world: World) -> None:
+    sql = "select id from t where a = $1"
+    change = "update t set b = 'x' where id = $1"
+    cache = PlanCache()
+    reads, writes = prepare(world, sql, 1), prepare(world, change, 1)
+    cache.add(sql, (1,), world.catalog(), reads)
+    cache.add(change, (1,), world.catalog(), writes)
+    before = world.catalog()
+    a = table_of(world).columns[1].id
+    index = Index(id=90, name="i", columns=(IndexColumn(a),), rowset=91, state=State.DELETE_ONLY)
+    world.alter(table_of(world), indexes=(index,))
+    assert cache.find(sql, (5,), world.catalog()) is reads
+    assert cache.find(change, (5,), world.catalog()) is None
+    world.alter(table_of(world), indexes=(msgspec.structs.replace(index, state=State.WRITE_ONLY),))
+    assert cache.find(sql, (5,), world.catalog()) is reads
+    assert cache.find(sql, (5,), before) is reads  # for an older snapshot too
+    world.alter(table_of(world), indexes=(msgspec.structs.replace(index, state=State.PUBLIC),))
+    assert cache.find(sql, (5,), world.catalog()) is None
+    again = prepare(world, sql, 1)
+    cache.add(sql, (1,), world.catalog(), again)
+    world.alter(table_of(world), columns=table_of(world).columns[:2])
+    assert cache.find(sql, (5,), world.catalog()) is None
 
 
 def test_forms_by_class_of_parameter(world: World) -> None:

@@ -1,8 +1,10 @@
 """Prepared statements by text: one plan per text and classes of parameters, revalidated per snapshot (MD-MVCC §3.7).
 
-A plan holds for a catalog snapshot iff every descriptor that it was made from is that snapshot's own: descriptors are
-immutable and shared by all snapshots of a process, so identity decides. A session with uncommitted DDL sees
-descriptors that nobody else does: it prepares for itself and adds nothing here.
+A plan holds for a catalog snapshot if every descriptor that it was made from is that snapshot's own: descriptors are
+immutable and shared by all snapshots of a process, so identity decides. A plan that only reads holds for another
+version of a table as well if readers cannot tell the two apart, as while an index is being built: else every step of
+the build would have all queries planned anew at once. A session with uncommitted DDL sees descriptors that nobody else
+does: it prepares for itself and adds nothing here.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Object, Table
+from instar.catalog.descriptors import Object, State, Table
 from instar.catalog.layouts import Layouts
 from instar.sql import tree
 from instar.sql.execution import ExecutionContext, Result
@@ -105,10 +107,26 @@ class Prepared:
         # A system view's name may since have been hidden by a table.
         if self._names and catalog.version != self._catalog.version:
             return False
-        if any(catalog.by_id(found.id) is not found for found in self._depends):
-            return False
+        own = tuple(catalog.by_id(found.id) for found in self._depends)
+        if any(one is not found for one, found in zip(own, self._depends, strict=True)):
+            if not self.is_query or not all(map(_read_alike, self._depends, own)):
+                return False
+            self._depends = tuple(one for one in own if one is not None)  # all: they are alike
         self._catalog = catalog
         return True
+
+
+def _read_alike(one: Object | None, other: Object | None) -> bool:
+    """Whether both are the same, or versions of a table that differ in nothing that a query uses."""
+    if one is other:
+        return True
+    return isinstance(one, Table) and isinstance(other, Table) and _for_readers(one) == _for_readers(other)
+
+
+def _for_readers(table: Table) -> tuple[object, ...]:
+    indexes = tuple(index for index in table.indexes if index.state is State.PUBLIC)
+    shape = (table.columns, table.primary_key, table.rowset, table.layout, table.oldest_layout, table.steps)
+    return table.id, table.name, indexes, *shape
 
 
 def compile_program(
