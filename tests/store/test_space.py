@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -262,3 +264,104 @@ def test_a_full_disk_kills_no_process_whatever_it_does(tiny_disk, seed: int) -> 
 
     assert ended(in_child(child)) == 0
     open_store(path).close()
+
+
+def shrinks_and_grows(section: Section) -> None:
+    """Many small pages are taken and freed, of no use for values that need pages side by side."""
+    for number in range(20_000):
+        section.put(RAW + number.to_bytes(4, "big"), bytes(1000))
+    for number in range(20_000):
+        section.delete(RAW + number.to_bytes(4, "big"))
+    for number in range(60):
+        section.put(RAW + b"large" + bytes([number]), bytes(1_000_000))
+
+
+def grows_a_value(section: Section) -> None:
+    """None of the places that the value has had is large enough for the next."""
+    for number in range(100):
+        section.put(RAW + b"large", bytes(1_000_000 + PAGE * number))
+
+
+def from_both_ends(section: Section) -> None:
+    """The longest keys, in an order that leaves pages emptiest: each leaf with one key, branches with four."""
+    keys = [number for pair in zip(range(15_000), range(29_999, 14_999, -1), strict=True) for number in pair]
+    pairs = [(RAW + number.to_bytes(509, "big"), bytes(840)) for number in keys]
+    section.put(RAW + b"\xff", b"behind")
+    section.put_many(pairs)  # type: ignore[attr-defined] # the engine's own
+
+
+@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends])
+def test_the_worst_transactions_are_allowed_for(path: Path, work: Callable[[Section], None]) -> None:
+    """SIGBUS otherwise: so the work is done in a child."""
+
+    def child() -> None:
+        store = open_store(path, synchronous="off")
+        store.background([work])
+        assert space_of(store).used() <= space_of(store).reserved
+        store.close()
+
+    assert ended(in_child(child)) == 0
+
+
+def test_the_last_to_close_cuts_the_file_though_it_writes_by_system_calls(path: Path) -> None:
+    open_store(path, synchronous="off").close()
+    os.truncate(path / "data.mdb", 1 << 40)  # what a process leaves that is killed while it opens the store
+    store = open_store(path, write_map=False)
+    change(store, {1: b"a"})
+    store.close()
+    assert size(path) < 100_000
+
+
+def test_where_there_is_no_room_for_the_map_the_file_is_cut_again(path: Path) -> None:
+    open_store(path, synchronous="off").close()
+
+    def child() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
+        store = open_store(path)
+        assert store._environment.space is None  # type: ignore[attr-defined] # nothing else tells
+        assert size(path) < 100_000
+        change(store, {1: b"a"})
+        os._exit(0)  # and leaves it
+
+    assert ended(in_child(child)) == 0
+    assert size(path) < 100_000
+
+
+def test_a_fork_does_not_wait_for_the_write_back_that_it_leaves_behind(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+
+    def child() -> None:
+        change(store, {2: b"b"})
+        store.close()
+
+    with space_of(store).written._stopped._cond:  # type: ignore[attr-defined] # as its thread may at that moment
+        forked = in_child(child)
+        for _ in range(500):
+            if os.waitid(os.P_PID, forked, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                break
+            time.sleep(0.01)
+        else:
+            os.kill(forked, signal.SIGKILL)
+    assert ended(forked) == 0
+    store.close()
+
+
+def test_a_process_of_the_same_number_is_another(path: Path) -> None:
+    """Containers that share a store number their processes alike."""
+    store = open_store(path, synchronous="off")
+    mine = os.getpid()
+    raw(store, (RAW + b"large", bytes(10_000_000)))
+    reserved = space_of(store).reserved
+
+    def child() -> None:
+        store.close()
+        other = open_store(path)
+        change(other, {1: b"a"})
+        os.getpid = lambda: mine
+        other._environment.presence._fill_slot()  # type: ignore[attr-defined] # with that number
+        other.close()
+
+    assert ended(in_child(child)) == 0
+    assert size(path) >= reserved
+    store.close()

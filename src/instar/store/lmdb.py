@@ -150,7 +150,8 @@ class _Environment:
     begin: Callable[..., Any]
     queue: CommitQueue
     presence: SharedPresence
-    space: Space | None
+    space: Space | None  # of a write map
+    _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
 
     def __init__(
@@ -192,11 +193,12 @@ class _Environment:
             presence = SharedPresence(os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS)
             undo.callback(presence.close)
             self.watch = Watch(data, presence.others)
-            self.space = None
-            if self._write_map:
-                self.space = Space(data, page_bytes, presence)
-                undo.callback(self.space.forget)
-                self._open_write_map(self.space, presence)
+            self.space = self._extent = None
+            if self.identity.synchronous == "off" and can_reserve(self.path):
+                self._extent = Space(data, page_bytes, presence)
+                undo.callback(self._extent.forget)
+                if self._write_map:
+                    self._open_write_map(self._extent, presence)
             undo.pop_all()
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
@@ -209,15 +211,18 @@ class _Environment:
         self._close_environment()
         try:
             self._environment = _open_environment(self.path, "off", self._map_size, write_map=True)
+            self.space = space
         except (lmdb.Error, MemoryError):  # files may not grow that large here, or there is no room for the map
             self._environment = _open_environment(self.path, "off", self._map_size)
             self.space = None
-            space.forget()
-            return
+            space.written.stop()
+        # The file has been made as large as the map, if only to find that there is no room for the map.
         with self.watch if presence.is_shared() else contextlib.nullcontext():
             transaction = self._environment.begin(write=True)
-        space.settle()
-        transaction.abort()
+        try:
+            space.settle()
+        finally:
+            transaction.abort()
 
     def _close_environment(self) -> None:
         if self._environment is not None:
@@ -293,8 +298,8 @@ class _Environment:
         presence = self.__dict__.get("presence")
         if presence is not None:
             self.watch.stop()
-            if self.space is not None:
-                self.space.close()
+            if self._extent is not None:
+                self._extent.close()
             presence.close()
 
     def forked(self) -> None:
@@ -308,8 +313,8 @@ class _Environment:
             presence = self.__dict__.pop("presence", None)
             if presence is not None:  # else another thread was opening at the moment of the fork
                 presence.abandon()
-                if self.space is not None:
-                    self.space.forget()
+                if self._extent is not None:
+                    self._extent.forget()
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
 

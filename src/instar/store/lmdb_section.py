@@ -11,9 +11,6 @@ from instar.store.header import Head
 from instar.store.section import WriteSection
 from instar.store.space import Allowance, Space
 
-# What LMDB adds to a key and its value, at most.
-_NODE_BYTES = 16
-
 
 class Newest(Protocol):
     """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch."""
@@ -44,21 +41,20 @@ class LmdbSection(WriteSection):
 
     def delete(self, key: bytes, /) -> bool:
         if self._allowance is not None:
-            self._allowance.spend(1, 0)
+            self._allowance.delete()
         deleted: bool = self._transaction.delete(key)
         return deleted
 
     def append(self, key: bytes, value: bytes) -> None:
         if self._allowance is not None:
-            self._allowance.spend(0, len(key) + len(value) + _NODE_BYTES)
+            self._allowance.append(key, value)
         # Arguments: duplicates, overwrite, append.
         if not self._transaction.put(key, value, True, True, True):
             raise errors.error(errors.DATA_CORRUPTED, "there are keys above the log's end")
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
         if self._allowance is not None:
-            data = sum([len(key) + len(value) + _NODE_BYTES for key, value in pairs])
-            self._allowance.spend(1 if self._is_gap(pairs) else len(pairs), data)
+            self._allowance.put_many(pairs, is_gap=self._is_gap(pairs))
         self._transaction.cursor().putmulti(pairs)
 
     def _is_gap(self, pairs: list[tuple[bytes, bytes]]) -> bool:

@@ -239,6 +239,12 @@ class SharedPresence(Presence):
                     return slot
         raise errors.error("53300", f"more than {SLOTS} processes have the store open")
 
+    def is_alone(self) -> bool:
+        """Whether no other process has a slot. (Its number tells nothing: that of a process in another container may
+        be ours, and a slot just taken still bears the number of who had it before.)
+        """
+        return not any(slot != self._slot and self.alive(slot) for slot in range(self._words[_HIGH_WATER]))
+
     def takes_turn(self, seconds: float) -> bool:
         """Whether nobody has taken a turn for about so long; this process has then."""
         words, now = self._words, self._monotonic_ns()

@@ -37,6 +37,12 @@ _LEAF_PAGES = 2
 _LEAST_GRANT, _MOST_GRANT = 64 << 10, 8 << 20
 # Of what is written in a row: pages half full, the pages above them, values that begin a page of their own.
 _DATA_FACTOR = 3
+# What LMDB adds to a key and its value, at most.
+_NODE_BYTES = 16
+# Values that may have pages of their own are longer; it is a little less than LMDB's limit for a key and its value.
+_LARGE_VALUE = 1500
+# LMDB keeps no more than 131,071 pages in its list of dirty ones.
+_MOST_DIRTY = 100_000
 # Beside what the writes need: the list of free pages, of 8 bytes for each page, written anew.
 _SLACK_BYTES = 256 << 10
 _SLACK_SHARE = 256
@@ -116,7 +122,7 @@ class Space:
 
     def forget(self) -> None:
         """Let go of file and map alone: what a forked child does with what it inherited."""
-        self.written.stop()
+        self.written.forget()
         self._words.release()
         self._metas.close()
         os.close(self._file)
@@ -124,8 +130,9 @@ class Space:
     def close(self) -> None:
         """Nothing is written by this process any more: if it was the last one, the file ends where its data ends."""
         with self._presence.registration():
-            if not self._presence.others():
+            if self._presence.is_alone() and os.fstat(self._file).st_size > self.used():
                 os.ftruncate(self._file, self.used())
+        self.written.stop()
         self.forget()
 
 
@@ -134,10 +141,14 @@ class Allowance:
 
     A small one is granted what is there, at the price of a whole path for each write. One that exceeds it is granted
     more by and by, at the price of a leaf for each write, since then the tree's branch pages are accounted for at once.
-    It has never taken more pages than its tree has.
+    Single pages that it frees LMDB takes again before it takes new ones, so that it never takes more of these than its
+    tree has had. Values that have pages of their own are counted one by one: these pages must lie side by side.
     """
 
-    __slots__ = ("_begun", "_granted", "_price", "_put", "_room", "_space", "_transaction")
+    __slots__ = (
+        *("_begun", "_granted", "_large", "_price", "_put", "_removed", "_removed_before", "_room", "_singles"),
+        *("_space", "_transaction"),
+    )
 
     def __init__(self, transaction: Any, space: Space) -> None:
         if not space.written.dirty:
@@ -147,19 +158,42 @@ class Allowance:
         self._space = space
         self._begun = begun = space.used()
         self._price = _PATH_PAGES * space.page_bytes
+        self._large = self._singles = self._removed = self._removed_before = 0
         self._granted = self._room = room = space.reserved - begun - slack(begun)
         if room > _EXCESS_BYTES + begun:
             self._granted = self._room = space.give_back(begun)
 
     def put(self, key: bytes, value: bytes) -> object:
         """LMDB's `put`."""
-        self._room -= self._price + _DATA_FACTOR * len(value)
+        size = len(value)
+        if size > _LARGE_VALUE:
+            self._large += size + self._space.page_bytes
+        self._room -= self._price + _DATA_FACTOR * size
         if self._room < 0:
             self._grant(-self._room)
         return self._put(key, value)
 
-    def spend(self, writes: int, data: int) -> None:
-        """Be allowed `writes` puts or deletes anywhere, and `data` bytes of keys and values in a row."""
+    def append(self, key: bytes, value: bytes) -> None:
+        """Be allowed to put behind all others, once more."""
+        size = len(value)
+        large = size + self._space.page_bytes if size > _LARGE_VALUE else 0
+        self._spend(0, 2 * len(key) + size + _NODE_BYTES, large)
+
+    def put_many(self, pairs: list[tuple[bytes, bytes]], *, is_gap: bool) -> None:
+        """Be allowed to put `pairs` anywhere, or side by side where nothing is yet."""
+        # Keys twice: they may stand in a branch page too, each if a leaf has no more than one.
+        data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in pairs])
+        page_bytes = self._space.page_bytes
+        large = sum([len(value) + page_bytes for _key, value in pairs if len(value) > _LARGE_VALUE])
+        self._spend(1 if is_gap else len(pairs), data, large)
+
+    def delete(self) -> None:
+        """Be allowed to delete once more."""
+        self._removed += 1
+        self._spend(1, 0, 0)
+
+    def _spend(self, writes: int, data: int, large: int) -> None:
+        self._large += large
         self._room -= writes * self._price + _DATA_FACTOR * data
         if self._room < 0:
             self._grant(-self._room)
@@ -167,11 +201,23 @@ class Allowance:
     def _grant(self, least: int) -> None:
         stat, page_bytes = self._transaction.stat(), self._space.page_bytes
         branches = stat["branch_pages"] * page_bytes
-        tree = branches + (stat["leaf_pages"] + stat["overflow_pages"]) * page_bytes
-        taken = min(max(self._granted, 0), tree)
+        taken = min(max(self._granted, 0), self._most_taken(branches + stat["leaf_pages"] * page_bytes))
         room = min(max(taken, _LEAST_GRANT), _MOST_GRANT)
         end = self._begun + taken + least + room
         self._space.reserve(end + 2 * branches + slack(end))
         self._granted = taken + least + room
         self._room = room
         self._price = _LEAF_PAGES * page_bytes
+
+    def _most_taken(self, singles: int) -> int:
+        """The most that can have been taken, whatever was allowed, by a tree that now has `singles` in single pages."""
+        page_bytes = self._space.page_bytes
+        # A delete takes away a leaf at most, and all of them together no more branches than leaves.
+        since = 2 * (self._removed - self._removed_before) * page_bytes
+        self._removed_before = self._removed
+        self._singles = max(self._singles, singles + since)
+        most = self._singles + self._large
+        if most > _MOST_DIRTY * page_bytes:
+            # Dirty pages that LMDB has put aside are not taken again when they are freed.
+            most += 2 * self._removed * page_bytes
+        return most

@@ -6,6 +6,7 @@ when they are next written, so that the commits of that moment wait for a tenth 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -34,19 +35,35 @@ class WriteBack:
         self._takes_turn = takes_turn
         self._stopped = threading.Event()
         self._started = False
+        self._own: int | None = None
 
     def begin(self) -> None:
         """This process writes."""
         self.dirty = True
         if not self._started:
             self._started = True
-            # With a descriptor of its own: it may be on its way when the file is closed.
-            work = threading.Thread(target=self._run, args=(os.dup(self._file),), name="instar-writeback", daemon=True)
-            work.start()
+            with contextlib.suppress(OSError, RuntimeError):  # no descriptor or no thread is left: the kernel will do
+                self._start()
+
+    def _start(self) -> None:
+        # With a descriptor of its own: it may be on its way when the file is closed.
+        self._own = own = os.dup(self._file)
+        try:
+            threading.Thread(target=self._run, args=(own,), name="instar-writeback", daemon=True).start()
+        except RuntimeError:
+            self.forget()
+            raise
 
     def stop(self) -> None:
         """Write no more."""
+        self._own = None  # the thread closes it
         self._stopped.set()
+
+    def forget(self) -> None:
+        """There is no thread, in a forked child. (It may have held the lock of `_stopped` at the fork.)"""
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
 
     def _run(self, file: int) -> None:
         try:
