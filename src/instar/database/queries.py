@@ -20,7 +20,7 @@ from instar.sql.binder import bind
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
-from instar.sql.parser import parse_one
+from instar.sql.parser import STATEMENT_TOO_COMPLEX, parse_one
 from instar.sql.plan_cache import Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK
@@ -155,7 +155,10 @@ class Queries:
             )
         bound = bind(statement, catalog, hints_of(parameters))
         rules = Rules(catalog, self._database.layouts)
-        return Prepared(bound, catalog, self._database.layouts, rules, self._database.analytic)
+        try:
+            return Prepared(bound, catalog, self._database.layouts, rules, self._database.analytic)
+        except RecursionError:
+            raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
 
     def _context(self, parameters: Sequence[object]) -> ExecutionContext:
         session, database = self._session, self._database

@@ -257,10 +257,15 @@ class _Environment:
     def _begin_section(self) -> LmdbSection:
         begin = self.begin  # of: database, parent, write; by keyword it takes 0.3 us longer
         try:
-            return LmdbSection(begin(None, None, True), self)
+            transaction = begin(None, None, True)
         except lmdb.Error as caught:
             self._recover(caught, begin)
-        return LmdbSection(self.begin(None, None, True), self)
+            transaction = self.begin(None, None, True)
+        try:
+            return LmdbSection(transaction, self)
+        except BaseException:
+            transaction.abort()  # else it would last as long as the exception's traceback
+            raise
 
     def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
         """Make a second attempt worth while after `failed`, or raise."""

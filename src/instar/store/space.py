@@ -22,15 +22,15 @@ from typing import Any
 from instar.store.presence import SharedPresence
 from instar.store.writeback import WriteBack
 
-# f_type of ext2 to 4, XFS and tmpfs.
-_OVERWRITING = (0xEF53, 0x58465342, 0x01021994)
+# f_type of ext2 to 4 and tmpfs. (XFS may share the blocks of a file with a copy of it.)
+_OVERWRITING = (0xEF53, 0x01021994)
 _STATFS_BYTES = 256  # more than struct statfs has; it begins with f_type, a long
 
 # A meta page's last page number in use, in words from its beginning.
 _LAST_PAGE = 17
 
 # The most pages that a write takes of a tree that is known to be at most this deep: each of its path copied and split.
-_PATH_PAGES = 12
+_PATH_PAGES = 24
 # With the branch pages accounted for: its leaf copied and split.
 _LEAF_PAGES = 2
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
@@ -159,7 +159,8 @@ class Allowance:
         self._begun = begun = space.used()
         self._price = _PATH_PAGES * space.page_bytes
         self._large = self._singles = self._removed = self._removed_before = 0
-        self._granted = self._room = room = space.reserved - begun - slack(begun)
+        # Nothing is there yet, or not even for what is in use, when the store has just been opened.
+        self._granted = self._room = room = max(space.reserved - begun - slack(begun), 0)
         if room > _EXCESS_BYTES + begun:
             self._granted = self._room = space.give_back(begun)
 

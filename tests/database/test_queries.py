@@ -1,0 +1,54 @@
+"""Queries end to end where an engine below them has been wrong, or too deep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import instar
+
+ROWS = 6000  # more than the executor reads by keys
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[instar.Connection]:
+    path: Path = tmp_path_factory.mktemp("queries") / "db"
+    with instar.connect(path, synchronous="off", autocommit=True) as made:
+        made.execute("CREATE TABLE a (k int)")
+        made.execute("CREATE TABLE b (id int PRIMARY KEY, h text)")
+        made.execute(f"INSERT INTO a SELECT g FROM generate_series(1, {ROWS}) g")
+        made.execute(f"INSERT INTO b SELECT g, CASE WHEN g % 2 = 0 THEN 'y' END FROM generate_series(1, {ROWS}) g")
+        yield made
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a LEFT JOIN b ON a.k = b.id AND b.h IS NULL WHERE b.id IS NULL",
+        "a LEFT JOIN b ON a.k = b.id AND NOT (b.h IS NOT NULL) WHERE b.id IS NULL",
+        "a LEFT JOIN b ON a.k = b.id AND b.h IS NULL WHERE b.id + 0 IS NULL",
+        "b RIGHT JOIN a ON a.k = b.id AND b.h IS NULL WHERE b.id IS NULL",
+        "a LEFT JOIN (SELECT * FROM b WHERE h IS NULL) b ON a.k = b.id WHERE b.id IS NULL",
+        "a WHERE NOT EXISTS (SELECT 1 FROM b WHERE b.id = a.k AND b.h IS NULL)",
+        "a WHERE k NOT IN (SELECT id FROM b WHERE h IS NULL)",
+    ],
+)
+def test_anti_joins_keep_their_is_null(connection: instar.Connection, source: str) -> None:
+    assert connection.execute(f"SELECT count(*) FROM {source}").fetchall() == [(ROWS // 2,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("SELECT " + " + ".join(["?"] * 900), [1] * 900),
+        ("SELECT " + " + ".join(["sum(k)"] * 800) + " FROM a", []),
+        ("SELECT CASE k " + " ".join(f"WHEN {number} THEN 0" for number in range(5000)) + " END FROM a", []),
+    ],
+)
+def test_what_is_too_deep_is_an_error_of_sql(connection: instar.Connection, sql: str, parameters: list[object]) -> None:
+    with pytest.raises(instar.Error) as caught:
+        connection.execute(sql, parameters)
+    assert caught.value.sqlstate == "54001"
+    assert connection.execute("SELECT 1").fetchall() == [(1,)]
