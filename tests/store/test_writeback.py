@@ -29,8 +29,15 @@ class Written:
         return 0
 
 
-def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "instar-writeback"]
+class Threads:
+    """Those that write back, without what the stores of other tests have left running."""
+
+    def __init__(self) -> None:
+        self._others = set(threading.enumerate())
+
+    def count(self) -> int:
+        found = [thread for thread in threading.enumerate() if thread.name == "instar-writeback"]
+        return len([thread for thread in found if thread not in self._others])
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -41,6 +48,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
+def threads() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     found = Written()
     monkeypatch.setattr(writeback, "_sync_file_range", found)
@@ -48,7 +60,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     return found
 
 
-def test_the_whole_file_is_gone_through_once_for_what_was_written_once(tmp_path: Path, written: Written) -> None:
+def test_the_whole_file_is_gone_through_once_for_what_was_written_once(
+    tmp_path: Path, written: Written, threads: Threads
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(1_000_003))
     with path.open("r+b") as file:
@@ -64,10 +78,11 @@ def test_the_whole_file_is_gone_through_once_for_what_was_written_once(tmp_path:
         work.begin()
         until(lambda: len(written.ranges) >= 2 * PARTS)
         work.stop()
-    until(lambda: not threads())
+    until(lambda: not threads.count())
 
 
-def test_the_file_may_be_closed_at_any_time(tmp_path: Path, written: Written) -> None:
+@pytest.mark.usefixtures("written")
+def test_the_file_may_be_closed_at_any_time(tmp_path: Path, threads: Threads) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(1000))
     before = len(os.listdir("/proc/self/fd"))
@@ -76,7 +91,7 @@ def test_the_file_may_be_closed_at_any_time(tmp_path: Path, written: Written) ->
             work = WriteBack(file.fileno(), lambda _seconds: True)
             work.begin()
             work.stop()
-    until(lambda: not threads())
+    until(lambda: not threads.count())
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -91,14 +106,14 @@ def test_processes_take_turns(tmp_path: Path) -> None:
         presence.close()
 
 
-def test_only_who_writes_through_a_map_writes_back(tmp_path: Path) -> None:
+def test_only_who_writes_through_a_map_writes_back(tmp_path: Path, threads: Threads) -> None:
     reads = open_store(tmp_path / "reads", synchronous="off")
     calls = open_store(tmp_path / "calls", synchronous="off", write_map=False)
     change(calls, {1: b"a"})
-    assert not threads()
+    assert not threads.count()
     writes = open_store(tmp_path / "writes", synchronous="off")
     change(writes, {1: b"a"})
-    assert len(threads()) == 1
+    assert threads.count() == 1
     for store in (reads, calls, writes):
         store.close()
-    until(lambda: not threads())
+    until(lambda: not threads.count())
