@@ -53,6 +53,7 @@ WITHOUT_SPARK_ROWS = 100_000
 IDLE_SECONDS = 60.0
 # How far the worker stands back where processors are short: it gets about a tenth of what another process does.
 NICENESS = 10
+_SWITCH_SECONDS = 0.0005
 # While the log holds more than this, there will be something to cut when retention has passed.
 LOG_WORTH_STAYING = 16 << 20
 _TURN_SECONDS = 0.1
@@ -277,6 +278,9 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
         return 2
     os.nice(NICENESS)
+    # The thread that starts Spark computes for a second. Whoever is in the atomic section gets the interpreter from it
+    # soon: others wait for the section.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     stop: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
