@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from instar.clock import ManualClock
 from instar.store import MemoryStore
 from instar.store.engine import Section, Store
-from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, PAUSE_FACTOR, Step, run_gated
-from instar.store.presence import ABOUT_NS, ANNOUNCED_NS, Presence
+from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, MOST_PAUSES, PAUSE_FACTOR, Step, run_gated
+from instar.store.presence import ABOUT_NS, ANNOUNCED_NS, Presence, SharedPresence
 from store.building import change
 
 STEP = 100_000  # nanoseconds that a step takes
@@ -130,3 +131,16 @@ def test_steps_are_drawn_outside_the_section(store: Store, clock: RecordingClock
             yield slow_steps(clock, 1)[0] if number % 2 else lambda _section: None
 
     assert store.background(steps()) > 1
+
+
+@pytest.mark.parametrize(("waiting", "pauses"), [(1, 1), (2, MOST_PAUSES)])
+def test_a_queue_of_processes_is_given_way_to_longer(
+    clock: RecordingClock, tmp_path: Path, waiting: int, pauses: int
+) -> None:
+    slots = [SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2)]
+    for slot in slots[:waiting]:
+        slot.wait_begins()
+    run_gated([lambda _section: None], lambda drawn, _: (drawn.clear() or 1000, 1000), slots[0], clock)  # type: ignore[func-returns-value] # `or`
+    assert clock.slept == [pytest.approx(PAUSE_FACTOR * 1000 / 1e9)] * pauses
+    for slot in slots:
+        slot.close()

@@ -3,7 +3,8 @@
 LMDB's writer mutex is not fair: a process that takes it again at once wins against one that has to be woken. Giving
 way to announced waiters only is not enough either, since a client computes between two commits. So a background batch
 stays out for PAUSE_FACTOR times what it held, fsync included, while any foreground commit is about; else not at all,
-and batches grow.
+and batches grow. It stays out several times as long while foreground commits queue: that is how clients look that are
+behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ HOLD_NS = 400_000
 # commit after a pause waits at most, once.
 LONGEST_HOLD_NS = 8_000_000
 PAUSE_FACTOR = 6
+# How many pauses in a row a queue may cost: background work still ends, whatever the foreground does.
+MOST_PAUSES = 4
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]
@@ -49,9 +52,17 @@ def run_gated(
         batches += 1
         if presence.foreground_about():
             hold = HOLD_NS
-            clock.sleep(PAUSE_FACTOR * held / 1e9)
+            _stay_out(PAUSE_FACTOR * held / 1e9, presence, clock)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
         committing = held - stepped
         budget = max(committing, hold - committing)
         wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
+
+
+def _stay_out(pause: float, presence: Presence, clock: Clock) -> None:
+    """Sleep for `pause` seconds, and again while foreground commits queue."""
+    for _ in range(MOST_PAUSES):
+        clock.sleep(pause)
+        if not presence.foreground_queues():
+            return

@@ -115,6 +115,12 @@ class Presence:
                 return True
         return False
 
+    def foreground_queues(self) -> bool:
+        """Whether a process waits to commit while another does."""
+        words, now = self._words, self._clock.monotonic_ns()
+        announced = (words[base + _WAITING] for base in self._slots())
+        return sum(1 for since in announced if since and now - since < ANNOUNCED_NS) > 1
+
     # Snapshots.
 
     def register(self, snapshot: int) -> int:
