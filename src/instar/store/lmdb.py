@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NoReturn, Self
@@ -52,6 +53,10 @@ MAX_READERS = 4096
 _READER_BYTES = 64
 # A little more than LMDB needs for MAX_READERS, whatever its own header takes.
 _LOCK_BYTES = (MAX_READERS + 64) * _READER_BYTES
+
+# How long a closing store waits for threads to leave it, and how often it looks.
+_DRAIN_SECONDS = 10.0
+_DRAIN_TICK = 0.001
 
 SYNCHRONOUS = ("full", "normal", "off")
 
@@ -130,7 +135,7 @@ class LmdbReader:
     def __exit__(self, _kind: object, caught: object, _traceback: object) -> None:
         self._transaction.abort()
         if isinstance(caught, lmdb.Error):
-            raise _translate(caught) from caught
+            raise (_closed() if self._environment.closing else _translate(caught)) from caught
 
 
 # No transaction of LMDB has this number.
@@ -153,6 +158,7 @@ class _Environment:
     space: Space | None  # of a write map
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
+    inside: set[int]  # the threads that are in the atomic section or wait for it
 
     def __init__(
         self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int, write_map: bool
@@ -167,6 +173,8 @@ class _Environment:
         self._write_map = write_map and identity.synchronous == "off" and map_size == MAP_SIZE and can_reserve(path)
         self._environment: Any = None
         self._opening = threading.RLock()
+        self.inside = set()
+        self.closing = False
         self._open()
 
     def __getattr__(self, name: str) -> Any:
@@ -248,11 +256,19 @@ class _Environment:
             raise _translate(caught) from caught
 
     def begin_section(self) -> LmdbSection:
-        """Wait for the writer mutex and enter."""
-        if self.presence.is_shared():
-            with self.watch:
-                return self._begin_section()
-        return self._begin_section()
+        """Wait for the writer mutex and enter. 08003 if the last opener closes the store."""
+        thread = threading.get_ident()
+        self.inside.add(thread)
+        try:
+            if self.closing:
+                raise _closed()
+            if self.presence.is_shared():
+                with self.watch:
+                    return self._begin_section()
+            return self._begin_section()
+        except BaseException:
+            self.inside.discard(thread)
+            raise
 
     def _begin_section(self) -> LmdbSection:
         begin = self.begin  # of: database, parent, write; by keyword it takes 0.3 us longer
@@ -269,6 +285,8 @@ class _Environment:
 
     def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
         """Make a second attempt worth while after `failed`, or raise."""
+        if self.closing:
+            raise _closed() from caught
         match caught:
             case lmdb.ReadersFullError():
                 self._environment.reader_check()  # slots of killed processes
@@ -297,6 +315,14 @@ class _Environment:
         _ = self.begin  # after a fork: opened first
         self._environment.reader_check()
 
+    def drain(self) -> None:
+        """Let nobody enter the atomic section any more, and wait for other threads to leave it: LMDB would wait for a
+        transaction that it has forbidden to end. Not for long: an interrupted thread may have left without a word."""
+        self.closing = True
+        me, until = threading.get_ident(), time.monotonic() + _DRAIN_SECONDS
+        while self.inside - {me} and time.monotonic() < until:
+            time.sleep(_DRAIN_TICK)
+
     def close(self) -> None:
         """Close what is open; the last opener is gone."""
         self._close_environment()
@@ -310,6 +336,7 @@ class _Environment:
     def forked(self) -> None:
         """In a child: let go of what is the parent's, without telling LMDB."""
         self._opening = threading.RLock()
+        self.inside = set()
         if self._environment is not None:
             # Closing it, even when the interpreter exits, would free the parent's reader slots in the shared lock
             # file: so it is never closed here.
@@ -366,11 +393,15 @@ def _check(environment: Any, path: str, identity: Identity) -> None:
     environment.reader_check()
 
 
+def _closed() -> errors.Error:
+    return errors.InterfaceError("the store is closed", "08003")
+
+
 class _Closed:
     """In place of the environment of a store that was closed."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise errors.InterfaceError("the store is closed", "08003")
+        raise _closed()
 
 
 _CLOSED: Any = _Closed()
@@ -428,6 +459,7 @@ class LmdbStore(BaseStore):
             with _registry_lock:
                 environment.references -= 1
                 if not environment.references:
+                    environment.drain()
                     del _registry[environment.key]
                     environment.close()
 
@@ -490,6 +522,7 @@ def open_store(
         if environment is None:
             environment = _registry[key] = _Environment(directory, key, identity, clock, map_size, write_map)
         environment.references += 1
+        environment.closing = False  # if whoever closed it last was interrupted
         return LmdbStore(environment, clock)
 
 

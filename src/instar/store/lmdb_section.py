@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any, Protocol
 
 from instar import errors
@@ -13,10 +14,12 @@ from instar.store.space import Allowance, Space
 
 
 class Newest(Protocol):
-    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch."""
+    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; the
+    threads that are in the atomic section."""
 
     newest: tuple[int, Head]
     space: Space | None
+    inside: set[int]
 
 
 class LmdbSection(WriteSection):
@@ -83,6 +86,8 @@ class LmdbSection(WriteSection):
         # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
         if timestamp != begun[0] or header is not begun[2]:
             self._environment.newest = self._number, (timestamp, self.log_end, header)
+        self._environment.inside.discard(get_ident())
 
     def abort(self) -> None:
         self._transaction.abort()
+        self._environment.inside.discard(get_ident())
