@@ -97,9 +97,13 @@ class Worker:
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
             self._collected_ns = now
-            worked |= self.collect()
-            self._jobs.prune()
-            worked |= self.deallocate()
+            try:
+                worked |= self.collect()
+                self._jobs.prune()
+                worked |= self.deallocate()
+            except errors.Error:  # a full disk, say: garbage can wait, and so can what is said of it
+                traceback.print_exc()
+                self._collected_ns = now + int(_BACKOFF_SECONDS * 1e9)
         return worked
 
     # --- jobs --------------------------------------------------------------------------------------------------------

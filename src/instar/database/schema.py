@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.01
 _POLL_AT_MOST = 0.2
+# Nobody works on the job for so long: it is time to see whether anybody can.
+_UNATTENDED_SECONDS = 5.0
 
 
 class SchemaChanges:
@@ -105,9 +107,10 @@ class SchemaChanges:
                 self._session.notice(f"job {job.id} goes on in the background")
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
-        """Wait until the job has ended; 57014 leaves it running."""
+        """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100)."""
         pause = _POLL_SECONDS
         database = self._session.database
+        attended = time.monotonic()
         while True:
             job = database.jobs.get(job_id)
             if job.is_finished:
@@ -117,6 +120,11 @@ class SchemaChanges:
                 return
             self._session.check_cancel()
             database.ensure_worker()
+            if database.jobs.is_held(job_id):
+                attended = time.monotonic()
+            elif time.monotonic() - attended > _UNATTENDED_SECONDS:
+                self._require_possible(job_id)
+                attended = time.monotonic()
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_AT_MOST)
         if job.state is JobState.SUCCEEDED:
@@ -129,6 +137,17 @@ class SchemaChanges:
             f"the transaction was committed, but job {job_id} ({job.statement}) failed and was reverted{why}",
             detail=None if job.problem is None else job.problem.detail,
         )
+
+    def _require_possible(self, job_id: int) -> None:
+        """What a worker fails of that cannot even write down why it fails."""
+        try:
+            self._session.database.jobs.probe(job_id)
+        except errors.Error as failed:
+            raise errors.error(
+                failed.sqlstate,
+                f"job {job_id} cannot go on: {failed.message}",
+                hint=f"The job stays, and goes on by itself once this is mended; CANCEL JOB {job_id} takes it back then.",
+            ) from failed
 
     def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:
         session = self._session

@@ -8,6 +8,7 @@ it ends by the monotonic clock of the boot, and with the boot.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import struct
 from collections.abc import Callable, Iterator
@@ -235,6 +236,11 @@ class Jobs:
                     found.append(job)
         return found
 
+    def is_held(self, job: int) -> bool:
+        """Whether somebody works on the job: its lease has not ended."""
+        with self._store.read() as reader:
+            return self._is_leased(reader, job)
+
     def checkpoints(self, job: int, stage: int) -> dict[int, Checkpoint]:
         """The checkpoints of a stage's work by number of key range."""
         prefix = latest_key(Latest.CHECKPOINT, _STAGE.pack(job, stage))
@@ -275,6 +281,16 @@ class Jobs:
             except PreconditionFailed:
                 continue
             return after
+
+    def probe(self, job: int) -> None:
+        """Write the job's record as it is: whoever waits for a job that nobody works on learns whether anybody could."""
+        key = job_key(job)
+        with self._store.read() as reader:
+            stored = reader.get(key)
+            version = reader.catalog_version
+        unchanged = ValueUnchanged(key, stored, None)
+        with contextlib.suppress(PreconditionFailed):
+            self._store.commit(Commit(catalog_version=version, preconditions=[unchanged], raw=[(key, stored)]))
 
     def pause(self, job: int) -> None:
         """PAUSE JOB: whoever works on it stops at its next batch. 55000 for one that is finished or reverting."""

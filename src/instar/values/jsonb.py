@@ -32,21 +32,32 @@ def parse(text: str, check: bool = False) -> Any:
         detail = str(fault) if isinstance(fault, json.JSONDecodeError) else None
         raise errors.error(errors.INVALID_TEXT, "invalid input syntax for type json", detail=detail) from None
     except RecursionError:
-        raise errors.error(errors.LIMIT_EXCEEDED, "JSON document is nested too deeply") from None
+        raise _too_deep() from None
     return document
 
 
+def _too_deep() -> errors.Error:
+    return errors.error(errors.LIMIT_EXCEEDED, "JSON document is nested too deeply")
+
+
 def write(document: Any) -> str:
-    """Canonical text of dict, list, str, Decimal, int, float, bool, None. Errors: 22P02 for anything else."""
+    """Canonical text of dict, list, str, Decimal, int, float, bool, None. Errors: 22P02 for anything else, 54000."""
+    try:
+        return _write(document)
+    except RecursionError:  # a list that contains itself, too
+        raise _too_deep() from None
+
+
+def _write(document: Any) -> str:
     if isinstance(document, str):
         return _string(document)
     if document is None or isinstance(document, bool):
         return _WORDS[document]
     if isinstance(document, dict):
         pairs = sorted(document.items(), key=_storage_order)
-        return "{" + ", ".join([f"{_string(key)}: {write(value)}" for key, value in pairs]) + "}"
+        return "{" + ", ".join([f"{_string(key)}: {_write(value)}" for key, value in pairs]) + "}"
     if isinstance(document, (list, tuple)):
-        return "[" + ", ".join(map(write, document)) + "]"
+        return "[" + ", ".join(map(_write, document)) + "]"
     return format(_number(document), "f")
 
 

@@ -1,0 +1,33 @@
+"""jsonb documents that are too deep."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors
+from instar.types import JSONB
+from instar.values.python import from_python
+
+
+def nested(depth: int) -> list[object]:
+    document: list[object] = []
+    for _ in range(depth):
+        document = [document]
+    return document
+
+
+def around_itself() -> list[object]:
+    document: list[object] = []
+    document.append(document)
+    return document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [nested(600), nested(5000), "[" * 700 + "]" * 700, around_itself()],
+    ids=["600", "5000", "text", "itself"],
+)
+def test_a_document_that_is_nested_too_deeply(document: object) -> None:
+    with pytest.raises(errors.Error) as caught:
+        from_python(JSONB, document)
+    assert caught.value.sqlstate == "54000"
