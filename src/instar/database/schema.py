@@ -146,7 +146,7 @@ class SchemaChanges:
             raise errors.error(
                 failed.sqlstate,
                 f"job {job_id} cannot go on: {failed.message}",
-                hint=f"The job stays, and goes on by itself once this is mended; CANCEL JOB {job_id} takes it back then.",
+                hint=f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back.",
             ) from failed
 
     def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:

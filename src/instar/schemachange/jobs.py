@@ -283,7 +283,7 @@ class Jobs:
             return after
 
     def probe(self, job: int) -> None:
-        """Write the job's record as it is: whoever waits for a job that nobody works on learns whether anybody could."""
+        """Write the job's record as it is: who waits for a job that nobody works on learns whether anybody could."""
         key = job_key(job)
         with self._store.read() as reader:
             stored = reader.get(key)
