@@ -510,6 +510,28 @@ def test_another_durability_is_refused(tmp_path: Path) -> None:
     first.close()
 
 
+def test_another_schema_lease_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="off", schema_lease=30)
+    with pytest.raises(instar.Error, match=r"schema_lease = 30\.0"):
+        instar.connect(path, synchronous="off", schema_lease=0)
+    second = instar.connect(path, synchronous="off")
+    assert second.execute("SHOW schema_lease").fetchone() == ("30",)
+    first.close()
+    second.close()
+    with pytest.raises(instar.Error, match="cannot change"):  # the store remembers, with nobody there
+        instar.connect(path, synchronous="off", schema_lease=5)
+
+
+def test_no_lease_unless_one_is_asked_for(tmp_path: Path) -> None:
+    first = instar.connect(str(tmp_path / "db"), synchronous="off")
+    assert first.execute("SHOW schema_lease").fetchone() == ("0",)
+    first.close()
+    with pytest.raises(instar.Error) as caught:
+        instar.connect(str(tmp_path / "other"), schema_lease=601)
+    assert caught.value.sqlstate == "22023"
+
+
 def test_no_database_without_create(tmp_path: Path) -> None:
     with pytest.raises(instar.OperationalError):
         instar.connect(str(tmp_path / "nowhere"), create=False)

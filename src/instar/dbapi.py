@@ -99,6 +99,7 @@ def connect(
     path: str | os.PathLike[str] = ":memory:",
     *,
     synchronous: str | None = "full",
+    schema_lease: float | None = None,
     autocommit: bool = False,
     create: bool = True,
     settings: Mapping[str, str] | None = None,
@@ -107,11 +108,12 @@ def connect(
     memory that this connection alone sees.
 
     `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused;
-    None takes it as it is.
+    None takes it as it is. So is `schema_lease`: for how many seconds a process may use the schema that it has cached
+    (0, of a new store, unless another value is given: never without asking).
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}.
     """
     _give_back_abandoned()
-    database = Database.open(os.fspath(path), synchronous=synchronous, create=create)
+    database = Database.open(os.fspath(path), synchronous=synchronous, schema_lease=schema_lease, create=create)
     try:
         return Connection(database, autocommit=autocommit, settings=settings or {})
     except BaseException:

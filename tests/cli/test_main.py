@@ -186,6 +186,14 @@ def test_durability_is_that_of_the_store(shop: Path, run: Run):
     assert "55000" in done.err
 
 
+def test_schema_lease_is_that_of_the_store(run: Run, tmp_path: Path):
+    assert run("sql", tmp_path / "leased", "--schema-lease", "2.5", "-c", "SELECT 1").status == 0
+    assert "2.5" in run("sql", tmp_path / "leased", "-c", "SHOW schema_lease").out
+    done = run("sql", tmp_path / "leased", "--schema-lease", "0", "-c", "SELECT 1")
+    assert done.status == 1
+    assert "55000" in done.err
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
 def test_import_and_export(shop: Path, run: Run, tmp_path: Path, name: str):
     file = tmp_path / name

@@ -35,6 +35,7 @@ class Facts:
     def __init__(self, world: ChangingWorld, buffer: Buffer | None) -> None:
         self._world = world
         self._buffer = buffer
+        self.schema_lease = world.store.schema_lease
 
     def stored_empty(self, table: Table) -> bool:
         return not self._world.rows(table)

@@ -35,6 +35,15 @@ Synchronous = Annotated[
         show_default=False,
     ),
 ]
+SchemaLease = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="For how long a process may use its cached schema, chosen when a database is made (0 if not said: never "
+        "without asking).",
+        show_default=False,
+    ),
+]
 DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="The database's directory.", show_default=False)]
 
 
@@ -48,11 +57,13 @@ def version(
 
 
 @contextmanager
-def opened(path: Path, *, create: bool = False, synchronous: str | None = None) -> Iterator[Connection]:
-    """A connection in autocommit, to a database as durable as it was made."""
+def opened(
+    path: Path, *, create: bool = False, synchronous: str | None = None, schema_lease: float | None = None
+) -> Iterator[Connection]:
+    """A connection in autocommit, to a database as durable, and with the leases, as it was made."""
     from instar.dbapi import connect
 
-    connection = connect(path, synchronous=synchronous, autocommit=True, create=create)
+    connection = connect(path, synchronous=synchronous, schema_lease=schema_lease, autocommit=True, create=create)
     try:
         yield connection
     finally:
@@ -75,6 +86,7 @@ def sql(
     json: Annotated[bool, typer.Option("--json", help="Results as JSON: an array of objects each.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Results as tables (the default).")] = False,
     synchronous: Synchronous = None,
+    schema_lease: SchemaLease = None,
 ) -> None:
     """Run SQL: at a prompt, from -c, from files or from a pipe. Makes the database if there is none.
 
@@ -83,7 +95,7 @@ def sql(
     if csv + json + table > 1:
         raise typer.BadParameter("choose one of --csv, --json and --table")
     settings = Settings(format="csv" if csv else "json" if json else "table")
-    with opened(path, create=True, synchronous=synchronous) as connection:
+    with opened(path, create=True, synchronous=synchronous, schema_lease=schema_lease) as connection:
         runner = Runner(connection.session, settings)
         if not commands and not files and sys.stdin.isatty():
             from instar.cli.shell import Shell

@@ -81,22 +81,29 @@ class Database:
 
     @classmethod
     def open(
-        cls, path: str, *, synchronous: str | None = "full", create: bool = True, clock: Clock | None = None
+        cls,
+        path: str,
+        *,
+        synchronous: str | None = "full",
+        schema_lease: float | None = None,
+        create: bool = True,
+        clock: Clock | None = None,
     ) -> Database:
         """The database in directory `path`, opened once per process; ":memory:" is a new one each time."""
         clock = clock or SystemClock()
         if path == MEMORY:
-            return cls(MemoryStore(clock=clock), path, clock)
+            return cls(MemoryStore(clock=clock, schema_lease=schema_lease), path, clock)
         real = os.path.realpath(path)
         with cls._lock:
             known = cls._open.get(real)
             # A forked child has the parent's objects but not its slots: it opens anew.
             if known is not None and known._process == os.getpid():
-                # The store itself refuses an opener who asks for another durability.
-                open_store(real, synchronous=synchronous, create=False, clock=clock).close()
+                # The store itself refuses an opener who asks for another durability or lease.
+                open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=False, clock=clock).close()
                 known._users += 1
                 return known
-            opened = cls(open_store(real, synchronous=synchronous, create=create, clock=clock), real, clock)
+            store = open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=create, clock=clock)
+            opened = cls(store, real, clock)
             cls._open[real] = opened
             opened.look_after()
             return opened

@@ -18,6 +18,7 @@ class StoreFacts:
     def __init__(self, session: Session) -> None:
         self._store = session.database.store
         self._buffer = session.open_transaction().buffer
+        self.schema_lease = session.database.store.schema_lease
 
     def stored_empty(self, table: Table) -> bool:
         """Whether no committed row of the table exists now."""

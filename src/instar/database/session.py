@@ -44,7 +44,9 @@ class Session:
         self.database = database
         self.autocommit = autocommit
         self.notices: list[str] = []
-        self.settings = Settings({"synchronous": database.store.synchronous})
+        self.settings = Settings(
+            {"synchronous": database.store.synchronous, "schema_lease": f"{database.store.schema_lease:g}"}
+        )
         self.transaction: SessionTransaction | None = None
         self._saved_settings: SavedSettings | None = None
         self._cancelled = threading.Event()

@@ -68,6 +68,7 @@ SETTINGS: dict[str, Setting] = {
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
     "schema_change_mode": Setting("wait", _choice("wait", "async")),
+    "schema_lease": Setting("0", _text, settable=False),
     "search_path": Setting("public", _choice("public", '"$user", public', "public, pg_catalog")),
     "server_encoding": Setting("UTF8", _text, settable=False),
     "server_version": Setting("15.0 (Instar 0.1.0)", _text, settable=False),

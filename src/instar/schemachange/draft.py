@@ -40,7 +40,12 @@ class Ids(Protocol):
 
 
 class Facts(Protocol):
-    """What planning must know of the data."""
+    """What planning must know of the data and of the servers."""
+
+    @property
+    def schema_lease(self) -> float:
+        """For how many seconds a server may go on with the schema that it has cached; 0: for no statement."""
+        ...
 
     def stored_empty(self, table: Table) -> bool:
         """Whether no committed row of the table exists now."""

@@ -31,6 +31,7 @@ class BaseStore(ABC):
         self.synchronous = identity.synchronous
         self.retention_seconds = identity.retention_seconds
         self.log_max_bytes = identity.log_max_bytes
+        self.schema_lease = identity.schema_lease
         self._clock = clock
 
     @abstractmethod

@@ -299,6 +299,7 @@ class Store(Protocol):
     synchronous: str  # full | normal | off: a property of the store
     retention_seconds: float
     log_max_bytes: int
+    schema_lease: float  # seconds for which a server uses its cached schema; 0: every read asks for the newest
     snapshot_max_age: float  # seconds for which a registered snapshot is heeded
     max_key_bytes: int
 

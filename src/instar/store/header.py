@@ -35,6 +35,9 @@ _NO_BOOT = bytes(16)
 DEFAULT_RETENTION_SECONDS = 600.0
 DEFAULT_LOG_MAX_BYTES = 4 << 30
 SNAPSHOT_MAX_AGE_SECONDS = 3600.0
+# A lease that is shorter would run out between reading a state and committing on it, one that is longer would make
+# each step of a schema change wait for so long.
+SCHEMA_LEASE_SECONDS = (0.01, 600.0)
 
 
 class Header(NamedTuple):
@@ -65,6 +68,7 @@ class Identity(msgspec.Struct, frozen=True):
     synchronous: str
     retention_seconds: float = DEFAULT_RETENTION_SECONDS
     log_max_bytes: int = DEFAULT_LOG_MAX_BYTES
+    schema_lease: float = 0.0
     format: int = FORMAT_VERSION
 
     @property
@@ -72,13 +76,22 @@ class Identity(msgspec.Struct, frozen=True):
         return uuids.UUID(self.uuid).bytes
 
 
-def new_identity(synchronous: str, retention_seconds: float | None, log_max_bytes: int | None) -> Identity:
-    """An identity with a fresh uuid."""
+def new_identity(
+    synchronous: str,
+    retention_seconds: float | None,
+    log_max_bytes: int | None,
+    schema_lease: float | None = None,
+) -> Identity:
+    """An identity with a fresh uuid. 22023 for a schema lease that is neither 0 nor within its bounds."""
+    least, most = SCHEMA_LEASE_SECONDS
+    if schema_lease and not least <= schema_lease <= most:
+        raise errors.error(errors.INVALID_PARAMETER, f"schema_lease is 0 or {least:g} to {most:g} seconds")
     return Identity(
         uuid=str(uuids.uuid4()),
         synchronous=synchronous,
         retention_seconds=DEFAULT_RETENTION_SECONDS if retention_seconds is None else retention_seconds,
         log_max_bytes=DEFAULT_LOG_MAX_BYTES if log_max_bytes is None else log_max_bytes,
+        schema_lease=float(schema_lease or 0),
     )
 
 

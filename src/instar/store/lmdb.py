@@ -482,6 +482,7 @@ def open_store(
     synchronous: str | None = None,
     retention_seconds: float | None = None,
     log_max_bytes: int | None = None,
+    schema_lease: float | None = None,
     clock: Clock | None = None,
     map_size: int = MAP_SIZE,
     write_map: bool = True,
@@ -489,10 +490,11 @@ def open_store(
     """Open the store in directory `path`, which is created if it is empty or not there and `create` allows it.
 
     `synchronous` ("full", the default of a new store: fsync; "normal": without the meta page; "off": may lose the store
-    on power loss, not on a kill), `retention_seconds` and `log_max_bytes` are properties of the store: None takes them
-    as they are, another value than the store's is refused (55000). `clock`, `map_size` and `write_map` (False: opening
-    waits for no writer, and commits go by system calls) are those of the process' first opener. Errors: 0A000, 22023,
-    58030 (no store, or unreadable), 55000 (not a store, another format), XX001 (damaged), 53100.
+    on power loss, not on a kill), `retention_seconds`, `log_max_bytes` and `schema_lease` (seconds for which a server
+    may use its cached schema; 0, the default: not without asking) are properties of the store: None takes them as they
+    are, another value than the store's is refused (55000). `clock`, `map_size` and `write_map` (False: opening waits
+    for no writer, and commits go by system calls) are those of the process' first opener. Errors: 0A000, 22023, 58030
+    (no store, or unreadable), 55000 (not a store, another format), XX001 (damaged), 53100.
     """
     if engine != "lmdb":
         raise errors.unsupported(f"the store engine {engine!r}")
@@ -500,7 +502,9 @@ def open_store(
         raise errors.error(errors.INVALID_PARAMETER, f"synchronous is one of {', '.join(SYNCHRONOUS)}")
     clock = clock or SystemClock()
     directory = os.path.realpath(path)
-    wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes) if create else None
+    wanted = None
+    if create:
+        wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes, schema_lease)
     with _registry_lock:
         identity = prepare(
             directory, wanted, _LOCK_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
@@ -509,6 +513,7 @@ def open_store(
             ("synchronous", synchronous),
             ("retention_seconds", retention_seconds),
             ("log_max_bytes", log_max_bytes),
+            ("schema_lease", schema_lease),
         ):
             if asked is not None and asked != getattr(identity, name):
                 has = f"the store {path} has {name} = {getattr(identity, name)}"

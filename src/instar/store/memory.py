@@ -178,10 +178,15 @@ class MemoryStore(BaseStore):
     max_key_bytes = MAX_KEY_BYTES
 
     def __init__(
-        self, *, clock: Clock | None = None, retention_seconds: float | None = None, log_max_bytes: int | None = None
+        self,
+        *,
+        clock: Clock | None = None,
+        retention_seconds: float | None = None,
+        log_max_bytes: int | None = None,
+        schema_lease: float | None = None,
     ) -> None:
         clock = SystemClock() if clock is None else clock
-        super().__init__(new_identity("off", retention_seconds, log_max_bytes), clock)
+        super().__init__(new_identity("off", retention_seconds, log_max_bytes, schema_lease), clock)
         header = first_header(clock)
         self.state = _State([HEADER_KEY], {HEADER_KEY: header})
         self.writer = threading.Lock()
