@@ -9,7 +9,7 @@ from instar.clock import ManualClock
 from instar.encoding.format import format_row
 from instar.encoding.keys import encode_key
 from instar.encoding.rows import compile_encoder, row_format
-from instar.store import header, log, records
+from instar.store import header, log, records, schema_version
 from instar.store.debug import describe, format_timestamp
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, RowWrite, TableHeader, rowset_prefix
 from instar.types import BIGINT, TEXT
@@ -57,6 +57,11 @@ def test_records_of_the_store() -> None:
     assert describe(header.HEADER_KEY, header.first_header(ManualClock()))[1].startswith(
         "catalog version 0, written at commit"
     )
+    for number, key in enumerate(schema_version.COPIES, 1):
+        copy = schema_version.encode_copy(key, schema_version.SchemaVersion(3, T, True))
+        said = f"catalog version 3 of commit {WHEN}, at once for all"
+        assert describe(key, copy) == (f"schema version, copy {number}", said)
+        assert describe(key, copy[:-1]) == (f"? {key.hex()}", f"? {copy[:-1].hex()}")
     assert describe(header.IDENTITY_KEY, b"{}") == ("store identity", "{}")
 
 

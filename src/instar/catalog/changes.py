@@ -14,7 +14,7 @@ import msgspec
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Layout, Object, Table
+from instar.catalog.descriptors import Layout, Object, StepKind, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import encode_layout, layout_key
 from instar.store import records
@@ -47,6 +47,8 @@ class CatalogParts(msgspec.Struct):
     raw: list[tuple[bytes, bytes | None]]
     preconditions: list[Precondition]
     replaced: list[RowsetReplaced]
+    change: str = ""
+    abrupt: bool = False
 
     def add_to(self, request: Commit) -> None:
         """Make all of this part of a commit."""
@@ -55,6 +57,8 @@ class CatalogParts(msgspec.Struct):
         request.preconditions.extend(self.preconditions)
         request.replaced.extend(self.replaced)
         request.bump_catalog = True
+        request.change = self.change
+        request.abrupt = self.abrupt
 
 
 class CatalogConflict(msgspec.Struct, frozen=True):
@@ -89,6 +93,7 @@ class CatalogChange:
         self._fences: dict[int, Table] = {}
         self._records: dict[bytes, bytes] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
+        self._statements: list[str] = []
 
     def __bool__(self) -> bool:
         return bool(self._put or self._dropped or self._fences or self._records)
@@ -99,7 +104,7 @@ class CatalogChange:
         other.view = self.view
         for name in (
             "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
-            "_empty", "_fences", "_records", "_layouts",
+            "_empty", "_fences", "_records", "_layouts", "_statements",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -181,6 +186,10 @@ class CatalogChange:
         self._fences[table.id] = table
         self._floors[table.id] = max(self._floors.get(table.id, 0), table.version)
 
+    def describe(self, statement: str) -> None:
+        """Say what is done here, for instar.schema_versions."""
+        self._statements.append(statement)
+
     def write(self, key: bytes, value: bytes) -> None:
         """A record read at its latest state, written in the same commit: a job beside its first stage (rule 9)."""
         self._records[key] = value
@@ -237,7 +246,28 @@ class CatalogChange:
         raw.extend(self._records.items())
         base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
-        return CatalogParts(tables, raw, preconditions, list(self._replaced()))
+        return CatalogParts(
+            tables, raw, preconditions, list(self._replaced()), "; ".join(self._statements), self._is_abrupt()
+        )
+
+    def _is_abrupt(self) -> bool:
+        """Whether a server that has the version before must not use it on a snapshot that shows this one (rule 17).
+
+        It may where every step is one that it could have come to see a moment later: a step of a path, something new,
+        a name. Not where nobody is let in who has not seen the step, for then his reads are as wrong as his writes;
+        nor where a type was widened: rows may hold what the narrower type does not (rule 26).
+        """
+        if any(self.base.by_id(dropped) is not None for dropped in self._dropped):
+            return True
+        for new in self._put.values():
+            old = self.base.by_id(new.id)
+            if not (isinstance(new, Table) and isinstance(old, Table)):
+                continue
+            if self._floors.get(new.id, 0) >= new.version:
+                return True
+            if any(step.kind is StepKind.WIDEN_TYPE and step.version > old.version for step in new.steps):
+                return True
+        return False
 
     def _replaced(self) -> Iterator[RowsetReplaced]:
         """Tables whose rows are those of another rowset from the commit on: the log says so (rule 3)."""

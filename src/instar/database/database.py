@@ -227,6 +227,8 @@ def _bootstrap(store: Store) -> None:
         version = reader.catalog_version
     try:
         first = ValueUnchanged(made[0][0], None, None)
-        store.commit(Commit(catalog_version=version, preconditions=[first], raw=made, bump_catalog=True))
+        store.commit(
+            Commit(catalog_version=version, preconditions=[first], raw=made, bump_catalog=True, change="a new database")
+        )
     except PreconditionFailed:
         return

@@ -159,6 +159,7 @@ class SchemaChanges:
     def _apply(self, made: Plan, change: CatalogChange) -> None:
         session = self._session
         apply(made.first, change)
+        change.describe(made.statement)
         for table in made.first.emptied:
             # What was written to it in this very transaction goes with it.
             session.open_transaction().buffer.drop_table(table)

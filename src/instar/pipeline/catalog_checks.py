@@ -13,6 +13,7 @@ from instar.catalog.descriptors import ForeignKey, Object, Sequence, State, Tabl
 from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
 from instar.store.engine import (
+    PREFIX_COPY,
     PREFIX_LATEST,
     PREFIX_LOG,
     PREFIX_ROW,
@@ -32,6 +33,7 @@ from instar.store.records import (
     rowset_key,
     table_key,
 )
+from instar.store.schema_version import damaged_copies
 from instar.store.versions import read_row
 
 _ROWSET = struct.Struct(">BI")
@@ -57,6 +59,8 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
     yield from _strange_names(snapshot, reader)
     yield from _rowsets(snapshot, reader)
     yield from _strange_keys(reader)
+    for key in damaged_copies(reader):
+        yield Problem("", CATALOG, key.hex(), "a copy of the canonical schema version is damaged")
 
 
 def _names(reader: Reader, found: Object) -> Iterator[Problem]:
@@ -213,7 +217,7 @@ def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
 
 
 def _strange_keys(reader: Reader) -> Iterator[Problem]:
-    known = [PREFIX_STORE, PREFIX_TABLE, PREFIX_ROWSET, PREFIX_LATEST, PREFIX_ROW, PREFIX_LOG]
+    known = [PREFIX_STORE, PREFIX_TABLE, PREFIX_ROWSET, PREFIX_LATEST, PREFIX_ROW, PREFIX_COPY, PREFIX_LOG]
     starts = [b"\x00", *(prefix_end(prefix) for prefix in known)]
     stops = [*known, b"\xff" * 8]
     for start, stop in zip(starts, stops, strict=True):

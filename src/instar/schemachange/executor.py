@@ -241,6 +241,8 @@ class Executor:
         for table in stage.fences:
             change.fence(self._table(change.view, table))
         change.write(job_key(job.id), encode_job(after))
+        way = "back, " if after.problem is not None else ""
+        change.describe(f"{job.statement} ({way}stage {job.stage + 1} of {len(job.stages)})")
         request = Commit(catalog_version=reader.catalog_version)
         change.parts(reader).add_to(request)
         return request

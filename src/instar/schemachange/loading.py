@@ -171,6 +171,7 @@ class Loading:
                     raise self._conflict()
                 step = Step(version=self.table.version, kind=StepKind.ELEMENT_STATE, statement="bulk load")
                 change.require_empty(before)
+                change.describe("bulk load")
                 change.update(msgspec.structs.replace(self.table, steps=(*before.steps, step)[-64:]), floor="current")
                 for rowset in (before.rowset, *(index.rowset for index in before.indexes)):
                     change.free_rowset(rowset)

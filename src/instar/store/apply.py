@@ -10,6 +10,7 @@ from bisect import bisect_left
 
 from instar import errors
 from instar.clock import Clock
+from instar.store import schema_version
 from instar.store.engine import (
     ENTRY_VALUE,
     NO_RECORD,
@@ -21,6 +22,7 @@ from instar.store.engine import (
     Derive,
     EntryWrite,
     KeyExists,
+    LeaseExpired,
     Precondition,
     PreconditionFailed,
     RangeEmpty,
@@ -62,6 +64,9 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     """
     if not isinstance(request, Commit):
         return _apply_derived(section, request(section), clock)
+    lease = request.lease
+    if lease is not None and clock.monotonic_ns() >= lease.until:
+        raise LeaseExpired("the lease of the schema version has run out")
     _judge_fence(section, request)
     for table in request.tables:
         _judge_rows(section, table.rows)
@@ -72,7 +77,7 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     timestamp = section.next_timestamp(clock)
     _write(section, request, timestamp)
     if request.bump_catalog:
-        section.bump_catalog()
+        schema_version.publish(section, timestamp, request.change, abrupt=request.abrupt)
     return timestamp
 
 
@@ -88,7 +93,7 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
 
 
 def _judge_fence(section: WriteSection, request: Commit) -> None:
-    """Catalog version, floors and lists; watermark; claim (rule 6; leases are the caller's to check)."""
+    """Catalog version, floors and lists; watermark; claim (rule 6)."""
     if request.catalog_version != section.catalog_version:
         for writes in request.tables:
             value = section.get(table_key(writes.table))

@@ -15,6 +15,7 @@ from instar.store import log
 from instar.store.engine import (
     ENTRY_VALUE,
     NO_RECORD,
+    PREFIX_COPY,
     PREFIX_LATEST,
     PREFIX_LOG,
     PREFIX_ROW,
@@ -28,6 +29,7 @@ from instar.store.engine import (
 )
 from instar.store.header import HEADER_KEY, IDENTITY_KEY, TIMESTAMP_SHIFT, decode_header
 from instar.store.records import Latest, decode_rowset_record, decode_table_header
+from instar.store.schema_version import COPIES, decode_copy
 
 # (rowset id, layout id, body) -> text, None for an unknown layout: whoever knows the catalog can read row bodies.
 FormatBody = Callable[[int, int, bytes], str | None]
@@ -58,6 +60,8 @@ def describe(key: bytes, value: bytes, format_body: FormatBody = _no_body) -> tu
 def _store(key: bytes, value: bytes, _body: FormatBody) -> tuple[str, str]:
     if key == IDENTITY_KEY:
         return "store identity", value.decode()
+    if key in COPIES:
+        return _schema_version(key, value)
     if key != HEADER_KEY:
         raise ValueError("an unknown key of the store")
     header = decode_header(value)
@@ -66,6 +70,15 @@ def _store(key: bytes, value: bytes, _body: FormatBody) -> tuple[str, str]:
         f"watermark {format_timestamp(header.watermark)}, log from byte {header.log_start}, then to {header.log_end}, "
         f"boot {header.boot.hex()}, monotonic {header.monotonic} ns, wall {header.wall} ns"
     )
+
+
+def _schema_version(key: bytes, value: bytes) -> tuple[str, str]:
+    found = decode_copy(key, value)
+    if found is None:
+        raise ValueError("a damaged copy of the schema version")
+    abrupt = ", at once for all" if found.abrupt else ""
+    name = f"schema version, copy {COPIES.index(key) + 1}"
+    return name, f"catalog version {found.version} of commit {format_timestamp(found.timestamp)}{abrupt}"
 
 
 def _table(key: bytes, value: bytes, _body: FormatBody) -> tuple[str, str]:
@@ -147,5 +160,6 @@ _DESCRIBE = {
     PREFIX_ROWSET: _rowset,
     PREFIX_LATEST: _latest,
     PREFIX_ROW: _row_or_entry,
+    PREFIX_COPY: _store,
     PREFIX_LOG: _log,
 }

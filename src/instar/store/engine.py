@@ -6,11 +6,12 @@ assumes shared memory.
 
 Keyspace (first byte of each key; see docs/formats/):
 
-    00           store header: identity (00 00) and header (00 01)
+    00           store header: identity (00 00), header (00 01), canonical schema version (00 02)
     01           table headers: 01 + table id (u32 BE) -> TableHeader
     02           rowset records: 02 + rowset id (u32 BE) -> owner, state, since
     03           records read at their latest state (sequences, jobs, leases, layouts ...): 03 + kind (u8) + key
     10           versioned rows and index entries: 10 + rowset id (u32 BE) + key
+    e0           the second copy of the canonical schema version (e0 02)
     f0           the log: f0 + commit timestamp (u64 BE) + sequence (u32 BE)
 
 A *row value* is ROW_HEADER + body; an *entry value* is ENTRY_VALUE. A row whose newest version is deleted is a
@@ -34,6 +35,7 @@ PREFIX_TABLE = b"\x01"
 PREFIX_ROWSET = b"\x02"
 PREFIX_LATEST = b"\x03"
 PREFIX_ROW = b"\x10"
+PREFIX_COPY = b"\xe0"
 PREFIX_LOG = b"\xf0"
 
 # commit timestamp u64, log sequence u32 (NO_RECORD: the version before does not exist), layout id << 8 | flags u32.
@@ -198,13 +200,26 @@ class RowsetReplaced(NamedTuple):
     new: int
 
 
+class Lease:
+    """Until when a schema version may be used by its server, on the monotonic clock (ns). Renewing moves it on, for the
+    writes too that are on their way to the store."""
+
+    __slots__ = ("until",)
+
+    def __init__(self, until: int) -> None:
+        self.until = until
+
+
 class Commit(msgspec.Struct, kw_only=True):
     """One atomic test-and-set.
 
     Judged in this order on the current state; nothing is written unless all stand:
-    fence (`catalog_version` as derived under: if it moved, every table's floor and list; `snapshot` at or above the
-    watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal), then
-    preconditions. A moved catalog refuses a table without a header: StaleSchema.
+    fence (`lease` still runs; `catalog_version` as derived under: if it moved, every table's floor and list; `snapshot`
+    at or above the watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal),
+    then preconditions. A moved catalog refuses a table without a header: StaleSchema.
+
+    `bump_catalog` publishes a catalog version, made by the statement `change`; `abrupt`: nobody may use the version
+    before on a snapshot that shows this one.
     """
 
     catalog_version: int
@@ -213,6 +228,9 @@ class Commit(msgspec.Struct, kw_only=True):
     preconditions: list[Precondition] = msgspec.field(default_factory=list)
     raw: list[tuple[bytes, bytes | None]] = msgspec.field(default_factory=list)  # latest-state records, headers
     bump_catalog: bool = False
+    change: str = ""
+    abrupt: bool = False
+    lease: Lease | None = None  # of the schema version that it was derived under
     snapshot: int | None = None
     claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
@@ -251,6 +269,10 @@ class StaleSchema(Refused):
         super().__init__(table)
         self.table = table
         self.header = header
+
+
+class LeaseExpired(Refused):
+    """The lease of the schema version that the commit was derived under has run out: renew, derive again."""
 
 
 class StaleRow(Refused):

@@ -26,6 +26,7 @@ class Latest(enum.IntEnum):
     LEASE = 6
     WORKER = 7
     CHECKPOINT = 8
+    SCHEMA_VERSION = 9
 
 
 class RowsetState(enum.Enum):
