@@ -23,7 +23,9 @@ from instar.catalog.layouts import Layouts, layout_key
 from instar.clock import Clock, SystemClock
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
-from instar.schemachange.reorganize import Backfill, InProcess, Reorganizer
+from instar.schemachange.reorganize import InProcess
+from instar.schemachange.tasks import Reorganizer, Task
+from instar.sql.checks import compile_check
 from instar.store import open_store
 from instar.store.collector import collection_limit
 from instar.store.engine import (
@@ -86,7 +88,9 @@ class Worker:
         self._jobs = Jobs(store, clock)
         owner = b"%d:%s" % (os.getpid(), os.urandom(8))
         ids = IdAllocator(store)
-        self._executor = Executor(store, self._catalog, ids, clock, owner, self._reorganizer, stopping=stopping)
+        self._executor = Executor(
+            store, self._catalog, ids, clock, owner, self._reorganizer, compile_check, stopping=stopping
+        )
         self._dead_entries = DeadEntries(self._newest, self._layouts)
         self._collected_ns = 0
         self._retry_ns: dict[int, int] = {}
@@ -123,8 +127,8 @@ class Worker:
                 self._retry_ns[job.id] = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS * 1e9)
         return worked
 
-    def _reorganizer(self, backfill: Backfill) -> Reorganizer:
-        if backfill.rows <= WITHOUT_SPARK_ROWS:
+    def _reorganizer(self, task: Task) -> Reorganizer:
+        if task.rows <= WITHOUT_SPARK_ROWS:
             return InProcess()
         return _WithFallback(self._large())
 
@@ -224,15 +228,15 @@ class _WithFallback:
     def __init__(self, first: Reorganizer) -> None:
         self._first = first
 
-    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+    def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`. What the first one has put stands; the other finds it there."""
         try:
-            self._first.run(backfill, pulse)
+            self._first.run(task, pulse)
         except errors.Error as failed:
             if failed.sqlstate not in _NOT_THE_JOBS_FAULT:
                 raise
             traceback.print_exc()
-            InProcess().run(backfill, pulse)
+            InProcess().run(task, pulse)
 
 
 def _rowsets(reader: Reader) -> Iterator[tuple[bytes, bytes, int, RowsetRecord]]:

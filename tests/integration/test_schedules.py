@@ -13,6 +13,7 @@ from instar.clock import SystemClock
 from instar.database import Database
 from instar.dbapi import Connection
 from instar.schemachange import reorganize
+from instar.schemachange.tasks import Task
 from instar.worker import Worker
 from support.databases import Engine, fails, rows, run, value
 
@@ -37,9 +38,9 @@ def build(monkeypatch: pytest.MonkeyPatch, connection: Connection, statement: st
         hooks.get("delete-only", lambda: None)()
         whole(database, job)
 
-    def run_reorganizer(self: reorganize.InProcess, backfill: reorganize.Backfill, pulse: Hook) -> None:
+    def run_reorganizer(self: reorganize.InProcess, task: Task, pulse: Hook) -> None:
         hooks.get("write-only", lambda: None)()
-        fill(self, backfill, pulse)
+        fill(self, task, pulse)
         hooks.get("backfilled", lambda: None)()
 
     with monkeypatch.context() as patched:

@@ -10,13 +10,13 @@ import msgspec
 from instar.catalog import system
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Table
+from instar.catalog.descriptors import Check, Column, Index, IndexColumn, Layout, State, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
 from instar.clock import SystemClock
 from instar.pipeline import stores
-from instar.pipeline.row_checks import CompiledCheck
 from instar.schemachange.jobs import Held, Job, Jobs, JobState, encode_job, job_key
+from instar.schemachange.validate import Predicate
 from instar.store import open_store
 from instar.store.engine import Commit
 from instar.tables.writes import Derivation, TableWriter
@@ -181,10 +181,12 @@ class SmallDatabase:
         self.store.close()
 
 
-def positive(image: tuple[object, ...]) -> bool | None:
-    return None if image[2] is None else image[2] >= 0  # type: ignore[operator]  # a is an integer
+def compile_check(table: Table, check: Check) -> Predicate:
+    """What the database compiles from SQL: here every check is `a >= 0`."""
+    place = [column.name for column in table.columns].index("a")
 
+    def holds(image: Row) -> bool | None:
+        value = image[place]
+        return None if value is None else value >= 0  # type: ignore[operator]  # a is an integer
 
-def compile_checks(table: Table) -> Sequence[CompiledCheck]:
-    """What the database compiles from SQL: here every check is `a >= 0`, and a the third column."""
-    return [CompiledCheck(check.name, positive) for check in table.checks]
+    return holds

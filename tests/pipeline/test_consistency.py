@@ -27,7 +27,7 @@ from instar.tables.index import IndexCodec
 from instar.tables.rowset import key_encoder
 from instar.tables.writes import TableWriter
 from instar.types import BIGINT, INTEGER, TEXT
-from pipeline.small_database import SmallDatabase, compile_checks
+from pipeline.small_database import SmallDatabase, compile_check
 
 PARENT = [("id", BIGINT), ("code", TEXT)]
 CHILD = [("id", BIGINT), ("parent", BIGINT), ("a", INTEGER), ("b", TEXT)]
@@ -36,7 +36,7 @@ CHILD = [("id", BIGINT), ("parent", BIGINT), ("a", INTEGER), ("b", TEXT)]
 def problems(
     database: SmallDatabase, spark: str | None = None, told: Told = lambda table, share: None
 ) -> list[Problem]:
-    checks = Consistency(database.store, database.layouts, Catalog(), compile_checks, spark=spark, told=told)
+    checks = Consistency(database.store, database.layouts, Catalog(), compile_check, spark=spark, told=told)
     return list(checks.check_database())
 
 

@@ -14,7 +14,8 @@ from instar.schemachange import jobs, reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, JobState
 from instar.schemachange.loading import Loading
-from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.reorganize import InProcess
+from instar.schemachange.tasks import Task
 from instar.store import open_store
 from instar.store.engine import ClaimLost, Commit, Store
 from support.changes import ChangingWorld, Server
@@ -98,13 +99,13 @@ def test_a_worker_that_slept_through_its_lease_writes_nothing(world: ChangingWor
     number = begin(world)
 
     class Sleeping(InProcess):
-        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
             world.clock.advance(LEASE_SECONDS + 1)
             assert world.executor(b"adopter").run(number).state is JobState.SUCCEEDED  # type: ignore[union-attr]
-            super().run(backfill, lambda: None)
+            super().run(task, lambda: None)
 
     version = world.table().version
-    assert world.executor(b"sleeper", lambda backfill: Sleeping()).run(number) is None
+    assert world.executor(b"sleeper", lambda task: Sleeping()).run(number) is None
     assert world.table().version == version + 2
     world.check_index("i")
 
@@ -115,7 +116,7 @@ def test_pause_and_resume(world: ChangingWorld) -> None:
     batches = []
 
     class Pausing(InProcess):
-        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
             def counted() -> None:
                 batches.append(1)
                 if len(batches) == 3:
@@ -123,9 +124,9 @@ def test_pause_and_resume(world: ChangingWorld) -> None:
                     world.clock.advance(1)
                 pulse()
 
-            super().run(backfill, counted)
+            super().run(task, counted)
 
-    paused = world.executor(reorganizer=lambda backfill: Pausing()).run(number)
+    paused = world.executor(reorganizer=lambda task: Pausing()).run(number)
     assert paused is not None
     assert paused.state is JobState.PAUSED
     assert world.jobs.runnable() == []

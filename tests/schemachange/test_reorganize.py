@@ -15,11 +15,11 @@ def backfill_of(world: ChangingWorld, *columns: tuple[str, bool], unique: bool =
     made: list[Backfill] = []
 
     class Capture:
-        def run(self, backfill, pulse):
-            made.append(backfill)
+        def run(self, task, pulse):
+            made.append(task)
 
     # The build "ends" without any work: what follows puts the entries itself.
-    assert world.executor(reorganizer=lambda backfill: Capture()).run(job) is not None
+    assert world.executor(reorganizer=lambda task: Capture()).run(job) is not None
     backfill = made[0]
     backfill.claim = None  # type: ignore[assignment]  # finished jobs have none
     return job, backfill

@@ -17,6 +17,8 @@ from instar.schemachange import wanted as want
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Held, Job, JobState
 from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.tasks import Task
+from instar.sql.checks import compile_check
 from instar.store.engine import Section
 from instar.tables.index import IndexReader
 from instar.tables.view import END
@@ -39,16 +41,18 @@ class Stepping(Executor):
 
 def stepping(world: ChangingWorld, hook: Hook) -> Stepping:
     class Watched(InProcess):
-        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
             hook("before the backfill")
 
             def watched() -> None:
                 hook("before a batch")
                 pulse()
 
-            super().run(backfill, watched)
+            super().run(task, watched)
 
-    made = Stepping(world.store, world.catalog_cache, world.ids, world.clock, b"worker", lambda backfill: Watched())
+    made = Stepping(
+        world.store, world.catalog_cache, world.ids, world.clock, b"worker", lambda task: Watched(), compile_check
+    )
     made.hook = hook
     return made
 
@@ -142,8 +146,8 @@ def test_a_row_changed_between_deriving_and_putting_is_derived_anew(world: Chang
     job = world.execute(want.CreateIndex("t", (("a", False),), "i"))
     assert job is not None
 
-    def late(backfill: Backfill) -> InProcess:
-        backfill.__class__ = Late
+    def late(task: Task) -> InProcess:
+        task.__class__ = Late
         return InProcess()
 
     done = world.executor(reorganizer=late).run(job)
@@ -428,12 +432,12 @@ def test_rows_buffered_before_a_check_are_not_let_in_unchecked() -> None:
 
 def test_a_reorganizer_that_breaks_takes_the_change_back(world: ChangingWorld) -> None:
     class Broken:
-        def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
             raise ZeroDivisionError("by chance")
 
     job = world.execute(want.CreateIndex("t", (("a", False),), "i"))
     assert job is not None
-    done = world.executor(reorganizer=lambda backfill: Broken()).run(job)
+    done = world.executor(reorganizer=lambda task: Broken()).run(job)
     assert done is not None
     assert done.problem is not None
     assert (done.state, done.problem.sqlstate) == (JobState.FAILED, "XX000")

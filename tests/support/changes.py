@@ -13,8 +13,10 @@ from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.executor import Executor, apply
 from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
-from instar.schemachange.reorganize import Backfill, InProcess, Reorganizer
+from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
+from instar.schemachange.tasks import Reorganizer, Task
+from instar.sql.checks import compile_check
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, Store, prefix_end, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
@@ -72,11 +74,15 @@ class ChangingWorld(World):
         self.commit(change=change)
         return job
 
-    def executor(
-        self, owner: bytes = b"worker", reorganizer: Callable[[Backfill], Reorganizer] | None = None
-    ) -> Executor:
+    def executor(self, owner: bytes = b"worker", reorganizer: Callable[[Task], Reorganizer] | None = None) -> Executor:
         return Executor(
-            self.store, self.catalog_cache, self.ids, self.clock, owner, reorganizer or (lambda backfill: InProcess())
+            self.store,
+            self.catalog_cache,
+            self.ids,
+            self.clock,
+            owner,
+            reorganizer or (lambda task: InProcess()),
+            compile_check,
         )
 
     def table(self, name: str = "t") -> Table:

@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from instar import errors
-from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
-from instar.catalog.descriptors import State, Table
+from instar.catalog.catalog import PUBLIC_SCHEMA
+from instar.catalog.descriptors import Table
 from instar.database.bulk import has_spark
 from instar.database.result import Result
 from instar.database.utility import rows_of
 from instar.pipeline.consistency import Consistency, Problem, Told
-from instar.pipeline.row_checks import CompiledCheck
-from instar.sql.binder import bind_check
-from instar.sql.expressions import Compiler, FrameLayout, Scope
-from instar.sql.functions import Context
+from instar.sql.checks import compile_check
 from instar.types import TEXT
 
 if TYPE_CHECKING:
     from instar.database.session import Session
 
 COLUMNS = (("table", TEXT), ("clause", TEXT), ("key", TEXT), ("problem", TEXT))
-
-
-def compile_checks(table: Table) -> Sequence[CompiledCheck]:
-    """The CHECK constraints of a table as closures over row images. A function of a module: Spark's tasks import it."""
-    # A frozen check names columns of its own table only, by id: it needs no catalog.
-    alone = CatalogSnapshot(0, {table.id: table}, {table.name: table.id})
-    layout = FrameLayout(0)
-    scope = Scope({(0, ordinal): ordinal for ordinal in range(len(table.columns))})
-    frame = layout.frame((), Context(now=0), None)
-    compiled = []
-    for check in table.checks:
-        if check.state is State.PUBLIC:
-            holds = Compiler(scope, layout).value(bind_check(check.expression, table, 0, alone))
-            compiled.append(CompiledCheck(check.name, _with(holds, frame)))
-    return compiled
-
-
-def _with(holds: Callable[..., object], frame: list[object]) -> Callable[[tuple[object, ...]], object]:
-    return lambda image: holds(image, frame)
 
 
 def check(session: Session, tables: Iterable[str] | None) -> Result:
@@ -50,7 +28,7 @@ def check(session: Session, tables: Iterable[str] | None) -> Result:
     def told(table: str, share: float) -> None:
         session.check_cancel()
 
-    consistency = Consistency(database.store, database.layouts, database.catalog, compile_checks, told=told)
+    consistency = Consistency(database.store, database.layouts, database.catalog, compile_check, told=told)
     if tables is None:
         return _rows("CHECK DATABASE", session, consistency.check_database())
     found: list[Problem] = []
@@ -73,7 +51,7 @@ def check_database(session: Session, told: Told) -> list[Problem]:
 
     spark = database.path if has_spark(database) else None
     consistency = Consistency(
-        database.store, database.layouts, database.catalog, compile_checks, spark=spark, told=pulse
+        database.store, database.layouts, database.catalog, compile_check, spark=spark, told=pulse
     )
     return list(consistency.check_database())
 

@@ -21,6 +21,7 @@ from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.reorganize import InProcess
+from instar.sql.checks import compile_check
 from instar.sql.execution import ExecutionContext
 from instar.sql.execution import Result as Executed
 from instar.sql.plan import QueryPlan
@@ -165,9 +166,8 @@ class Database:
 
     def run_job(self, job: int) -> None:
         """Take a job as far as it goes, in this process."""
-        executor = Executor(
-            self.store, self.catalog, self.ids, self.clock, b"session %d" % os.getpid(), lambda _: InProcess()
-        )
+        owner = b"session %d" % os.getpid()
+        executor = Executor(self.store, self.catalog, self.ids, self.clock, owner, lambda _: InProcess(), compile_check)
         executor.run(job)
 
     def after_commit(self) -> None:

@@ -14,23 +14,24 @@ from pyspark.sql.types import StructType
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.pipeline.failures import from_spark, in_task
-from instar.pipeline.row_checks import CompileChecks, Problem, Snapshot, check_entries, check_rows
+from instar.pipeline.row_checks import Problem, Snapshot, check_entries, check_rows
 from instar.pipeline.session import spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.pipeline.stores import opened
+from instar.schemachange.validate import CompileCheck
 
 FORMAT = "instar-check"
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What tasks are told. `compile_checks`: "module:function"; `ranges`: (index id, or 0 for rows, start, stop)."""
+    """What tasks are told. `compile_check`: "module:function"; `ranges`: (index id, or 0 for rows, start, stop)."""
 
     path: str
     uuid: bytes
     timestamp: int
     objects: tuple[Table, ...]
     table: int
-    compile_checks: str
+    compile_check: str
     ranges: tuple[tuple[int, bytes, bytes], ...]
 
 
@@ -96,10 +97,10 @@ class CheckReader(DataSourceReader):
                 index = next(index for index in table.indexes if index.id == number)
                 yield from map(tuple, check_entries(snapshot, table, index, start, stop))
             else:
-                yield from map(tuple, check_rows(snapshot, table, _imported(work.compile_checks), start, stop))
+                yield from map(tuple, check_rows(snapshot, table, _imported(work.compile_check), start, stop))
 
 
-def _imported(name: str) -> CompileChecks:
+def _imported(name: str) -> CompileCheck:
     module, _, function = name.partition(":")
-    imported: CompileChecks = getattr(importlib.import_module(module), function)
+    imported: CompileCheck = getattr(importlib.import_module(module), function)
     return imported

@@ -26,11 +26,12 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
-from instar.pipeline.row_checks import CompileChecks, Problem, Snapshot, check_entries, check_rows
+from instar.pipeline.row_checks import Problem, Snapshot, check_entries, check_rows
+from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
 from instar.tables.view import END
 
-__all__ = ["CompileChecks", "Consistency", "Problem"]
+__all__ = ["Consistency", "Problem"]
 
 # Below this many rows a table is checked in this process even where Spark may be used: sooner than Spark starts.
 SPARK_ROWS = 1_000_000
@@ -46,14 +47,14 @@ def _untold(table: str, share: float) -> None:
 
 
 class Consistency:
-    """The checks of one database. `compile_checks` is a function of a module: Spark's tasks import it."""
+    """The checks of one database. `compile_check` is a function of a module: Spark's tasks import it."""
 
     def __init__(
         self,
         store: Store,
         layouts: Layouts,
         catalog: Catalog,
-        compile_checks: CompileChecks,
+        compile_check: CompileCheck,
         *,
         spark: str | None = None,
         told: Told = _untold,
@@ -62,7 +63,7 @@ class Consistency:
         self._store = store
         self._layouts = layouts
         self._catalog = catalog
-        self._compile = compile_checks
+        self._compile = compile_check
         self._spark = None if spark is None else os.path.realpath(spark)
         self._told = told
 
@@ -136,7 +137,7 @@ class Consistency:
             timestamp=snapshot.timestamp,
             objects=tuple(snapshot.catalog.tables()),
             table=table.id,
-            compile_checks=f"{self._compile.__module__}:{self._compile.__qualname__}",
+            compile_check=f"{self._compile.__module__}:{self._compile.__qualname__}",
             ranges=tuple(self._ranges(table, 4 * (os.cpu_count() or 1))),
         )
         yield from check_source.problems(work, lambda share: self._told(table.name, share))

@@ -34,9 +34,10 @@ from pyspark.sql.types import StructType
 from instar.catalog.descriptors import Index, Table
 from instar.pipeline.failures import in_task
 from instar.pipeline.stores import opened
-from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint
+from instar.schemachange.jobs import Checkpoint, decode_checkpoint
 from instar.schemachange.loading import LoadedIndex
-from instar.schemachange.reorganize import BATCH_ROWS, Backfill, Entry
+from instar.schemachange.reorganize import Backfill, Entry
+from instar.schemachange.tasks import BATCH_ROWS
 
 FORMAT = "instar-index-entries"
 # Entries put between two looks at whether to go on, and so with one checkpoint: a fraction of a second's work.
@@ -75,6 +76,7 @@ class Work(msgspec.Struct, frozen=True):
     index: Index
     job: int
     stage: int
+    place: int
     claim: tuple[bytes, bytes]
     rows: tuple[tuple[bytes, bytes], ...]
     entries: tuple[Todo, ...]
@@ -88,7 +90,8 @@ class Work(msgspec.Struct, frozen=True):
         """The backfill in a task's own process."""
         store = opened(self.path, self.uuid).store
         kind = LoadedIndex if self.unseen else Backfill
-        return kind(store, self.table, self.index, job=self.job, stage=self.stage, claim=self.claim, rows=0)
+        names = {"job": self.job, "stage": self.stage, "place": self.place}
+        return kind(store, self.table, self.index, **names, claim=self.claim, rows=0)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -264,7 +267,7 @@ def _entries(backfill: Backfill, batch: pa.RecordBatch, position: bytes) -> list
 def _resumed(backfill: Backfill, todo: Todo) -> tuple[bytes, int]:
     """Where a range stands in the store: an earlier attempt of this very task may have written."""
     with backfill.store.read() as reader:
-        stored = reader.get(checkpoint_key(backfill.job, backfill.stage, todo.number))
+        stored = reader.get(backfill.checkpoint_key(todo.number))
     if stored is None:
         return todo.position, todo.rows
     found = decode_checkpoint(stored)

@@ -28,7 +28,8 @@ from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.loading import LoadedIndex
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.tasks import RANGES_PER_WORK, Task
 from instar.store.engine import Section, prefix_end, rowset_prefix
 
 # A range of this many entries is written in a few seconds, which is what a kill costs at most.
@@ -57,8 +58,14 @@ class SparkReorganizer:
         self._path = os.path.realpath(path)
         self._background = background
 
-    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+    def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or fails again and again."""
+        if isinstance(task, Backfill):
+            self._backfill(task, pulse)
+        else:
+            InProcess().run(task, pulse)
+
+    def _backfill(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
         ranges = _ranges(backfill)
         for loss in range(MAX_LOSSES):
             pulse()
@@ -126,6 +133,7 @@ class SparkReorganizer:
             index=backfill.index,
             job=backfill.job,
             stage=backfill.stage,
+            place=backfill.place,
             claim=backfill.claim,
             rows=tuple(rows),
             entries=tuple(todo),
@@ -161,7 +169,8 @@ def _ranges(backfill: Backfill) -> list[Checkpoint]:
 def _planned(backfill: Backfill) -> list[Checkpoint]:
     """The checkpoints of this work in key order; none if nobody has planned it yet."""
     found = Jobs(backfill.store, SystemClock()).checkpoints(backfill.job, backfill.stage)
-    return [found[number] for number in sorted(found) if number >= FIRST_NUMBER]
+    first = backfill.place * RANGES_PER_WORK + FIRST_NUMBER
+    return [found[number] for number in sorted(found) if first <= number < first - FIRST_NUMBER + RANGES_PER_WORK]
 
 
 def _finish(backfill: Backfill, ranges: list[Checkpoint]) -> None:

@@ -6,14 +6,15 @@ the row as of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Index, State, Table
+from instar.catalog.descriptors import Check, Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Reader, Store, prefix_end
 from instar.store.versions import read_row, scan_rows
 from instar.tables.index import IndexCodec
@@ -32,18 +33,6 @@ class Problem(NamedTuple):
     clause: str
     key: str
     message: str
-
-
-class CompiledCheck(NamedTuple):
-    """A CHECK constraint: false alone violates it. `holds` takes a row image (all columns, in descriptor order)."""
-
-    name: str
-    holds: Callable[[tuple[object, ...]], object]
-
-
-# What makes closures of a table's public CHECK constraints; SQL is not this package's business. Handed to Spark tasks
-# by its importable name, so it must be a function of a module.
-CompileChecks = Callable[[Table], Sequence[CompiledCheck]]
 
 
 class Snapshot(NamedTuple):
@@ -108,7 +97,7 @@ class _Referenced:
 class _RowChecker:
     """Clauses 1, 2, 4 and 6 (but UNIQUE) of one table's rows."""
 
-    def __init__(self, snapshot: Snapshot, table: Table, compile_checks: CompileChecks) -> None:
+    def __init__(self, snapshot: Snapshot, table: Table, compile_check: CompileCheck) -> None:
         self.table = table
         self.timestamp = snapshot.timestamp
         self.reader = TableReader(table, range(len(table.columns)), snapshot.layouts)
@@ -119,7 +108,7 @@ class _RowChecker:
             for ordinal, column in enumerate(table.columns)
             if not column.nullable and column.state is State.PUBLIC
         ]
-        self._checks = list(compile_checks(table))
+        self._checks = [(found.name, compile_check(table, found)) for found in table.checks if _is_public(found)]
         self._indexes = [_Indexed(table, index) for index in table.indexes if index.state is State.PUBLIC]
         self._parents = [
             _Referenced(snapshot, table, ForeignKeyProbe(table, found, snapshot.catalog))
@@ -147,9 +136,9 @@ class _RowChecker:
             for ordinal, name in self._required:
                 if image[ordinal] is None:
                     yield self.problem("2 columns", key, f'column "{name}" is NULL, which it must not be')
-        for check in self._checks:
-            if check.holds(image) is False:
-                yield self.problem("6 constraints", key, f'the row violates check constraint "{check.name}"')
+        for name, holds in self._checks:
+            if holds(image) is False:
+                yield self.problem("6 constraints", key, f'the row violates check constraint "{name}"')
         for indexed in self._indexes:
             entry = reader.get(indexed.codec.entry(image, key))
             if entry is None or not _may_be_live(entry, self.timestamp):
@@ -159,6 +148,10 @@ class _RowChecker:
                 yield self.problem("6 constraints", key, f'the row violates foreign key constraint "{parent.name}"')
 
 
+def _is_public(found: Check) -> bool:
+    return found.state is State.PUBLIC
+
+
 def _may_be_live(entry: bytes, snapshot: int) -> bool:
     """Whether an entry can be that of a row which the snapshot sees."""
     timestamp, live, _ = ENTRY_VALUE.unpack(entry)
@@ -166,10 +159,10 @@ def _may_be_live(entry: bytes, snapshot: int) -> bool:
 
 
 def check_rows(
-    snapshot: Snapshot, table: Table, compile_checks: CompileChecks, start: bytes, stop: bytes
+    snapshot: Snapshot, table: Table, compile_check: CompileCheck, start: bytes, stop: bytes
 ) -> Iterator[Problem]:
     """The rows of `table` whose encoded primary key is in [start, stop), and what must be there for each."""
-    checker = _RowChecker(snapshot, table, compile_checks)
+    checker = _RowChecker(snapshot, table, compile_check)
     prefix = checker.reader.prefix
     skip = len(prefix)
     position: bytes | None = prefix + start

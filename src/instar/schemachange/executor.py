@@ -21,7 +21,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
-from instar.schemachange.elements import Phase, phase_of
+from instar.schemachange.elements import Phase, name_of, phase_of
 from instar.schemachange.jobs import (
     LEASE_SECONDS,
     Held,
@@ -33,8 +33,11 @@ from instar.schemachange.jobs import (
     job_key,
     problem_of,
 )
-from instar.schemachange.reorganize import Backfill, Reorganizer
-from instar.schemachange.stages import Publication, Stage, Superseded, advance
+from instar.schemachange.reorganize import Backfill
+from instar.schemachange.stages import Publication, Reorganization, Stage, Superseded, advance
+from instar.schemachange.states import Work
+from instar.schemachange.tasks import Reorganizer, Task
+from instar.schemachange.validate import CompileCheck, Validation
 from instar.store.engine import (
     ClaimLost,
     Commit,
@@ -64,7 +67,8 @@ class Executor:
         ids: IdAllocator,
         clock: Clock,
         owner: bytes,
-        reorganizer: Callable[[Backfill], Reorganizer],
+        reorganizer: Callable[[Task], Reorganizer],
+        compile_check: CompileCheck,
         *,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -75,6 +79,7 @@ class Executor:
         self._clock = clock
         self._owner = owner
         self._reorganizer = reorganizer
+        self._compile_check = compile_check
         self._stopping = stopping
 
     def run(self, job: int) -> Job | None:
@@ -138,16 +143,32 @@ class Executor:
     # --- work --------------------------------------------------------------------------------------------------------
 
     def _work(self, job: Job, stage: Stage, held: Held) -> None:
-        for work in stage.work:
-            with self._store.read() as reader:
-                table = self._table(self._catalog.at(reader), work.element.table)
-            index = next((found for found in table.indexes if found.id == work.element.id), None)
-            if index is None or phase_of(table, work.element) is not Phase.WRITE_ONLY:
-                raise Superseded(f'an index of table "{table.name}" is gone')
-            backfill = Backfill(
-                self._store, table, index, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows
+        for place, work in enumerate(stage.work):
+            task = self._task(job, work, place, held)
+            self._reorganizer(task).run(task, self._pulse(job, held))
+
+    def _task(self, job: Job, work: Reorganization, place: int, held: Held) -> Task:
+        element = work.element
+        with self._store.read() as reader:
+            table = self._table(self._catalog.at(reader), element.table)
+        if phase_of(table, element) is not Phase.WRITE_ONLY:
+            raise Superseded(f'{name_of(table, element)} of table "{table.name}" is no longer write-only')
+        if work.work is Work.VALIDATE:
+            return Validation(
+                self._store,
+                self._catalog,
+                element,
+                self._compile_check,
+                job=job.id,
+                stage=job.stage,
+                claim=held.claim,
+                rows=work.rows,
+                place=place,
             )
-            self._reorganizer(backfill).run(backfill, self._pulse(job, held))
+        index = next(found for found in table.indexes if found.id == element.id)
+        return Backfill(
+            self._store, table, index, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
+        )
 
     def _pulse(self, job: Job, held: Held) -> Callable[[], None]:
         """Renews the lease in time, and stops the work when the job's record asks for it."""

@@ -10,42 +10,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from instar import errors, values
-from instar.catalog.descriptors import Column, Index, Layout, Table
-from instar.catalog.layouts import layout_key
+from instar.catalog.descriptors import Column, Index, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
-from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
-from instar.store.engine import (
-    ENTRY_VALUE,
-    ROW_HEADER,
-    ROW_TOMBSTONE,
-    Section,
-    Store,
-    View,
-    prefix_end,
-    rowset_prefix,
-)
+from instar.schemachange.jobs import Checkpoint, decode_checkpoint
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix
 from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
 from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind, Type
 
 # Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
 SMALL_ROWS = 5_000
 
-# Rows read, derived and checkpointed together; rows per step of the gate (a step cannot be interrupted).
-BATCH_ROWS = 4_096
+# Rows per step of the gate (a step cannot be interrupted).
 STEP_ROWS = 16
 
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 _LIVE = 8  # where an entry's live byte lies
-
-Step = Callable[[Section], None]
 
 
 class Entry(NamedTuple):
@@ -59,16 +46,7 @@ class Entry(NamedTuple):
     unique: bool
 
 
-class Reorganizer(Protocol):
-    """Does the work of a stage. It may stop at any point and begin again from the checkpoints."""
-
-    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
-        """Return when the index is complete. `pulse` is called every second or so, at least: it renews the lease and
-        raises if the work is to stop. 23505 if a unique index meets duplicates; ClaimLost if another took over."""
-        ...
-
-
-def _widest(column: Column) -> Type:
+def widest(column: Column) -> Type:
     """A type that reads whatever a compatible step may make of the column, with the same key encoding."""
     kind = column.type.kind
     if kind in INTEGERS:
@@ -78,25 +56,27 @@ def _widest(column: Column) -> Type:
     return {Kind.REAL: DOUBLE, Kind.NUMERIC: NUMERIC}.get(kind, column.type)
 
 
-class Backfill:
-    """The work of one job on one index: how entries are derived, put and checkpointed."""
+class Backfill(Task):
+    """The work of one job on one index: how entries are derived and put."""
 
     def __init__(
-        self, store: Store, table: Table, index: Index, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int
+        self,
+        store: Store,
+        table: Table,
+        index: Index,
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
     ) -> None:
-        self.store = store
-        self.table = table
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
         self.index = index
-        self.job = job
-        self.stage = stage
-        self.claim = claim
-        self.rows = rows
-        self.start = rowset_prefix(table.rowset)
-        self.stop = prefix_end(self.start)
         self._entries_at = rowset_prefix(index.rowset)
         by_id = {column.id: column for column in table.columns}
         self._columns = [by_id[part.column] for part in index.columns]
-        types = [_widest(column) for column in self._columns]
+        types = [widest(column) for column in self._columns]
         descending = [part.descending for part in index.columns]
         self._wanted = [
             Wanted(column.id, type_, None if column.missing is None else values.from_text(column.type, column.missing))
@@ -104,8 +84,19 @@ class Backfill:
         ]
         self._encode = compile_encoder(types, descending)
         self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self._entries_at)
-        self._layouts = {table.layout.id: table.layout}
         self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of the table's keys."""
+        while not at.done:
+            with self.store.read() as reader:
+                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                entries = self.entries(reader, keys, rows)
+            done = len(keys) < BATCH_ROWS
+            position = at.stop if done else keys[-1] + b"\x00"
+            at = Checkpoint(at.start, at.stop, position, at.rows + len(entries), done)
+            entries.sort()
+            yield self.steps(entries), at
 
     # --- deriving ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +110,7 @@ class Backfill:
             return []
         if len(live) < len(stored):
             keys, stored = [keys[i] for i in live], [stored[i] for i in live]
-        columns = mixed_batch_reader(lambda layout: self._layout(layout, reader), self._wanted)(stored)
+        columns = mixed_batch_reader(lambda layout: self.layout(layout, reader), self._wanted)(stored)
         encoded = self._encode_batch(columns)
         unique = [self.index.unique] * len(keys)
         if self.index.unique:
@@ -138,21 +129,11 @@ class Backfill:
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
         decode = self._decoders.get(layout)
         if decode is None:
-            decode = self._decoders[layout] = resolver(self._layout(layout, section), self._wanted)
+            decode = self._decoders[layout] = resolver(self.layout(layout, section), self._wanted)
         row_values = decode(stored)
         part = self._entries_at + limited_index_key(self._encode(row_values))
         unique = self.index.unique and None not in row_values
         return Entry(part + row[len(self.start) :], len(part), row, stored[:_HEADER_BYTES], unique)
-
-    def _layout(self, layout: int, reader: View) -> Layout:
-        """By `reader`, since a row may be in a layout that came into being a moment ago (rule 26)."""
-        found = self._layouts.get(layout)
-        if found is None:
-            record = reader.get(layout_key(self.table.id, layout))
-            if record is None:
-                raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
-            found = self._layouts[layout] = msgspec.msgpack.decode(record, type=Layout)
-        return found
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +171,7 @@ class Backfill:
 
     def _duplicate(self, section: Section, stored: bytes) -> errors.Error:
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
-        row_values = resolver(self._layout(layout, section), self._wanted)(stored)
+        row_values = resolver(self.layout(layout, section), self._wanted)(stored)
         names = ", ".join(column.name for column in self._columns)
         shown = ", ".join(
             values.to_text(wanted.type, value) for wanted, value in zip(self._wanted, row_values, strict=True)
@@ -201,44 +182,18 @@ class Backfill:
             detail=f"Key ({names})=({shown}) is duplicated.",
         )
 
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    def checkpoint(self, number: int, checkpoint: Checkpoint) -> Step:
-        """A step that records how far key range `number` is, together with what the steps before it put."""
-        key = checkpoint_key(self.job, self.stage, number)
-        record = encode_checkpoint(checkpoint)
-
-        def step(section: Section) -> None:
-            stored = section.get(key)
-            if stored is not None:
-                before = decode_checkpoint(stored)
-                if before.done or before.position > checkpoint.position:
-                    return
-            section.put(key, record)
-
-        return step
-
 
 class InProcess:
-    """Reorganizes in the calling process, in key order: for small tables, and for stores that no other can open."""
+    """Does a task in the calling process, in key order: for small tables, and for stores that no other can open."""
 
-    def run(self, backfill: Backfill, pulse: Callable[[], None]) -> None:
+    def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`."""
-        store = backfill.store
-        key = checkpoint_key(backfill.job, backfill.stage, 0)
+        store = task.store
         with store.read() as reader:
-            stored = reader.get(key)
-        if stored is None:
-            at = Checkpoint(backfill.start, backfill.stop, backfill.start, 0)
-        else:
-            at = decode_checkpoint(stored)
-        while not at.done:
-            pulse()
-            with store.read() as reader:
-                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
-                entries = backfill.entries(reader, keys, rows)
-            done = len(keys) < BATCH_ROWS
-            position = at.stop if done else keys[-1] + b"\x00"
-            at = Checkpoint(at.start, at.stop, position, at.rows + len(entries), done)
-            entries.sort()
-            store.background([*backfill.steps(entries), backfill.checkpoint(0, at)], claim=backfill.claim)
+            stored = reader.get(task.checkpoint_key(0))
+        at = Checkpoint(task.start, task.stop, task.start, 0) if stored is None else decode_checkpoint(stored)
+        pulse()
+        for steps, reached in task.batches(at):
+            store.background([*steps, task.checkpoint(0, reached)], claim=task.claim)
+            if not reached.done:
+                pulse()

@@ -1,0 +1,91 @@
+"""A stage's work on the data: tasks, their checkpoints, and the `Reorganizer` that runs them.
+
+A task walks the *current* keys of a table in key ranges, and each range has a checkpoint: it can stop anywhere and
+begin again, in this process or another. What a task does with the rows is its subclass' business (reorganize.py,
+validate.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Layout, Table
+from instar.catalog.layouts import layout_key
+from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
+from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
+
+# Rows read, derived and checkpointed together.
+BATCH_ROWS = 4_096
+# Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
+RANGES_PER_WORK = 1 << 16
+
+Step = Callable[[Section], None]
+
+
+class Task(ABC):
+    """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is."""
+
+    def __init__(
+        self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0
+    ) -> None:
+        self.store = store
+        self.table = table
+        self.job = job
+        self.stage = stage
+        self.claim = claim
+        self.rows = rows
+        self.place = place
+        self.start = rowset_prefix(table.rowset)
+        self.stop = prefix_end(self.start)
+        self._layouts = {table.layout.id: table.layout}
+
+    @abstractmethod
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """The work on a key range of the table from checkpoint `at` on, in batches: what is to be written in gated
+        steps, and the checkpoint that holds once it is. The last one is done."""
+
+    def layout(self, layout: int, reader: View) -> Layout:
+        """A layout of the table by `reader`, since a row may be in one that came into being a moment ago (rule 26)."""
+        found = self._layouts.get(layout)
+        if found is None:
+            record = reader.get(layout_key(self.table.id, layout))
+            if record is None:
+                raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
+            found = self._layouts[layout] = msgspec.msgpack.decode(record, type=Layout)
+        return found
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def checkpoint_key(self, number: int) -> bytes:
+        """The store key of the checkpoint of this work's key range `number`."""
+        return checkpoint_key(self.job, self.stage, self.place * RANGES_PER_WORK + number)
+
+    def checkpoint(self, number: int, checkpoint: Checkpoint) -> Step:
+        """A step that records how far key range `number` is, together with what the steps before it put."""
+        key = self.checkpoint_key(number)
+        record = encode_checkpoint(checkpoint)
+
+        def step(section: Section) -> None:
+            stored = section.get(key)
+            if stored is not None:
+                before = decode_checkpoint(stored)
+                if before.done or before.position > checkpoint.position:
+                    return
+            section.put(key, record)
+
+        return step
+
+
+class Reorganizer(Protocol):
+    """Does the work of a stage. It may stop at any point and begin again from the checkpoints."""
+
+    def run(self, task: Task, pulse: Callable[[], None]) -> None:
+        """Return when the task is complete. `pulse` is called every second or so, at least: it renews the lease and
+        raises if the work is to stop. What the rows violate is raised (23505, 23514, 23503, 23502); ClaimLost if
+        another took over."""
+        ...

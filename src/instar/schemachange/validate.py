@@ -1,0 +1,310 @@
+"""Validation: whether the rows that are there already keep to a constraint that is pending (F1 §3.2, clause 6).
+
+A pending constraint is write-only: whoever commits keeps to it, and the fence before the validation shuts out those who
+do not know it (rule 19). So the rows that violate it, V, only become fewer while the walk goes on:
+
+* CHECK and NOT NULL are judged on every row that is written, whole. A row that is written under the fence is not in V.
+* A foreign key is judged on a row that is inserted, or whose columns of the key change, by a precondition on the parent
+  at the commit; and on a parent that goes away, by a precondition that it has no children, for which the index on the
+  child's columns is public before the constraint is pending (rule 27). A row leaves V when it, or its parent, is
+  written; none enters it. A row whose primary key changes is a new row to its commit, so V does not move about either.
+
+Hence a walk over the *current* keys, in any order, at any pace, each row once, is sound: what violates the constraint
+at the end did so at the fence, under the same key, and was there to be met. It needs no snapshot (rule 20), which would
+hold the log or be cut loose by it. What makes a foreign key's finding just is that child and parent are read in the
+same short read: a parent read at another moment might have come or gone with its child. So the anti-join is done on
+encoded key bytes against the parents as they stand: a look-up per distinct key and batch, in the order of the keys.
+
+The schema of each batch is that of its read (rows may be in a layout that is newer than the task). A violation does not
+end the walk: the error names up to ten rows and counts them all. The checkpoint stays before the first violation, so
+that whoever resumes meets it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from instar import errors
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.descriptors import Check, Column, ForeignKey, Layout, State, Table
+from instar.encoding.key_batches import compile_key_batch_encoder
+from instar.encoding.keys import MAX_PRIMARY_KEY_BYTES, limited_index_key
+from instar.encoding.rows import RowReader
+from instar.schemachange.elements import Element, ElementKind
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.reorganize import widest
+from instar.schemachange.stages import Superseded
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.store.engine import (
+    ENTRY_VALUE,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    Reader,
+    Store,
+    prefix_end,
+    rowset_prefix,
+)
+from instar.tables.resolver import LAYOUT_OFFSET, mixed_batch_reader, resolver
+from instar.tables.rowset import describe_key, described, wanted
+
+# So many offending rows are named by the error.
+NAMED_ROWS = 10
+
+# A row's columns, in the order of the table's descriptor; False alone violates the constraint.
+Predicate = Callable[[tuple[object, ...]], object]
+# Makes the predicate of a CHECK constraint, whose expression is SQL's business: the table's columns are those that the
+# rows will have. A function of a module, since Spark's tasks import it by name.
+CompileCheck = Callable[[Table, Check], Predicate]
+FindLayout = Callable[[int], Layout]
+
+
+class Offender(NamedTuple):
+    """A row that violates the constraint: its key as people read it, and what is wrong with it, if that can be said."""
+
+    key: str
+    why: str = ""
+
+
+class Examined(NamedTuple):
+    """What was found in a batch: how many rows it had, how many of them violate the constraint, the first of those, and
+    where the next batch begins (None: there is none)."""
+
+    rows: int
+    violations: int
+    offenders: list[Offender]
+    position: bytes | None
+
+
+class _Judge(Protocol):
+    """Finds the rows that violate one constraint."""
+
+    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+        """Which of the rows as stored (`reader` has read them) violate it, by their places, in order."""
+        ...
+
+    def why(self, find: FindLayout, stored: bytes) -> str:
+        """A sentence on one of them; may be empty."""
+        ...
+
+    def problem(self) -> tuple[str, str]:
+        """SQLSTATE and message, as PostgreSQL has them."""
+        ...
+
+
+class Validation(Task):
+    """The validation of one pending constraint: a CHECK, a foreign key, or a NOT NULL, whose id is its column's."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        element: Element,
+        compile_check: CompileCheck,
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
+    ) -> None:
+        """Superseded if there is no such element."""
+        with store.read() as reader:
+            snapshot = catalog.at(reader)
+        super().__init__(store, _table(snapshot, element), job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.element = element
+        self.compile_check = compile_check
+        self._catalog = catalog
+        self._version = snapshot.version
+        self._judge = _judge(snapshot, self.table, element, compile_check)
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`: nothing is written but the checkpoint. Raises what `problem` makes of the violations."""
+        if at.done:
+            return
+        position: bytes = at.position
+        found = 0
+        offenders: list[Offender] = []
+        for examined in self.examine(at.position, at.stop):
+            found += examined.violations
+            offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
+            if not found:
+                position = at.stop if examined.position is None else examined.position
+            at = Checkpoint(at.start, at.stop, position, at.rows + examined.rows, position == at.stop)
+            yield (), at
+        if found:
+            raise self.problem(found, offenders)
+
+    def examine(self, start: bytes, stop: bytes) -> Iterator[Examined]:
+        """Judge the rows that stand in [start, stop) (whole store keys), batch by batch, each in a short read."""
+        position: bytes | None = start
+        while position is not None:
+            with self.store.read() as reader:
+                self._refresh(reader)
+                keys, stored = reader.batch(position, stop, BATCH_ROWS)
+                live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
+                rows = [stored[i] for i in live]
+
+                def find(layout: int, reader: Reader = reader) -> Layout:
+                    return self.layout(layout, reader)
+
+                places = self._judge.offenders(find, reader, rows) if rows else []
+                offenders = [
+                    Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), self._judge.why(find, rows[i]))
+                    for i in places[:NAMED_ROWS]
+                ]
+            position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
+            yield Examined(len(rows), len(places), offenders, position)
+
+    def problem(self, count: int, offenders: Sequence[Offender]) -> errors.Error:
+        """The error that names the constraint, how many rows violate it, and some of them."""
+        sqlstate, message = self._judge.problem()
+        shown = ", ".join(offender.key for offender in offenders[:NAMED_ROWS])
+        what = f"{count} row violates it" if count == 1 else f"{count} rows violate it"
+        among = ", among them" if count > len(offenders[:NAMED_ROWS]) else ""
+        why = f"{offenders[0].why} " if offenders and offenders[0].why else ""
+        return errors.error(sqlstate, message, detail=f"{why}{what}{among}: {shown}.")
+
+    def _refresh(self, reader: Reader) -> None:
+        """Judge by the schema that `reader` sees, so that every row which it sees can be read. Superseded if the
+        constraint is gone."""
+        if reader.catalog_version == self._version:
+            return
+        snapshot = self._catalog.at(reader)
+        table = _table(snapshot, self.element)
+        if table.rowset != self.table.rowset:
+            raise Superseded(f'the rows of table "{table.name}" were replaced')
+        self._judge = _judge(snapshot, table, self.element, self.compile_check)
+        self.table, self._version = table, snapshot.version
+
+
+def _table(snapshot: CatalogSnapshot, element: Element) -> Table:
+    found = snapshot.by_id(element.table)
+    if not isinstance(found, Table):
+        raise Superseded(f"table {element.table} was dropped")
+    return found
+
+
+def _judge(snapshot: CatalogSnapshot, table: Table, element: Element, compile_check: CompileCheck) -> _Judge:
+    if element.kind is ElementKind.CHECK:
+        for check in table.checks:
+            if check.id == element.id:
+                return _CheckJudge(table, check, compile_check)
+    elif element.kind is ElementKind.FOREIGN_KEY:
+        for foreign_key in table.foreign_keys:
+            if foreign_key.id == element.id:
+                return _ForeignKeyJudge(table, foreign_key, snapshot)
+    else:
+        for column in table.columns:
+            if column.id == element.id:
+                return _NotNullJudge(table, column)
+    raise Superseded(f'a {element.kind.value} of table "{table.name}" is gone')
+
+
+class _CheckJudge:
+    """A CHECK: a predicate on the columns that it names."""
+
+    def __init__(self, table: Table, check: Check, compile_check: CompileCheck) -> None:
+        self._table, self._check = table, check
+        columns = tuple(column for column in table.columns if column.id in check.columns)
+        self._holds = compile_check(msgspec.structs.replace(table, columns=columns), check)
+        self._wanted = [wanted(column) for column in columns]
+        self._readers: dict[int, RowReader] = {}
+
+    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+        holds, readers = self._holds, self._readers
+        found = []
+        for place, value in enumerate(stored):
+            layout = ROW_HEADER.unpack_from(value)[2] >> 8
+            read = readers.get(layout)
+            if read is None:
+                read = readers[layout] = resolver(find(layout), self._wanted)
+            if holds(read(value)) is False:
+                found.append(place)
+        return found
+
+    def why(self, find: FindLayout, stored: bytes) -> str:
+        return ""
+
+    def problem(self) -> tuple[str, str]:
+        message = f'check constraint "{self._check.name}" of relation "{self._table.name}" is violated by some row'
+        return errors.CHECK_VIOLATION, message
+
+
+class _NotNullJudge:
+    """The NOT NULL of a column."""
+
+    def __init__(self, table: Table, column: Column) -> None:
+        self._table, self._column = table, column
+        self._wanted = wanted(column)._replace(type=widest(column))
+
+    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+        (values,) = mixed_batch_reader(find, [self._wanted])(stored)
+        if not values.null_count:
+            return []
+        return [place for place, null in enumerate(values.is_null().to_pylist()) if null]
+
+    def why(self, find: FindLayout, stored: bytes) -> str:
+        return ""
+
+    def problem(self) -> tuple[str, str]:
+        message = f'column "{self._column.name}" of relation "{self._table.name}" contains null values'
+        return errors.NOT_NULL_VIOLATION, message
+
+
+class _ForeignKeyJudge:
+    """A foreign key: the parent's key, as bytes, must stand. A row with a NULL in it refers to nothing."""
+
+    def __init__(self, table: Table, foreign_key: ForeignKey, snapshot: CatalogSnapshot) -> None:
+        self._table, self._key = table, foreign_key
+        self._parent = parent = snapshot.table(foreign_key.parent)
+        by_id = {column.id: column for column in table.columns}
+        self._columns = [by_id[column] for column in foreign_key.columns]
+        index = next((found for found in parent.indexes if found.id == foreign_key.parent_index), None)
+        descending: tuple[bool, ...] = ()
+        if index is None:
+            order, rowset = list(parent.primary_key), parent.rowset
+        else:
+            if index.state is not State.PUBLIC:
+                raise errors.error(errors.INTERNAL_ERROR, f'index "{index.name}" is probed and not complete')
+            order = [part.column for part in index.columns]
+            descending = tuple(part.descending for part in index.columns)
+            rowset = index.rowset
+        self._by_index = index is not None
+        probed = [self._columns[foreign_key.parent_columns.index(column)] for column in order]
+        types = [widest(column) for column in probed]
+        self._wanted = [wanted(column)._replace(type=type_) for column, type_ in zip(probed, types, strict=True)]
+        self._shown = [wanted(column) for column in self._columns]
+        self._prefix = rowset_prefix(rowset)
+        self._encode = compile_key_batch_encoder(types, descending, prefix=self._prefix)
+
+    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+        columns = mixed_batch_reader(find, self._wanted)(stored)
+        keys: list[bytes | None] = list(self._encode(columns))
+        for column in columns:
+            if column.null_count:
+                present = column.is_valid().to_pylist()
+                keys = [key if valid else None for key, valid in zip(keys, present, strict=True)]
+        stands = self._by_entry if self._by_index else self._by_row
+        missing = {key for key in sorted({key for key in keys if key is not None}) if not stands(reader, key)}
+        return [place for place, key in enumerate(keys) if key in missing] if missing else []
+
+    def _by_row(self, reader: Reader, key: bytes) -> bool:
+        if len(key) - len(self._prefix) > MAX_PRIMARY_KEY_BYTES:
+            return False
+        row = reader.get(key)
+        return row is not None and not row[LAYOUT_OFFSET] & ROW_TOMBSTONE
+
+    def _by_entry(self, reader: Reader, key: bytes) -> bool:
+        prefix = limited_index_key(key, len(self._prefix))
+        return any(ENTRY_VALUE.unpack(value)[1] for _, value in reader.scan(prefix, prefix_end(prefix)))
+
+    def why(self, find: FindLayout, stored: bytes) -> str:
+        values = resolver(find(ROW_HEADER.unpack_from(stored)[2] >> 8), self._shown)(stored)
+        return f'Key {described(self._columns, values)} is not present in table "{self._parent.name}".'
+
+    def problem(self) -> tuple[str, str]:
+        message = f'insert or update on table "{self._table.name}" violates foreign key constraint "{self._key.name}"'
+        return errors.FOREIGN_KEY_VIOLATION, message
