@@ -36,10 +36,13 @@ def alike(a: pa.Array, b: pa.Array) -> bool:
 @given(TYPE_LISTS, st.data())
 @settings(max_examples=200)
 def test_a_batch_is_its_rows(types: list[Type], data: st.DataObject) -> None:
-    form = row_format(tuple(types))
+    """Whether or not lock timestamps stand between header and body."""
+    locks = data.draw(st.integers(0, 3))
+    stamps = b"timestmp" * locks
+    form = row_format(tuple(types), locks)
     content = data.draw(rows(types, nan=False))
     encode = compile_encoder(form)
-    values = [HEADER + encode(row) for row in content]
+    values = [HEADER + stamps + encode(row) for row in content]
     positions = data.draw(st.lists(st.integers(0, len(types) - 1), max_size=5))
     for joined in (join_values(values), data.draw(scattered(values))):
         for position, array in zip(positions, decode_columns(joined, form, positions), strict=True):

@@ -34,11 +34,13 @@ def test_the_body_follows_the_header_of_the_store() -> None:
 @given(TYPE_LISTS, st.data())
 @settings(max_examples=200)
 def test_round_trip(types: list[Type], data: st.DataObject) -> None:
-    form = row_format(tuple(types))
+    """Whether or not lock timestamps stand between header and body."""
+    locks = data.draw(st.integers(0, 3))
+    form = row_format(tuple(types), locks)
     encode, decode = compile_encoder(form), compile_decoder(form)
     for row in data.draw(rows(types)):
         body = encode(row)
-        assert all(map(same, decode(HEADER + body), row))
+        assert all(map(same, decode(HEADER + b"timestmp" * locks + body), row))
         assert all(map(same, compile_decoder(form, 0)(body), row))
 
 
@@ -68,12 +70,14 @@ def test_a_reader_of_some_columns(types: list[Type], data: st.DataObject) -> Non
 @settings(max_examples=200)
 def test_patched_columns(types: list[Type], data: st.DataObject) -> None:
     """What is put into slots of fixed size gives the bytes of the row as a whole."""
-    form = row_format(tuple(types))
+    locks = data.draw(st.integers(0, 3))
+    form = row_format(tuple(types), locks)
     fixed = [position for position, slot in enumerate(form.slots) if slot.variable is None]
     assume(fixed)
     positions = data.draw(st.lists(st.sampled_from(fixed), min_size=1, unique=True))
     encode, patch = compile_encoder(form), compile_patcher(form, positions, 7 << 8)
-    stored = ROW_HEADER.pack(1, 2, 7 << 8)
+    stamps = b"timestmp" * locks
+    stored = ROW_HEADER.pack(1, 2, 7 << 8) + stamps
     old, new = data.draw(rows(types, 2))[:2]
     mixed = tuple(new[position] if position in positions else value for position, value in enumerate(old))
     patched = patch(stored + encode(old), [new[position] for position in positions])
@@ -82,7 +86,7 @@ def test_patched_columns(types: list[Type], data: st.DataObject) -> None:
     else:
         assert patched == encode(mixed)
     for other in (ROW_HEADER.pack(1, 2, 6 << 8), ROW_HEADER.pack(1, 2, 7 << 8 | 1), ROW_HEADER.pack(1, 2, 7 << 8 | 2)):
-        assert patch(other + encode(old), [new[position] for position in positions]) is None
+        assert patch(other + stamps + encode(old), [new[position] for position in positions]) is None
     assert patch(stored + encode(old)[: form.fixed_size - 1], [new[position] for position in positions]) is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from instar.errors import Error
@@ -196,10 +198,18 @@ def test_bulk_and_single_writes_leave_the_same(store: Store) -> None:
     assert sorted(changed) == sorted(row_key(number) for number in mixed)
 
 
-def test_flags_and_layout_are_stored(store: Store) -> None:
-    rows = [RowWrite(row_key(number), None, b"locks+body", 70_000, 0x02) for number in range(20)]
-    store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, rows)]))
-    assert {ROW_HEADER.unpack_from(value)[2] for value in contents(store, *ALL_ROWS).values()} == {70_000 << 8 | 2}
+@pytest.mark.parametrize("count", [1, 20])
+def test_layout_and_lock_timestamps_are_stored(store: Store, count: int) -> None:
+    """Of the lock timestamps, 0 is the commit's own; those of an update are kept or set one by one."""
+    rows = [RowWrite(row_key(number), None, b"body", 70_000, (0, 0)) for number in range(count)]
+    first = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, rows)]))
+    stored = contents(store, *ALL_ROWS)
+    inserted = ROW_HEADER.pack(first, NO_RECORD, 70_000 << 8) + struct.pack("<QQ", first, first) + b"body"
+    assert set(stored.values()) == {inserted}
+    rows = [RowWrite(key, value, b"new", 70_000, (first, 0)) for key, value in stored.items()]
+    second = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, rows)]))
+    for number, value in enumerate(contents(store, *ALL_ROWS).values()):
+        assert value == ROW_HEADER.pack(second, number, 70_000 << 8) + struct.pack("<QQ", first, second) + b"new"
 
 
 def test_raw_records_are_put_and_deleted(store: Store) -> None:

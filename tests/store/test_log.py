@@ -40,7 +40,7 @@ def test_changes(
     place: int,
 ) -> None:
     before = ROW_HEADER.pack(1, 2, 3 << 8 | dead) + old
-    row = RowWrite(key, before, None if delete else b"new", 1, 0, pair, after)
+    row = RowWrite(key, before, None if delete else b"new", 1, (), pair, after)
     record = encode_change(place, table, version, row, before)
     assert log_place(KEY, record) == (2**63, place)
     (decoded,) = decode(KEY, record)
@@ -52,7 +52,7 @@ def test_changes(
 
 @given(st.lists(st.tuples(KEYS, AFTERS, st.sampled_from([0, 0, 9])), min_size=1, max_size=60))
 def test_inserts_are_packed(rows: list[tuple[bytes, bytes | None, int]]) -> None:
-    writes = [RowWrite(key, None, b"", 1, 0, pair, after) for key, after, pair in rows]
+    writes = [RowWrite(key, None, b"", 1, (), pair, after) for key, after, pair in rows]
     records = encode_inserts(2**40, 3, 4, writes)
     decoded = [one for record in records for one in decode(KEY, record)]
     assert [(one.key, one.after, one.pair) for one in decoded] == rows

@@ -14,8 +14,7 @@ from instar.catalog.descriptors import Layout
 from instar.encoding.keys import WIDE
 from instar.encoding.row_batches import arrow_type
 from instar.encoding.rows import numeric_text
-from instar.store.engine import NO_RECORD, ROW_HEADER
-from instar.tables.layout import body_encoder
+from instar.tables.layout import body_encoder, row_start
 from instar.tables.resolver import Wanted, batch_reader, is_widening, mixed_batch_reader, resolver, rewriter
 from instar.types import (
     BIGINT,
@@ -57,19 +56,23 @@ WIDER: dict[Type, list[Type]] = {
 
 def stored(layout: Layout, row: tuple[Any, ...]) -> bytes:
     """A row value as the store has it."""
-    return ROW_HEADER.pack(7, NO_RECORD, layout.id << 8) + body_encoder(layout)(row)
+    return row_start(layout, 7) + body_encoder(layout)(row)
 
 
 @st.composite
 def chains(draw: Any) -> tuple[list[Layout], dict[int, Any]]:
-    """Layouts that follow each other by adding, dropping and widening columns; each added column's missing value."""
+    """Layouts that follow each other by adding, dropping and widening columns, and by other locks; each added column's
+    missing value."""
     columns = [(i, draw(TYPES)) for i in range(draw(st.integers(1, 4)))]
     layouts, next_id = [Layout(0, tuple(columns))], len(columns)
+    locks: tuple[int, ...] = ()
     missing: dict[int, Any] = {}
     for number in range(1, draw(st.integers(2, 6))):
-        step = draw(st.sampled_from(["add", "drop", "widen"]))
+        step = draw(st.sampled_from(["add", "drop", "widen", "lock"]))
         place = draw(st.integers(0, max(0, len(columns) - 1)))
-        if step == "drop" and len(columns) > 1:
+        if step == "lock":
+            locks = tuple(range(draw(st.sampled_from([0, 2, 3]))))
+        elif step == "drop" and len(columns) > 1:
             del columns[place]
         elif step == "widen" and columns[place][1] in WIDER:
             column, wider = columns[place][0], draw(st.sampled_from(WIDER[columns[place][1]]))
@@ -83,7 +86,7 @@ def chains(draw: Any) -> tuple[list[Layout], dict[int, Any]]:
             columns.insert(place, (next_id, type_))
             missing[next_id] = draw(st.none() | values(type_, nan=False))
             next_id += 1
-        layouts.append(Layout(number, tuple(columns)))
+        layouts.append(Layout(number, tuple(columns), locks))
     return layouts, missing
 
 
@@ -127,7 +130,7 @@ def test_older_rows_under_the_newest_schema(chain: tuple[list[Layout], dict[int,
     for (layout, _), value, row in zip(content, rows, expected, strict=True):
         assert all(map(same, resolver(layout, wanted)(value), row))
         body = rewriter(layout, target, missing)(value)
-        assert all(map(same, resolver(target, wanted)(value[:16] + body), row))
+        assert all(map(same, resolver(target, wanted)(row_start(target, 7) + body), row))
     arrays = mixed_batch_reader(lambda layout: layouts[layout], wanted)(rows)
     for i, (_, type_, _) in enumerate(wanted):
         arrays[i].validate(full=True)

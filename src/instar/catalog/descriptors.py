@@ -90,10 +90,35 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26)."""
+    """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
+
+    `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
+    only, whose timestamp is the row's own.
+    """
 
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
+    locks: tuple[int, ...] = ()
+
+
+DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimistic lock (F1 §2.5): concurrent changes of one row conflict if they change columns that it covers."""
+
+    id: int
+    name: str
+    columns: tuple[int, ...]
+    state: State = State.PUBLIC
+
+
+class CoverageChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns on their way to another lock (F1 §3.4): until the change is complete, the one that covers them and the
+    one to come are both read, validated and updated. `covers` are (column, lock to come)."""
+
+    id: int
+    covers: tuple[tuple[int, int], ...]
 
 
 class StepKind(enum.Enum):
@@ -143,6 +168,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="
     steps: tuple[Step, ...] = ()
     next_id: int  # next column, index or constraint id of this table
     checks_version: int = 0
+    locks: tuple[Lock, ...] = ()  # beside the default lock; empty for nearly every table
+    coverage_changes: tuple[CoverageChange, ...] = ()
+
+    def covering(self, column: int) -> tuple[int, ...]:
+        """The locks that cover a column: one, or more while its coverage changes."""
+        own = next((lock.id for lock in self.locks if column in lock.columns), DEFAULT_LOCK)
+        coming = [lock for change in self.coverage_changes for found, lock in change.covers if found == column]
+        return (own, *(lock for lock in coming if lock != own))
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="view"):

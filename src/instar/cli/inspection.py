@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,6 +15,7 @@ from instar.cli.progress import progress_bars
 from instar.cli.runner import interruptible
 from instar.database.checks import COLUMNS, check_database
 from instar.encoding.format import format_row
+from instar.encoding.rows import LOCK_BYTES
 from instar.store import debug as store_debug
 from instar.store import engine
 
@@ -107,12 +109,17 @@ def body_formatter(database: Database, catalog: CatalogSnapshot) -> Callable[[in
         table = owners.get(rowset)
         if table is None:
             return None
-        columns = database.layouts.get(table.id, layout).columns
+        found = database.layouts.get(table.id, layout)
+        columns = found.columns
+        taken = LOCK_BYTES * len(found.locks)
+        locks = [store_debug.format_timestamp(at) for (at,) in struct.iter_unpack("<Q", body[:taken])]
         names = {column.id: column.name for column in table.columns}
-        return format_row(
-            body,
+        shown = format_row(
+            body[taken:],
             [type_ for _, type_ in columns],
             [names.get(column, f"dropped column {column}") for column, _ in columns],
         )
+        listed = [f"lock {lock} at {at}" for lock, at in zip(found.locks, locks, strict=True)]
+        return ", ".join([*listed, shown])
 
     return format_body

@@ -6,7 +6,7 @@ buffered images are brought to the newest version. e to c is the store's fence (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -15,7 +15,9 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Object, Table
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.sql.functions import Context
 from instar.store.engine import Commit, Reader
+from instar.tables.locks import Recheck
 from instar.tables.upgrade import upgraded
 from instar.tables.writes import Derivation
 from instar.transactions.buffer import Change, TableBuffer
@@ -66,9 +68,11 @@ def usage_of(changes: Iterable[Change]) -> Usage:
 class Committer:
     """Derives the store commit of one transaction, as often as the store asks."""
 
-    def __init__(self, database: Database, transaction: SessionTransaction) -> None:
+    def __init__(self, database: Database, transaction: SessionTransaction, functions: Callable[[], Context]) -> None:
+        """`functions`: what the transaction's stable functions read."""
         self._database = database
         self._transaction = transaction
+        self._functions = functions
 
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""
@@ -86,7 +90,7 @@ class Committer:
                 raise Conflict(met) from None
             catalog = ddl.view
         if transaction.buffer:
-            derivation = Derivation(reader)
+            derivation = Derivation(reader, self._recheck(catalog))
             for buffer in transaction.buffer:
                 table, now = self._crossed(buffer, catalog)
                 meant = transaction.enlisted[buffer.table]
@@ -97,6 +101,14 @@ class Committer:
         if not request.tables and not request.raw:
             return None
         return request
+
+    def _recheck(self, catalog: CatalogSnapshot) -> Recheck:
+        """Judges rows that no statement has seen."""
+
+        def recheck(table: Table, image: tuple[object, ...]) -> None:
+            self._database.rules(catalog).of(table).recheck(image, self._functions())
+
+        return recheck
 
     def _crossed(self, buffer: TableBuffer, catalog: CatalogSnapshot) -> tuple[Table, TableBuffer]:
         """The newest version of the buffer's table, and the buffer with its images at that version."""

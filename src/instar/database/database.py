@@ -24,6 +24,7 @@ from instar.schemachange.reorganize import InProcess
 from instar.sql.checks import compile_check
 from instar.sql.execution import ExecutionContext
 from instar.sql.execution import Result as Executed
+from instar.sql.integrity import Rules
 from instar.sql.plan import QueryPlan
 from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
@@ -64,6 +65,7 @@ class Database:
         self.sequences = Sequences(store)
         self.plans = PlanCache()
         self.writers = Writers(self.layouts)
+        self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
         self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
@@ -112,6 +114,13 @@ class Database:
     def session(self, *, autocommit: bool = True) -> Session:
         """A new session."""
         return Session(self, autocommit=autocommit)
+
+    def rules(self, catalog: CatalogSnapshot) -> Rules:
+        """The rules that rows of the tables of `catalog` are held to at a commit, compiled once."""
+        known = self._rules
+        if known is None or known[0] is not catalog:
+            known = self._rules = (catalog, Rules(catalog, self.layouts))
+        return known[1]
 
     def next_value(self, sequence: int) -> int:
         """nextval, for a session that has changed no schema."""

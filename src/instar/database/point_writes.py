@@ -66,7 +66,8 @@ def point_writer(
     that have no such form: they read a clock, or convert what only a session's time zone can.
     """
     write = prepared.write
-    if write is None or writer.children or writer.parents or write.checks_read_context:
+    # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
+    if write is None or writer.locks or writer.children or writer.parents or write.checks_read_context:
         return None
     if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
         return None

@@ -251,7 +251,7 @@ class Session:
         try:
             jobs = self._schema.begin_jobs()
             if open_.has_written:
-                commit(self.database.store, Committer(self.database, open_).derive)
+                commit(self.database.store, Committer(self.database, open_, self.function_context).derive)
                 self.database.after_commit()
         except BaseException:
             self._restore_settings()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from instar.encoding.joined import Array, Joined
-from instar.encoding.rows import BODY_OFFSET, NAN_64, RowFormat, damaged_row
+from instar.encoding.rows import NAN_64, RowFormat, damaged_row
 from instar.errors import (
     CHARACTER_NOT_IN_REPERTOIRE,
     INVALID_TEXT,
@@ -81,9 +81,9 @@ def _dtype(form: RowFormat, header: int = 0) -> np.dtype[Any]:
 
 def _fixed_parts(joined: Joined, form: RowFormat, dtype: np.dtype[Any]) -> Array:
     """The fixed parts as one structured array."""
-    if joined.shortest() < BODY_OFFSET + form.fixed_size:
+    if joined.shortest() < form.start + form.fixed_size:
         raise damaged_row(joined.value(int(np.argmin(joined.ends - joined.starts))))
-    return joined.parts(BODY_OFFSET, dtype)
+    return joined.parts(form.start, dtype)
 
 
 def _buffer(data: Any) -> pa.Buffer:
@@ -157,7 +157,7 @@ class _Ends:
 
     def __init__(self, joined: Joined, form: RowFormat, fixed: Array) -> None:
         self._joined, self._form, self._fixed = joined, form, fixed
-        self._base = joined.starts + (BODY_OFFSET + form.fixed_size)
+        self._base = joined.starts + (form.start + form.fixed_size)
         self._known: dict[int, Array] = {-1: self._base}
 
     def end(self, ordinal: int) -> Array:

@@ -25,6 +25,8 @@ from instar.errors import (
 from instar.types import MAX_NUMERIC_DIGITS, STRINGS, Kind, Type
 
 BODY_OFFSET = 16  # of a body in a store value: the size of the row header
+_TAG_OFFSET = 12  # of layout id and flags in the row header
+LOCK_BYTES = 8  # of a lock timestamp, of which there may be several between header and body
 
 RowEncoder = Callable[[Sequence[Any]], bytes]
 RowReader = Callable[[bytes], tuple[Any, ...]]
@@ -56,13 +58,15 @@ class Slot(NamedTuple):
 
 
 class RowFormat(NamedTuple):
-    """The physical layout of one list of types; `fixed_size` is where the variable part begins."""
+    """The physical layout of one list of types; `fixed_size` is where the variable part begins, in the body, and
+    `start` where the body does, in a store value."""
 
     types: tuple[Type, ...]
     words: tuple[tuple[int, str], ...]  # the NULL bitmap: offset and struct code of each word
     slots: tuple[Slot, ...]
     variables: tuple[int, ...]  # positions of the variable columns
     fixed_size: int
+    start: int = BODY_OFFSET
 
 
 def slot_code(type_: Type) -> str | None:
@@ -83,8 +87,9 @@ def _bitmap_words(columns: int) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def row_format(types: tuple[Type, ...]) -> RowFormat:
-    """The format of rows of these columns: bitmap, fixed columns in order, end offsets of the variable ones."""
+def row_format(types: tuple[Type, ...], locks: int = 0) -> RowFormat:
+    """The format of rows of these columns: bitmap, fixed columns in order, end offsets of the variable ones; so many
+    lock timestamps stand between header and body."""
     offset = 0
     words = []
     for code in _bitmap_words(len(types)):
@@ -102,7 +107,8 @@ def row_format(types: tuple[Type, ...]) -> RowFormat:
     for ordinal, i in enumerate(variables):
         slots[i] = Slot(offset, "I", ordinal)
         offset += 4
-    return RowFormat(types, tuple(words), tuple(slots[i] for i in range(len(types))), tuple(variables), offset)
+    in_order = tuple(slots[i] for i in range(len(types)))
+    return RowFormat(types, tuple(words), in_order, tuple(variables), offset, BODY_OFFSET + LOCK_BYTES * locks)
 
 
 # Values to slots ----------------------------------------------------------------------------------------------------
@@ -252,14 +258,14 @@ def compile_patcher(
     """
     masks: dict[int, int] = {}
     for position in positions:
-        at = BODY_OFFSET + position // 8
+        at = form.start + position // 8
         masks[at] = masks.get(at, 0) | 1 << position % 8
-    unfit = ["data[12:16] != tag", f"len(data) < {BODY_OFFSET + form.fixed_size}"]
+    unfit = ["data[12:16] != tag", f"len(data) < {form.start + form.fixed_size}"]
     unfit += [f"data[{at}] & {mask}" for at, mask in masks.items()]
     scope = {**_SCOPE, "tag": tag.to_bytes(4, "little"), "unencodable": _unencodable}
-    parts, end = [], BODY_OFFSET
+    parts, end = [], form.start
     for position in sorted(positions, key=lambda position: form.slots[position].offset):
-        start, slot = BODY_OFFSET + form.slots[position].offset, struct.Struct("<" + form.slots[position].code)
+        start, slot = form.start + form.slots[position].offset, struct.Struct("<" + form.slots[position].code)
         scope[f"pack{position}"] = slot.pack
         parts += [f"data[{end}:{start}]", f"pack{position}({_pack_expression(form.types[position], f'c{position}')})"]
         end = start + slot.size
@@ -311,7 +317,7 @@ class _Unpacking:
 
     def __init__(self, form: RowFormat, positions: set[int], offset: int, tagged: bool) -> None:
         self.masks: dict[int, int] = {}
-        fields: dict[int, tuple[str, str]] = {-4: ("tag", "I")} if tagged else {}
+        fields: dict[int, tuple[str, str]] = {_TAG_OFFSET - offset: ("tag", "I")} if tagged else {}
         ends: set[int] = set()
         for position in positions:
             word, bit = divmod(position, 64)
@@ -341,7 +347,7 @@ def damaged_row(data: bytes, why: str = "too short") -> Error:
 
 
 def _reader_source(
-    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, offset: int, tag: int | None
+    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, tag: int | None
 ) -> list[str]:
     """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
     lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
@@ -360,7 +366,7 @@ def _reader_source(
     if tag is not None:
         # A deleted row has no body, and a row of another layout may have a shorter one.
         other = tag.to_bytes(4, "little")
-        lines += [f"        if len(data) >= {offset} and data[{offset - 4}:{offset}] != {other!r}:"]
+        lines += [f"        if len(data) >= {BODY_OFFSET} and data[{_TAG_OFFSET}:{BODY_OFFSET}] != {other!r}:"]
         lines += ["            return None"]
     lines += [
         "        raise damaged_row(data) from None",
@@ -371,14 +377,15 @@ def _reader_source(
 
 
 def compile_reader(
-    form: RowFormat, outputs: Sequence[Output], offset: int = BODY_OFFSET, tag: int | None = None
+    form: RowFormat, outputs: Sequence[Output], offset: int | None = None, tag: int | None = None
 ) -> RowReader:
-    """A function from a store value, whose body begins at `offset`, to the tuple of `outputs`.
+    """A function from a store value, whose body begins at `offset` (None: where the format says), to the tuple of
+    `outputs`.
 
-    With `tag`, the four bytes before the body (layout and flags of a row's header) are read along, and values that
-    bear another one give None. XX001 for bytes that are no row of this format. Errors of an output's `convert` pass
-    through.
+    With `tag`, layout and flags of the row's header are read along, and values that bear another one give None. XX001
+    for bytes that are no row of this format. Errors of an output's `convert` pass through.
     """
+    offset = form.start if offset is None else offset
     positions = {output.position for output in outputs if output.position is not None}
     constants = {f"k{i}": output.constant for i, output in enumerate(outputs)}
     if not positions and tag is None:
@@ -399,12 +406,12 @@ def compile_reader(
         word, bit = divmod(output.position, 64)
         plain.append(value)
         checked.append(f"None if n{word} & {1 << bit:#x} else {value}")
-    lines = _reader_source(unpacking, plain, checked, base, offset, tag)
+    lines = _reader_source(unpacking, plain, checked, base, tag)
     scope = {**_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
     reader: RowReader = compile_function("read_row", lines, scope)
     return reader
 
 
-def compile_decoder(form: RowFormat, offset: int = BODY_OFFSET) -> RowReader:
+def compile_decoder(form: RowFormat, offset: int | None = None) -> RowReader:
     """A reader of all columns in order."""
     return compile_reader(form, [Output(position) for position in range(len(form.types))], offset)

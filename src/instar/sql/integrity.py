@@ -19,6 +19,7 @@ from instar.encoding import keys
 from instar.sql.binder import bind_check, bind_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
+from instar.sql.functions import Context
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader, key_encoder
 from instar.tables.view import RowVersion, View
@@ -136,6 +137,13 @@ class TableRules:
 
     def check(self, image: Row, context: ExecutionContext) -> None:
         """NOT NULL (23502) and CHECK (23514) on one row."""
+        self._judge(image, context.functions, context)
+
+    def recheck(self, image: Row, functions: Context) -> None:
+        """As `check`, for a row that no statement made; `functions` is what the transaction's stable functions read."""
+        self._judge(image, functions, None)
+
+    def _judge(self, image: Row, functions: Context, context: ExecutionContext | None) -> None:
         for ordinal, column in self._required:
             if image[ordinal] is None:
                 raise errors.error(
@@ -146,7 +154,7 @@ class TableRules:
                 )
         if not self._checks:
             return
-        frame = self._layout.frame((), context.functions, context)
+        frame = self._layout.frame((), functions, context)
         for check, holds in self._checks:
             if holds(image, frame) is False:
                 raise errors.error(

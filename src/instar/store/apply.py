@@ -6,6 +6,7 @@ can share one write transaction of the engine: each is judged on the state that 
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_left
 
 from instar import errors
@@ -48,6 +49,7 @@ _BULK = 16
 _LOG_KEY_BYTES = LOG_KEY.size
 _pack_log_key = LOG_KEY.pack
 _pack_row_header = ROW_HEADER.pack
+_pack_lock = struct.Struct("<Q").pack
 
 
 def is_live(value: bytes) -> bool:
@@ -250,25 +252,34 @@ def _write_change(
     sequence: int,
 ) -> None:
     """An update or delete: the before-image goes to the log, the new version or a tombstone in place."""
-    body, tag = row.body, row.layout << 8 | row.flags
+    body, tag = row.body, row.layout << 8
     if body is None:
         value = _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE)
+    elif row.locks:
+        value = _pack_row_header(timestamp, sequence, tag) + _lock_bytes(row.locks, timestamp) + body
     else:
         value = _pack_row_header(timestamp, sequence, tag) + body
     section.put(row.key, value)
     _append_log(section, timestamp, sequence, encode_change(section.log_end, table, version, row, stored))
 
 
+def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
+    """Lock timestamps as they are stored; 0 is that of the commit."""
+    return b"".join([_pack_lock(lock or timestamp) for lock in locks])
+
+
 def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> None:
     """Rows where nothing was, not even a tombstone: their header says that no version came before."""
     headers: dict[int, bytes] = {}
     pairs = []
-    for key, _stored, body, layout, flags, _pair, _after in rows:
-        tag = layout << 8 | flags
-        header = headers.get(tag)
+    for key, _stored, body, layout, locks, _pair, _after in rows:
+        header = headers.get(layout)
         if header is None:
-            header = headers[tag] = ROW_HEADER.pack(timestamp, NO_RECORD, tag)
-        pairs.append((key, header + (body or b"")))
+            header = headers[layout] = ROW_HEADER.pack(timestamp, NO_RECORD, layout << 8)
+        if locks:
+            pairs.append((key, header + _lock_bytes(locks, timestamp) + (body or b"")))
+        else:
+            pairs.append((key, header + (body or b"")))
     if len(pairs) < _BULK:
         for key, value in pairs:
             section.put(key, value)

@@ -23,7 +23,6 @@ from instar.store.engine import (
     PREFIX_STORE,
     PREFIX_TABLE,
     ROW_HEADER,
-    ROW_LOCKS,
     ROW_TOMBSTONE,
     LogRecord,
 )
@@ -130,7 +129,7 @@ def _row_value(rowset: int, value: bytes, body: FormatBody) -> str:
     if tag & ROW_TOMBSTONE:
         return f"{text}, deleted"
     rest = value[ROW_HEADER.size :]
-    readable = None if tag & ROW_LOCKS else body(rowset, tag >> 8, rest)
+    readable = body(rowset, tag >> 8, rest)
     return f"{text}: {rest.hex() if readable is None else readable}"
 
 

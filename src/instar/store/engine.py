@@ -14,8 +14,9 @@ Keyspace (first byte of each key; see docs/formats/):
     e0           the second copy of the canonical schema version (e0 02)
     f0           the log: f0 + commit timestamp (u64 BE) + sequence (u32 BE)
 
-A *row value* is ROW_HEADER + body; an *entry value* is ENTRY_VALUE. A row whose newest version is deleted is a
-tombstone (flag set, empty body) until the collector cuts it.
+A *row value* is ROW_HEADER + lock timestamps (where the row's layout has more than one lock) + body; an *entry value*
+is ENTRY_VALUE. A row whose newest version is deleted is a tombstone (flag set, nothing after the header) until the
+collector cuts it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ PREFIX_LOG = b"\xf0"
 # commit timestamp u64, log sequence u32 (NO_RECORD: the version before does not exist), layout id << 8 | flags u32.
 ROW_HEADER = struct.Struct("<QII")
 ROW_TOMBSTONE = 0x01
-ROW_LOCKS = 0x02  # lock timestamps follow the header (layouts with more than one lock)
 NO_RECORD = 0xFFFFFFFF
 
 # commit timestamp u64, 1 live or 0 tombstone, offset of the primary key within the entry's key.
@@ -126,13 +126,16 @@ class Section(View, Protocol):
 
 
 class RowWrite(NamedTuple):
-    """One row change. `stored` are the bytes it was derived from (None: no row, not even a tombstone)."""
+    """One row change. `stored` are the bytes it was derived from (None: no row, not even a tombstone).
+
+    `locks` are the lock timestamps of a layout that has more than one lock; 0 is the commit's own.
+    """
 
     key: bytes
     stored: bytes | None
-    body: bytes | None  # lock timestamps (if ROW_LOCKS) and row body; None deletes
+    body: bytes | None  # None deletes
     layout: int
-    flags: int = 0
+    locks: tuple[int, ...] = ()
     pair: int = 0  # a key change is a delete and an insert bearing one pair number (rule 2)
     after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
 
@@ -249,7 +252,7 @@ class RowCommit(msgspec.Struct):
     body: bytes | None
     layout: int
     entries: list[EntryWrite]
-    flags: int = 0
+    locks: tuple[int, ...] = ()
     pair: int = 0
     after: bytes | None = None
 

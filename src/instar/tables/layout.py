@@ -9,14 +9,21 @@ import pyarrow as pa
 
 from instar.catalog.descriptors import Layout
 from instar.encoding.row_batches import arrow_type, compile_batch_encoder
-from instar.encoding.rows import RowEncoder, RowFormat, compile_encoder, row_format
+from instar.encoding.rows import LOCK_BYTES, RowEncoder, RowFormat, compile_encoder, row_format
+from instar.store.engine import NO_RECORD, ROW_HEADER
 
-__all__ = ["arrow_schema", "arrow_type", "batch_encoder", "body_encoder", "layout_format"]
+__all__ = ["arrow_schema", "arrow_type", "batch_encoder", "body_encoder", "layout_format", "row_start"]
 
 
 def layout_format(layout: Layout) -> RowFormat:
-    """Where the columns of a layout lie in a row body."""
-    return row_format(tuple(type_ for _, type_ in layout.columns))
+    """Where the columns of a layout lie in a stored row."""
+    return row_format(tuple(type_ for _, type_ in layout.columns), len(layout.locks))
+
+
+def row_start(layout: Layout, timestamp: int) -> bytes:
+    """What comes before the body of a new row: the header, and its lock timestamps where it has several."""
+    locks = timestamp.to_bytes(LOCK_BYTES, "little") * len(layout.locks)
+    return ROW_HEADER.pack(timestamp, NO_RECORD, layout.id << 8) + locks
 
 
 @lru_cache(maxsize=1024)

@@ -18,8 +18,8 @@ from instar import errors
 from instar.catalog.descriptors import Column, Index, State, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import MAX_PRIMARY_KEY_BYTES, limited_index_key, limited_primary_key
-from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, prefix_end, rowset_prefix
-from instar.tables.layout import batch_encoder
+from instar.store.engine import ENTRY_VALUE, Section, prefix_end, rowset_prefix
+from instar.tables.layout import batch_encoder, row_start
 from instar.tables.rowset import describe_key
 
 # Rows that are encoded together; rows per step, which is atomic and cannot be interrupted.
@@ -38,7 +38,7 @@ class TableLoad:
 
     def __init__(self, table: Table, timestamp: int) -> None:
         self.table = table
-        self._header = ROW_HEADER.pack(timestamp, NO_RECORD, table.layout.id << 8)
+        self._header = row_start(table.layout, timestamp)
         self._encode = batch_encoder(table.layout)
         places = {column.id: place for place, column in enumerate(table.columns)}
         self._key_places = [places[column] for column in table.primary_key]

@@ -213,7 +213,8 @@ def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[byte
 @lru_cache(maxsize=1024)
 def _rewriter(written: Layout, target: Layout, wanted: _Key) -> Callable[[bytes], bytes]:
     if written.columns == target.columns:
-        return lambda value: value[BODY_OFFSET:]
+        start = layout_format(written).start
+        return lambda value: value[start:]
     read = _resolver(written, wanted)
     encode = body_encoder(target)
     return lambda value: encode(read(value))

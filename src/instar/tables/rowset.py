@@ -20,9 +20,9 @@ from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
 from instar.store.blocks import Block
-from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
+from instar.store.engine import rowset_prefix
 from instar.store.versions import BATCH_ROWS, read_row, visible_rows, visible_values
-from instar.tables.layout import arrow_type, body_encoder
+from instar.tables.layout import arrow_type, body_encoder, row_start
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
 from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import TableBuffer
@@ -197,7 +197,7 @@ class TableReader:
 
     def _buffered(self, overlay: TableBuffer, start: bytes, stop: bytes) -> Joined:
         """This transaction's own rows in the range, as if they were stored."""
-        header = ROW_HEADER.pack(0, NO_RECORD, self.table.layout.id << 8)
+        header = row_start(self.table.layout, 0)
         encode = body_encoder(self.table.layout)
         changes = overlay.changes
         images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]

@@ -16,6 +16,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import ForeignKey, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
+from instar.store.apply import is_live
 from instar.store.engine import (
     ROW_TOMBSTONE,
     EntryWrite,
@@ -30,6 +31,7 @@ from instar.store.engine import (
 )
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
+from instar.tables.locks import Recheck, RowLocks, merged
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key
 from instar.transactions.buffer import Change, TableBuffer
@@ -159,6 +161,7 @@ class TableWriter:
         self.prefix = rowset_prefix(table.rowset)
         self.reader = TableReader(table, range(len(table.columns)), layouts)
         self.encode = body_encoder(table.layout)
+        self.locks = RowLocks(table, layouts) if table.layout.locks else None
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
         self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys]
         self.children = [
@@ -171,10 +174,14 @@ class TableWriter:
 
 
 class Derivation:
-    """The physical writes of one commit, collected table by table."""
+    """The physical writes of one commit, collected table by table.
 
-    def __init__(self, reader: Reader) -> None:
+    `recheck` judges NOT NULL and CHECK of rows that no statement has seen: those merged of changes under several locks.
+    """
+
+    def __init__(self, reader: Reader, recheck: Recheck | None = None) -> None:
         self.reader = reader
+        self._recheck = recheck
         self.tables: list[TableWrites] = []
         self.entries: list[EntryWrite] = []
         self.preconditions: list[Precondition] = []
@@ -186,15 +193,51 @@ class Derivation:
         rows: list[RowWrite] = []
         get = self.reader.get
         layout = writer.table.layout.id
+        several = writer.locks
+        locks: tuple[int, ...] = ()
+        if several is not None:
+            buffer, moved = self._merged(writer, several, buffer)
+            every = {index.id for index in writer.table.indexes}
+        judged = public
         for key, change in buffer.changes.items():
             stored = get(writer.prefix + key)
             self._judge(writer, key, change, stored)
             body = None if change.image is None else writer.encode(change.image)
-            rows.append(RowWrite(writer.prefix + key, stored, body, layout, 0, change.pair))
-            self._entries(writer, key, change, public)
+            if several is not None:
+                locks = several.stamps(change, stored)
+                # A merged row is nobody's but this commit's: what it violates is a conflict.
+                judged = every if key in moved else public
+            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair))
+            self._entries(writer, key, change, judged)
             self._parents(writer, change)
         self._children(writer, buffer)
         self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
+
+    def _merged(self, writer: TableWriter, locks: RowLocks, buffer: TableBuffer) -> tuple[TableBuffer, set[bytes]]:
+        """The changes, and the keys of those whose rows have moved since under other locks: put onto the rows as they
+        are now."""
+        result, moved = TableBuffer(buffer.table), set()
+        for key, change in buffer.changes.items():
+            stored = self.reader.get(writer.prefix + key)
+            if change.base is not None and stored is not None and is_live(stored):
+                if locks.is_met(change, stored):
+                    raise row_conflict(writer.table, key)
+                if _TIMESTAMP.unpack_from(stored)[0] != change.base:
+                    change = self._merged_row(writer, key, change, stored)
+                    moved.add(key)
+            result.changes[key] = change
+        return result, moved
+
+    def _merged_row(self, writer: TableWriter, key: bytes, change: Change, stored: bytes) -> Change:
+        try:
+            return merged(writer.reader, change, stored, self._recheck)
+        except errors.Error as violated:
+            if violated.sqlstate not in (errors.CHECK_VIOLATION, errors.NOT_NULL_VIOLATION):
+                raise
+            # Either change alone was right (rule 16).
+            conflict = row_conflict(writer.table, key)
+            conflict.reported.detail = f"Together with a change that committed first, {violated.message}."
+            raise conflict from None
 
     def _judge(self, writer: TableWriter, key: bytes, change: Change, stored: bytes | None) -> None:
         """The stored row is still the version that the change was made on; else the other committed first."""
