@@ -11,7 +11,6 @@ from schemachange.test_rules import table
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)
 VETOED = {
     StepKind.DROP_COLUMN,
-    StepKind.ADD_CHECK,
     StepKind.ADD_REQUIRED_COLUMN,
     StepKind.TRUNCATE,
     StepKind.DROP_TABLE,

@@ -7,10 +7,9 @@ import pytest
 
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Step, StepKind, Table
 from instar.schemachange import rules
-from instar.schemachange.draft import Scheduled
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.planner import schedule
-from instar.schemachange.stages import Move, Reorganization, new_version
+from instar.schemachange.stages import Move, Reorganization, Scheduled, new_version
 from instar.types import BIGINT, INTEGER
 
 
@@ -81,7 +80,7 @@ def test_direct_steps_raise_the_floor_iff_they_are_incompatible(kind: StepKind) 
     before = table(5)
     after = step(before, kind, (2,))
     incompatible = {
-        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK, StepKind.TRUNCATE, StepKind.DROP_TABLE,
+        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE,
     }  # fmt: skip
     assert rules.floor(before, after) == (6 if kind in incompatible else "keep")
 
@@ -116,6 +115,7 @@ def test_every_rule_is_a_sentence() -> None:
 INDEX = Element(ElementKind.INDEX, 9, 3)
 COLUMN = Element(ElementKind.COLUMN, 9, 2)
 KEY = Element(ElementKind.FOREIGN_KEY, 9, 4)
+CHECK = Element(ElementKind.CHECK, 9, 5)
 
 
 def moves(stages: tuple[object, ...]) -> list[list[tuple[Element, Phase]]]:
@@ -135,36 +135,81 @@ def test_an_index_takes_four_stages_with_its_work_behind_the_fence() -> None:
 def test_a_column_goes_with_the_last_of_what_uses_it() -> None:
     """Rule 25, by the long path that leases will need."""
     stages = schedule(
-        [Scheduled(COLUMN, Phase.PUBLIC, Phase.ABSENT, 0), Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, 0)],
-        frozenset({(INDEX, COLUMN)}),
+        [
+            Scheduled(COLUMN, Phase.WRITE_ONLY, Phase.ABSENT, None),
+            Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, None, uses=(COLUMN,)),
+        ]
     )
     assert moves(stages) == [
         [(INDEX, Phase.WRITE_ONLY)],
         [(INDEX, Phase.DELETE_ONLY)],
         [(COLUMN, Phase.ABSENT), (INDEX, Phase.ABSENT)],
     ]
-    assert not any(stage.revertible or stage.work for stage in stages)
+    assert [stage.revertible for stage in stages] == [True, False, False]
+    assert not any(stage.work for stage in stages)
 
 
 def test_a_constraint_is_pending_only_once_the_index_it_probes_is_public() -> None:
     stages = schedule(
-        [Scheduled(KEY, Phase.ABSENT, Phase.PUBLIC, 1), Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 1)],
-        frozenset({(KEY, INDEX)}),
+        [
+            Scheduled(KEY, Phase.ABSENT, Phase.PUBLIC, 1, related=(8,), uses=(INDEX,)),
+            Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 1),
+        ]
     )
     assert moves(stages) == [
-        [(INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.WRITE_ONLY)], [], [(INDEX, Phase.PUBLIC)],
-        [(KEY, Phase.WRITE_ONLY)], [], [(KEY, Phase.PUBLIC)],
+        [(KEY, Phase.DELETE_ONLY), (INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.WRITE_ONLY)], [],
+        [(INDEX, Phase.PUBLIC)], [(KEY, Phase.WRITE_ONLY)], [], [(KEY, Phase.PUBLIC)],
     ]  # fmt: skip
+    assert [stage.revertible for stage in stages] == [True] * 6 + [False]
+    assert stages[5].fences == (9, 8)  # rule 19: on all tables concerned
 
 
 def test_an_index_leaves_public_only_once_its_constraint_is_gone() -> None:
     stages = schedule(
-        [Scheduled(KEY, Phase.PUBLIC, Phase.ABSENT, 0), Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, 0)],
-        frozenset({(KEY, INDEX)}),
+        [
+            Scheduled(KEY, Phase.PUBLIC, Phase.ABSENT, None, uses=(INDEX,)),
+            Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, None),
+        ]
     )
     assert moves(stages)[0] == [(KEY, Phase.WRITE_ONLY)]
-    assert (KEY, Phase.ABSENT) in moves(stages)[1]
-    assert (INDEX, Phase.WRITE_ONLY) in moves(stages)[1]
+    assert (KEY, Phase.ABSENT) in moves(stages)[2]
+    assert (INDEX, Phase.WRITE_ONLY) in moves(stages)[2]
+
+
+def test_everything_that_is_added_shares_one_reorganization_and_is_shown_at_once() -> None:
+    """F1 figure 3: one reorganization, and nothing public before all of it is done."""
+    stages = schedule(
+        [
+            Scheduled(COLUMN, Phase.ABSENT, Phase.PUBLIC, None),
+            Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 5),
+            Scheduled(CHECK, Phase.ABSENT, Phase.PUBLIC, 5),
+        ]
+    )
+    assert moves(stages) == [
+        [(COLUMN, Phase.WRITE_ONLY), (INDEX, Phase.DELETE_ONLY), (CHECK, Phase.WRITE_ONLY)],
+        [(INDEX, Phase.WRITE_ONLY)],
+        [],
+        [(COLUMN, Phase.PUBLIC), (INDEX, Phase.PUBLIC), (CHECK, Phase.PUBLIC)],
+    ]
+    assert [work.element for work in stages[2].work] == [INDEX, CHECK]
+    assert [stage.revertible for stage in stages] == [True, True, True, False]
+
+
+def test_what_is_dropped_can_be_had_back_until_all_that_may_fail_is_done() -> None:
+    stages = schedule(
+        [Scheduled(CHECK, Phase.ABSENT, Phase.PUBLIC, 5), Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, None)]
+    )
+    assert moves(stages) == [
+        [(CHECK, Phase.WRITE_ONLY), (INDEX, Phase.WRITE_ONLY)], [],
+        [(CHECK, Phase.PUBLIC), (INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.ABSENT)],
+    ]  # fmt: skip
+    assert [stage.revertible for stage in stages] == [True, True, False, False]
+
+
+def test_a_validation_begins_after_the_statement() -> None:
+    stages = schedule([Scheduled(CHECK, Phase.WRITE_ONLY, Phase.PUBLIC, 5)])
+    assert moves(stages) == [[], [], [(CHECK, Phase.PUBLIC)]]
+    assert [bool(stage.work) for stage in stages] == [False, True, False]
 
 
 def test_no_stage_moves_an_element_by_more_than_one_state() -> None:

@@ -418,18 +418,6 @@ def test_nulls_are_no_duplicates(world: ChangingWorld) -> None:
     assert world.table().indexes[0].state is State.PUBLIC
 
 
-def test_rows_buffered_before_a_check_are_not_let_in_unchecked() -> None:
-    world = ChangingWorld()
-    world.create_t()
-    writer = Server(world)
-    writer.insert(1, -5, "x")
-    check = want.Check(lambda table: want.Frozen('"#2" > 0', (2,)))
-    world.execute(want.AddConstraint("t", check))
-    with pytest.raises(errors.Error) as refused:
-        writer.commit()
-    assert refused.value.sqlstate == "40001"
-
-
 def test_a_reorganizer_that_breaks_takes_the_change_back(world: ChangingWorld) -> None:
     class Broken:
         def run(self, task: Task, pulse: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ def test_an_index_is_built_by_f1s_path_and_taken_down_by_its_reverse() -> None:
 
 
 def test_constraints_are_pending_before_they_hold() -> None:
-    for kind in (ElementKind.CHECK, ElementKind.FOREIGN_KEY):
+    for kind in (ElementKind.CHECK, ElementKind.NOT_NULL):
         assert PATHS[kind].between(Phase.ABSENT, Phase.PUBLIC) == (Phase.WRITE_ONLY, Phase.PUBLIC)
 
 

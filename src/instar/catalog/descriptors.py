@@ -15,7 +15,11 @@ from instar.types import Type
 
 
 class State(enum.Enum):
-    """The states of an element (F1 §3.1); the direct ones know only ABSENT and PUBLIC."""
+    """The states of an element (F1 §3.1); what is absent is not listed.
+
+    A column that is write-only is part of new rows, and no statement can name it. A constraint that is write-only holds
+    for new writes, and nobody relies on it yet; one that is delete-only is on record and holds for nobody.
+    """
 
     DELETE_ONLY = "delete-only"
     WRITE_ONLY = "write-only"
@@ -35,10 +39,21 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int | None = None  # id of the sequence that identity or serial owns
     state: State = State.PUBLIC
     hidden: bool = False  # the row id of a table without a primary key
+    not_null: State | None = None  # of a NOT NULL that came to a table with rows; `nullable` until it is public
 
     @property
     def generated_always(self) -> bool:
         return self.identity == "always"
+
+    @property
+    def visible(self) -> bool:
+        """Whether statements can name the column."""
+        return self.state is State.PUBLIC and not self.hidden
+
+    @property
+    def refuses_null(self) -> bool:
+        """Whether a write of NULL is refused; rows that are there may have it still (see `nullable`)."""
+        return not self.nullable or self.not_null is not None
 
 
 class IndexColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +79,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     expression: str  # SQL text, columns by id
     columns: tuple[int, ...]
     state: State = State.PUBLIC
+    not_valid: bool = False  # NOT VALID: write-only until somebody asks for its validation
+
+    @property
+    def enforced(self) -> bool:
+        """Whether writes are held to it."""
+        return self.state is not State.DELETE_ONLY
 
 
 Action = Literal["no action", "restrict", "cascade", "set null", "set default"]
@@ -87,6 +108,12 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
     on_delete: Action = "no action"
     on_update: Action = "no action"
     state: State = State.PUBLIC
+    not_valid: bool = False  # as of a check
+
+    @property
+    def enforced(self) -> bool:
+        """Whether writes are held to it, and followed by its actions."""
+        return self.state is not State.DELETE_ONLY
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -128,7 +155,6 @@ class StepKind(enum.Enum):
     ADD_COLUMN = "add column"
     ADD_REQUIRED_COLUMN = "add required column"  # without a value for rows of older writers: the table was empty
     DROP_COLUMN = "drop column"
-    ADD_CHECK = "add check constraint"  # to a table without rows: what older writers buffered was not held to it
     RENAME_COLUMN = "rename column"
     RENAME_TABLE = "rename table"
     SET_DEFAULT = "set default"

@@ -37,7 +37,7 @@ class View:
 
 def user_columns(table: Table) -> Iterator[Column]:
     """The columns that users see."""
-    return (column for column in table.columns if not column.hidden and column.state is State.PUBLIC)
+    return (column for column in table.columns if column.visible)
 
 
 def _tables(source: Source) -> Iterator[Row]:

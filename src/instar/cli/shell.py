@@ -84,7 +84,7 @@ class SqlCompleter(Completer):
             for each in self._objects():
                 names.add(each.name)
                 if isinstance(each, Table):
-                    names.update(column.name for column in each.columns if not column.hidden)
+                    names.update(column.name for column in each.columns if column.visible)
                 elif isinstance(each, View):
                     names.update(name for name, _ in each.columns)
         except errors.Error:  # a database that does not answer must not stop the typing

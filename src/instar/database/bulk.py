@@ -223,7 +223,7 @@ def _defaults(session: Session, table: Table, given: Sequence[str]) -> dict[int,
 def _complete(session: Session, table: Table, batch: pa.RecordBatch, defaults: dict[int, object]) -> pa.RecordBatch:
     """The batch with a column per column of the table, in order and in its Arrow type."""
     names = batch.schema.names
-    known = {column.name for column in table.columns if not column.hidden}
+    known = {column.name for column in table.columns if column.visible}
     for name in names:
         if name not in known:
             raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')

@@ -90,10 +90,16 @@ class Committer:
                 raise Conflict(met) from None
             catalog = ddl.view
         if transaction.buffer:
-            derivation = Derivation(reader, self._recheck(catalog))
+            recheck = self._recheck(catalog)
+            derivation = Derivation(reader, recheck)
             for buffer in transaction.buffer:
                 table, now = self._crossed(buffer, catalog)
                 meant = transaction.enlisted[buffer.table]
+                if table.checks_version != meant.checks_version:
+                    # The statements did not know of all that their rows are held to now (rule 16).
+                    for change in now.changes.values():
+                        if change.image is not None:
+                            recheck(table, change.image)
                 derivation.table(self._database.writers.get(table, catalog), now, meant)
             request.tables.extend(derivation.tables)
             request.entries.extend(derivation.entries)

@@ -18,7 +18,7 @@ from instar.database.utility import rows_of
 from instar.schemachange import explain
 from instar.schemachange.executor import apply
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
-from instar.schemachange.planner import plan
+from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan
 from instar.schemachange.wanted import Wanted
@@ -64,18 +64,16 @@ class SchemaChanges:
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
 
-    def begin_jobs(self) -> list[Job]:
-        """The jobs of the transaction that is about to commit; their records are written by its commit."""
+    def begin_job(self) -> Job | None:
+        """The job of the transaction that is about to commit, if it takes one; its commit writes the record."""
         planned, self._planned = self._planned, []
         if not planned:
-            return []
+            return None
         database = self._session.database
-        now = database.clock.wall_ns() // 1000
-        jobs = [new_job(database.ids.next_job(), made, now) for made in planned]
-        change = self._session.change()
-        for job in jobs:
-            change.write(job_key(job.id), encode_job(job))
-        return jobs
+        made = planned[0] if len(planned) == 1 else combine(planned)
+        job = new_job(database.ids.next_job(), made, database.clock.wall_ns() // 1000)
+        self._session.change().write(job_key(job.id), encode_job(job))
+        return job
 
     def forget(self) -> None:
         """The transaction has ended."""
@@ -89,22 +87,20 @@ class SchemaChanges:
         """Forget the changes planned since `mark`."""
         del self._planned[mark:]
 
-    def finish_jobs(self, jobs: list[Job], *, explicit: bool) -> None:
-        """Run small jobs here, wait for the others unless the mode is async.
+    def finish_job(self, job: Job, *, explicit: bool) -> None:
+        """Run a small job here, wait for another unless the mode is async.
 
-        Raises what a job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
+        Raises what the job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
         """
         database = self._session.database
-        waits = self._session.settings.get("schema_change_mode") == "wait"
-        for job in jobs:
-            if job.rows_total <= SMALL_ROWS or database.in_memory:
-                database.run_job(job.id)
-            else:
-                database.ensure_worker()
-            if waits:
-                self._wait(job.id, explicit=explicit)
-            else:
-                self._session.notice(f"job {job.id} goes on in the background")
+        if job.rows_total <= SMALL_ROWS or database.in_memory:
+            database.run_job(job.id)
+        else:
+            database.ensure_worker()
+        if self._session.settings.get("schema_change_mode") == "wait":
+            self._wait(job.id, explicit=explicit)
+        else:
+            self._session.notice(f"job {job.id} goes on in the background")
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
         """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100)."""

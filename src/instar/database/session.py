@@ -247,9 +247,9 @@ class Session:
             self._lasting = None
 
     def _commit(self, open_: SessionTransaction) -> None:
-        """Commit and end the transaction, whatever comes of it; then wait for the jobs that it began."""
+        """Commit and end the transaction, whatever comes of it; then wait for the job that it began."""
         try:
-            jobs = self._schema.begin_jobs()
+            job = self._schema.begin_job()
             if open_.has_written:
                 commit(self.database.store, Committer(self.database, open_, self.function_context).derive)
                 self.database.after_commit()
@@ -258,7 +258,8 @@ class Session:
             raise
         finally:
             self._end()
-        self._schema.finish_jobs(jobs, explicit=open_.explicit)
+        if job is not None:
+            self._schema.finish_job(job, explicit=open_.explicit)
 
     def _in_transaction(self, work: Callable[[], Result]) -> Result:
         """Run one statement in the open transaction, or in one of its own, which runs again on conflicts."""

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from instar import errors
-from instar.catalog.descriptors import Column, State, Table
+from instar.catalog.descriptors import Column, Table
 from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.filters import narrowed
@@ -127,7 +127,7 @@ class InstarDataSource(DataSource):
 
 
 def _public(table: Table) -> list[str]:
-    return [column.name for column in table.columns if column.state is State.PUBLIC and not column.hidden]
+    return [column.name for column in table.columns if column.visible]
 
 
 def _ordinals(table: Table, names: Sequence[str]) -> list[int]:

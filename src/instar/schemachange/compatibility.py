@@ -72,10 +72,9 @@ def dropped_column(step: Step, usage: Usage) -> Vote:
     return Vote.INCOMPATIBLE if step.kind is StepKind.DROP_COLUMN and usage.wrote else Vote.DONT_CARE
 
 
-def unchecked_rows(step: Step, usage: Usage) -> Vote:
-    """A new row from before has no value for a column that must have one, or was not held to a check."""
-    held = step.kind in {StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK}
-    return Vote.INCOMPATIBLE if held and usage.wrote else Vote.DONT_CARE
+def rows_without_value(step: Step, usage: Usage) -> Vote:
+    """A new row from before has no value for a column that must have one."""
+    return Vote.INCOMPATIBLE if step.kind is StepKind.ADD_REQUIRED_COLUMN and usage.wrote else Vote.DONT_CARE
 
 
 def vanished_rows(step: Step, usage: Usage) -> Vote:
@@ -85,7 +84,7 @@ def vanished_rows(step: Step, usage: Usage) -> Vote:
 
 
 VALIDATORS: tuple[Validator, ...] = (
-    forward_compatible, derived_anew, readers_only, dropped_column, unchecked_rows, vanished_rows
+    forward_compatible, derived_anew, readers_only, dropped_column, rows_without_value, vanished_rows
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from instar.schemachange.draft import Draft, constraint_names
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.foreign_keys import add_foreign_key
 from instar.schemachange.sequences import create_owned
+from instar.schemachange.stages import Scheduled
 from instar.types import BIGINT, INTEGERS
 
 FIRST_LAYOUT = 1
@@ -151,6 +152,10 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     column = msgspec.structs.replace(_column(draft, table.id, table.name, number, new), missing=missing)
     kind = StepKind.ADD_REQUIRED_COLUMN if per_row or (required and missing is None) else StepKind.ADD_COLUMN
     layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)))
+    if draft.staged:
+        kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=State.WRITE_ONLY)
+        element = Element(ElementKind.COLUMN, table.id, number)
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, None))
     table = draft.edit(table.id, (kind, (number,)), columns=(*table.columns, column), layout=layout, next_id=number + 1)
     _freeze_defaults(draft, table.id, [new])
     for constraint in wanted.constraints:
@@ -219,14 +224,12 @@ def put_index(draft: Draft, table: Table, index: Index) -> None:
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
     if index.state is not State.PUBLIC:
         element = Element(ElementKind.INDEX, table.id, index.id)
-        draft.schedule(element, Phase.DELETE_ONLY, draft.facts.estimated_rows(table))
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
 
 
 def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     table = draft.table(table_id)
-    if not draft.has_no_rows(table):
-        raise errors.unsupported(f'adding a check constraint to table "{table.name}", which has rows,')
-    frozen = wanted.freeze(table)
+    frozen = wanted.freeze(draft.shown(table))
     names = [column.name for column in table.columns if column.id in frozen.columns]
     name = wanted.name
     if name is None:
@@ -235,6 +238,55 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     elif name in constraint_names(table):
         raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
-    # A new table's rows were all held to it: nobody knew the table without.
-    kind = StepKind.ELEMENT_STATE if draft.is_new(table) else StepKind.ADD_CHECK
-    draft.edit(table_id, (kind, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)
+    if not draft.has_no_rows(table):
+        check = msgspec.structs.replace(check, state=State.WRITE_ONLY, not_valid=wanted.not_valid)
+        if not wanted.not_valid:
+            element = Element(ElementKind.CHECK, table.id, check.id)
+            draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+    draft.edit(table_id, (StepKind.ELEMENT_STATE, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)
+
+
+def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
+    """ALTER COLUMN ... SET NOT NULL: by the path of a constraint, or at once where nobody can have rows."""
+    table = draft.find(Table, wanted.table)
+    column = draft.column(table, wanted.column)
+    if not column.nullable:
+        return
+    if column.not_null is not None:
+        draft.require_settled(table)
+    if draft.has_no_rows(table):
+        changed = msgspec.structs.replace(column, nullable=False)
+    else:
+        changed = msgspec.structs.replace(column, not_null=State.WRITE_ONLY)
+        element = Element(ElementKind.NOT_NULL, table.id, column.id)
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+    columns = tuple(changed if found.id == column.id else found for found in table.columns)
+    draft.edit(table.id, (StepKind.ELEMENT_STATE, (column.id,)), columns=columns)
+
+
+def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
+    """VALIDATE CONSTRAINT: the rest of the path of one that was added NOT VALID; nothing for one that is valid."""
+    table = draft.find(Table, wanted.table)
+    rows = draft.facts.estimated_rows(table)
+    for check in table.checks:
+        if check.name == wanted.name:
+            if check.not_valid:
+                element = Element(ElementKind.CHECK, table.id, check.id)
+                draft.schedule(Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows))
+            return
+    for key in table.foreign_keys:
+        if key.name == wanted.name:
+            if key.not_valid and key.state is State.WRITE_ONLY:
+                element = Element(ElementKind.FOREIGN_KEY, table.id, key.id)
+                draft.schedule(Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, related=(key.parent,)))
+            elif key.not_valid:
+                draft.require_settled(table)
+            return
+    if wanted.name not in constraint_names(table):
+        raise errors.error(
+            errors.UNDEFINED_OBJECT, f'constraint "{wanted.name}" of relation "{table.name}" does not exist'
+        )
+    raise errors.error(
+        errors.WRONG_OBJECT_TYPE,
+        f'constraint "{wanted.name}" of relation "{table.name}" is not a foreign key or check constraint',
+    )

@@ -16,9 +16,9 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
 from instar.schemachange import rules
-from instar.schemachange.elements import Element, Phase, moving, name_of
+from instar.schemachange.elements import moving, name_of
 from instar.schemachange.naming import generated_name
-from instar.schemachange.stages import Publication, new_version, publish
+from instar.schemachange.stages import Publication, Scheduled, new_version, publish
 from instar.schemachange.wanted import Freezer
 
 Kind = TypeVar("Kind", Table, View, Sequence)
@@ -60,15 +60,6 @@ class Facts(Protocol):
         ...
 
 
-class Scheduled(msgspec.Struct, frozen=True):
-    """An element on its path: where it stands and where it goes; `rows` is an estimate of the work."""
-
-    element: Element
-    start: Phase
-    goal: Phase
-    rows: int
-
-
 class Draft:
     """The working copy of one statement."""
 
@@ -79,6 +70,10 @@ class Draft:
         self.statement = statement
         self.notices: list[str] = []
         self.scheduled: list[Scheduled] = []
+        # Whether the statement takes a job: then what it brings is shown at the end of it, all at once.
+        self.staged = False
+        # Whether drops are part of the last step of a job, and so take no steps of their own.
+        self.collapsing = False
         self._before: dict[int, Object | None] = {}  # None: created by this statement
         self._created: set[int] = set()
         self._dropped: dict[int, Object] = {}
@@ -137,6 +132,11 @@ class Draft:
         """A generated name that no constraint of the table has."""
         taken = constraint_names(table)
         return generated_name(table.name, tuple(columns), label, taken.__contains__)
+
+    def shown(self, table: Table) -> Table:
+        """The table as the statement's own expressions see it: with the columns that only the end of its job shows."""
+        columns = tuple(msgspec.structs.replace(column, state=State.PUBLIC) for column in table.columns)
+        return msgspec.structs.replace(table, columns=columns)
 
     # --- facts -------------------------------------------------------------------------------------------------------
 
@@ -237,9 +237,9 @@ class Draft:
         """Have the sequence count anew, from `first` or its start: by another counter, which ROLLBACK forgets."""
         self.replace(msgspec.structs.replace(sequence, counter=self.ids.new_id(), first=first))
 
-    def schedule(self, element: Element, start: Phase, rows: int) -> None:
-        """The element, put at `start` by this statement, goes on to public by its path."""
-        self.scheduled.append(Scheduled(element, start, Phase.PUBLIC, rows))
+    def schedule(self, scheduled: Scheduled) -> None:
+        """The element, which this statement has put into the next state of its path, goes on by it."""
+        self.scheduled.append(scheduled)
 
     def new_state(self, table: Table) -> State:
         """The state in which a new index of `table` begins."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from instar.catalog.descriptors import State, StepKind, Table
+from instar.catalog.descriptors import Check, ForeignKey, State, StepKind, Table
 
 
 class ElementKind(enum.Enum):
@@ -22,6 +22,7 @@ class ElementKind(enum.Enum):
     INDEX = "index"
     CHECK = "check constraint"
     FOREIGN_KEY = "foreign key"
+    NOT_NULL = "not null constraint"
 
 
 class Phase(enum.Enum):
@@ -47,7 +48,8 @@ def state_in(phase: Phase) -> State:
 
 
 class Element(msgspec.Struct, frozen=True, array_like=True):
-    """One element. Ids of columns, indexes and constraints of one table share a number space and are never reused."""
+    """One element. Ids of columns, indexes and constraints of one table share a number space and are never reused; a
+    NOT NULL bears the id of its column."""
 
     kind: ElementKind
     table: int
@@ -69,6 +71,8 @@ def phase_of(table: Table | None, element: Element) -> Phase:
 def _states(table: Table) -> Iterator[tuple[Element, State]]:
     for column in table.columns:
         yield Element(ElementKind.COLUMN, table.id, column.id), column.state
+        if column.not_null is not None:
+            yield Element(ElementKind.NOT_NULL, table.id, column.id), column.not_null
     for index in table.indexes:
         yield Element(ElementKind.INDEX, table.id, index.id), index.state
     for check in table.checks:
@@ -97,10 +101,16 @@ def name_of(table: Table, element: Element) -> str:
         for listed in group
     }
     if element.id in names:
-        return f'{element.kind.value} "{names[element.id]}"'
+        of = "of column " if element.kind is ElementKind.NOT_NULL else ""
+        return f'{element.kind.value} {of}"{names[element.id]}"'
     return f"{element.kind.value} {element.id}"
 
 
 def moving(table: Table) -> list[Element]:
-    """The elements of a table that a job is moving: those in a state between absent and public."""
-    return [element for element, phase in phases(table).items() if phase is not Phase.PUBLIC]
+    """The elements of a table that a job is moving: those in a state between absent and public, but for constraints
+    that nobody has asked to validate."""
+    constraints: tuple[Check | ForeignKey, ...] = (*table.checks, *table.foreign_keys)
+    resting = {found.id for found in constraints if found.not_valid}
+    return [
+        element for element, phase in phases(table).items() if phase is not Phase.PUBLIC and element.id not in resting
+    ]

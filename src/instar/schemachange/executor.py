@@ -10,7 +10,7 @@ With leases of zero nobody has to be waited for: a committer who has not seen a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -21,7 +21,8 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
-from instar.schemachange.elements import Phase, name_of, phase_of
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of
+from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.jobs import (
     LEASE_SECONDS,
     Held,
@@ -33,6 +34,7 @@ from instar.schemachange.jobs import (
     job_key,
     problem_of,
 )
+from instar.schemachange.planner import Standing
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Publication, Reorganization, Stage, Superseded, advance
 from instar.schemachange.states import Work
@@ -213,13 +215,7 @@ class Executor:
         """Turn the job round: from now on its stages are those that lead back from where its elements stand."""
         with self._store.read() as reader:
             catalog = self._catalog.at(reader)
-        standing = []
-        for element in job.elements:
-            found = catalog.by_id(element.table)
-            phase = phase_of(found if isinstance(found, Table) else None, element)
-            if phase is not Phase.ABSENT:
-                standing.append((element, phase))
-        stages = planner.reverse(standing) if standing else ()
+        stages = planner.reverse(_standing(job, catalog))
         after = msgspec.structs.replace(
             job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None
         )
@@ -294,6 +290,22 @@ def apply(publication: Publication, change: CatalogChange) -> None:
         found = change.view.by_id(table)
         if isinstance(found, Table):
             change.require_empty(found)
+
+
+def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
+    """Where the elements of a job stand that goes no further, and what is left of them was before it."""
+    origins: dict[Element, Phase] = {}
+    for move in (move for stage in job.stages for move in stage.moves):
+        origins.setdefault(move.element, move.start)
+    for element, origin in origins.items():
+        table = _find_table(catalog, element.table)
+        phase = phase_of(table, element)
+        if table is None or (phase is Phase.ABSENT and origin is Phase.ABSENT):
+            continue
+        keys = (found for found in table.foreign_keys if found.id == element.id)
+        is_key = element.kind is ElementKind.FOREIGN_KEY
+        uses = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
+        yield Standing(element, phase, origin, uses)
 
 
 def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:

@@ -57,6 +57,11 @@ def _stage(number: int, stage: Stage, publication: Publication, tables: dict[int
         for change in _changes(published):
             yield Row(number, f"{_named(after)}: {change}", version, floor, "", revertible, waits)
             version = floor = waits = ""
+    for table_id in stage.fences:
+        if table_id not in {work.element.table for work in stage.work}:
+            table = tables[table_id]
+            version = str(table.version)
+            yield Row(number, f"{_named(table)}: all writers maintain it", version, version, "", revertible, "")
     for work in stage.work:
         table = tables[work.element.table]
         done_by = "in the call" if work.rows <= SMALL_ROWS else "by the worker"
@@ -90,7 +95,7 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     moved = False
     for element in {**old, **new}:
         start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
-        if start is not goal and element.kind is not ElementKind.COLUMN:
+        if start is not goal and (element.kind is not ElementKind.COLUMN or Phase.WRITE_ONLY in (start, goal)):
             moved = True
             named = name_of(after if element in new else before, element)
             yield f"{named}: {start.value} -> {goal.value}"

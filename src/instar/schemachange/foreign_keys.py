@@ -9,6 +9,8 @@ from instar.catalog.descriptors import Column, ForeignKey, Index, IndexColumn, S
 from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
+from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.stages import Scheduled
 from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
 
 # Components of at most 17 bytes, and how many of them surely stay below where index keys are cut.
@@ -17,10 +19,9 @@ _MOST_SHORT = 6
 
 
 def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> None:
-    """A foreign key of a table that nobody can have rows in: collapsed, on both tables."""
+    """A foreign key, on both tables: by its path, or collapsed where nobody can have rows in the child."""
     table = draft.table(table_id)
-    if not draft.has_no_rows(table):
-        raise errors.unsupported(f'adding a foreign key to table "{table.name}", which has rows,')
+    empty = draft.has_no_rows(table)
     columns = [draft.column(table, name) for name in wanted.columns]
     parent = draft.find(Table, wanted.parent)
     parent_columns, parent_index = _referenced_key(draft, parent, wanted)
@@ -32,7 +33,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
     for child, referenced in zip(columns, parent_columns, strict=True):
         _require_comparable(name, child, referenced)
     ids = tuple(column.id for column in columns)
-    child_index, owns = _child_index(draft, table, ids, name)
+    child_index, owns = _child_index(draft, table, ids, name, empty=empty)
     table = draft.table(table_id)
     made = ForeignKey(
         id=table.next_id,
@@ -45,6 +46,8 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
         owns_index=owns,
         on_delete=wanted.on_delete,
         on_update=wanted.on_update,
+        state=State.PUBLIC if empty else State.DELETE_ONLY,
+        not_valid=wanted.not_valid and not empty,
     )
     draft.edit(
         table_id,
@@ -53,6 +56,29 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
         next_id=made.id + 1,
     )
     link_parent(draft, parent.id, table_id)
+    if not empty:
+        _schedule(draft, table_id, made)
+
+
+def _schedule(draft: Draft, table_id: int, made: ForeignKey) -> None:
+    """The way from on record to public, or to write-only if it need not be validated; its own index comes first."""
+    draft.schedule(
+        Scheduled(
+            Element(ElementKind.FOREIGN_KEY, table_id, made.id),
+            Phase.ABSENT,
+            Phase.WRITE_ONLY if made.not_valid else Phase.PUBLIC,
+            None if made.not_valid else draft.facts.estimated_rows(draft.table(table_id)),
+            related=(made.parent,),
+            uses=used_index(table_id, made),
+        )
+    )
+
+
+def used_index(table_id: int, key: ForeignKey) -> tuple[Element, ...]:
+    """The index that came with the key, and must be public before it holds (rule 27)."""
+    if key.child_index is None or not key.owns_index:
+        return ()
+    return (Element(ElementKind.INDEX, table_id, key.child_index),)
 
 
 def link_parent(draft: Draft, parent_id: int, child_id: int) -> None:
@@ -116,7 +142,9 @@ def _require_comparable(name: str, child: Column, parent: Column) -> None:
     )
 
 
-def _child_index(draft: Draft, table: Table, columns: tuple[int, ...], name: str) -> tuple[int | None, bool]:
+def _child_index(
+    draft: Draft, table: Table, columns: tuple[int, ...], name: str, *, empty: bool
+) -> tuple[int | None, bool]:
     """The index that finds a parent's children: the primary key (None), a public index, or one of the key's own."""
     if sorted(table.primary_key[: len(columns)]) == sorted(columns):
         return None, False
@@ -130,8 +158,12 @@ def _child_index(draft: Draft, table: Table, columns: tuple[int, ...], name: str
         name=draft.relation_name(name, (), "idx"),
         columns=tuple(IndexColumn(column) for column in columns),
         rowset=draft.ids.new_rowset(table.id),
+        state=State.PUBLIC if empty else State.DELETE_ONLY,
     )
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
+    if not empty:
+        element = Element(ElementKind.INDEX, table.id, index.id)
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
     return index.id, True
 
 

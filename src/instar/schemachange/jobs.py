@@ -18,7 +18,7 @@ import msgspec
 
 from instar import errors
 from instar.clock import Clock
-from instar.schemachange.elements import Element
+from instar.schemachange.elements import Element, Phase
 from instar.schemachange.stages import Plan, Stage
 from instar.store.engine import Commit, PreconditionFailed, Reader, Store, ValueUnchanged, prefix_end
 from instar.store.records import Latest, latest_key
@@ -189,7 +189,7 @@ def new_job(job: int, plan: Plan, now_us: int) -> Job:
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
         id=job,
-        kind=f"build {plan.stages[0].moves[0].element.kind.value}",
+        kind=_kind(plan.stages),
         statement=plan.statement,
         stages=plan.stages,
         stage=1,
@@ -197,6 +197,17 @@ def new_job(job: int, plan: Plan, now_us: int) -> Job:
         rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
         created=now_us,
     )
+
+
+def _kind(stages: tuple[Stage, ...]) -> str:
+    """What a job does, in two or three words: after what comes first, if that is not all."""
+    first = next(move for stage in stages for move in stage.moves)
+    verb = "build"
+    if first.start is Phase.PUBLIC:
+        verb = "drop"
+    elif first.goal is Phase.PUBLIC:
+        verb = "validate"
+    return f"{verb} {first.element.kind.value}"
 
 
 class Jobs:

@@ -11,36 +11,124 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
+import msgspec
+
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import StepKind, Table
 from instar.schemachange import alteration, creation, removal, rules, sequences
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, Facts, Ids, Scheduled
-from instar.schemachange.elements import Element, Phase
-from instar.schemachange.stages import Move, Plan, Reorganization, Stage
+from instar.schemachange.draft import Draft, Facts, Ids
+from instar.schemachange.elements import Element, Phase, phases
+from instar.schemachange.stages import Change, Edit, Move, Plan, Publication, Reorganization, Scheduled, Stage
 from instar.schemachange.states import PATHS
 
-# The only actions that may begin a path: whatever else a statement did could not be taken back if its job failed.
-_ON_PATHS = (want.CreateIndex, want.AddConstraint)
+# Actions that may take a job on a table with rows; together with one of them, those of _LATER wait for the end of it.
+_ON_PATHS = (want.CreateIndex, want.AddConstraint, want.SetNotNull, want.ValidateConstraint)
+_LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint)
 
 
 def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
     """Plan one statement; errors are those that PostgreSQL would report. Nothing is written."""
     draft = Draft(view, ids, facts, statement)
+    draft.staged = len(wanted) > 1 and any(_takes_job(draft, action) for action in wanted)
+    later = [action for action in wanted if draft.staged and isinstance(action, _LATER)]
     for action in wanted:
-        _ACTIONS[type(action)](draft, action)
-    if draft.scheduled and not (len(wanted) == 1 and isinstance(wanted[0], _ON_PATHS)):
-        raise errors.unsupported("building an index on a table with rows together with other changes in one statement")
-    begun = [Scheduled(found.element, Phase.ABSENT, Phase.PUBLIC, found.rows) for found in draft.scheduled]
-    return Plan(statement, draft.publication(), schedule(begun), tuple(draft.notices))
+        if action not in later:
+            _ACTIONS[type(action)](draft, action)
+    if not draft.scheduled:
+        for action in later:
+            _ACTIONS[type(action)](draft, action)
+        return Plan(statement, draft.publication(), (Stage(),), tuple(draft.notices))
+    edits, dropped, notices = _at_the_end(draft, later)
+    change = Change(tuple(draft.scheduled), edits, dropped)
+    return Plan(statement, draft.publication(), stages_of(change), (*draft.notices, *notices), change)
 
 
-def reverse(elements: Iterable[tuple[Element, Phase]]) -> tuple[Stage, ...]:
-    """The way back from where these elements stand: the same states the other way round, with nothing to validate.
+def _takes_job(draft: Draft, action: want.Wanted) -> bool:
+    """Whether the action, on a table with rows, takes more than one step."""
+    on_path = isinstance(action, _ON_PATHS) or (isinstance(action, want.AddColumn) and bool(action.constraints))
+    table = draft.view.lookup("public", action.table) if on_path else None  # type: ignore[union-attr] # all of them have
+    return isinstance(table, Table) and not draft.has_no_rows(table)
+
+
+def _at_the_end(draft: Draft, later: Sequence[want.Wanted]) -> tuple[tuple[Edit, ...], tuple[Move, ...], list[str]]:
+    """What the actions that wait for the end of the job come to: edits, and moves of what they drop."""
+    if not later:
+        return (), (), []
+    end = Draft(draft.view, draft.ids, draft.facts, draft.statement)
+    end.collapsing = True
+    for action in later:
+        _ACTIONS[type(action)](end, action)
+    publication = end.publication()
+    edits, moves = [], []
+    for published in publication.published:
+        before, after = published.before, published.after
+        if not (isinstance(before, Table) and isinstance(after, Table)):
+            raise errors.unsupported(f'changing "{after.name}" in one statement with what takes a job')
+        edits.append(_edit(before, after))
+        left = phases(after)
+        moves += [Move(found, phase, Phase.ABSENT) for found, phase in phases(before).items() if found not in left]
+    if publication.dropped:
+        names = ", ".join(f'"{found.name}"' for found in publication.dropped)
+        raise errors.unsupported(f"dropping {names} in one statement with what takes a job")
+    return tuple(found for found in edits if found.columns or found.steps), tuple(moves), end.notices
+
+
+def _edit(before: Table, after: Table) -> Edit:
+    left = {column.id: column for column in after.columns}
+    columns = tuple((column, left[column.id]) for column in before.columns if left.get(column.id, column) is not column)
+    steps = tuple(
+        (step.kind, step.columns)
+        for step in after.steps
+        if step.version > before.version and step.kind not in (StepKind.ELEMENT_STATE, StepKind.DROP_COLUMN)
+    )
+    return Edit(before.id, columns, steps)
+
+
+def combine(plans: Sequence[Plan]) -> Plan:
+    """One plan of the statements of a transaction that take a job: they share its stages (F1 figure 3)."""
+    changes = [made.change for made in plans if made.change is not None]
+    change = Change(
+        tuple(found for one in changes for found in one.scheduled),
+        tuple(found for one in changes for found in one.edits),
+        tuple(found for one in changes for found in one.dropped),
+    )
+    return Plan("; ".join(made.statement for made in plans), Publication(), stages_of(change), (), change)
+
+
+def stages_of(change: Change) -> tuple[Stage, ...]:
+    """The stages of what one statement, or one transaction, has begun."""
+    stages = schedule(change.scheduled)
+    if change.edits or change.dropped:
+        last = stages[-1]
+        stages = (
+            *stages[:-1],
+            msgspec.structs.replace(last, moves=(*last.moves, *change.dropped), edits=change.edits, revertible=False),
+        )
+    return stages
+
+
+def reverse(standing: Iterable[Standing]) -> tuple[Stage, ...]:
+    """The way back for elements on their way: the same states the other way round, with nothing to do in between.
 
     What an index had is freed with its rowset, below the watermark (rule 22).
     """
-    return schedule([Scheduled(element, phase, Phase.ABSENT, 0) for element, phase in elements])
+    elements = [
+        Scheduled(found.element, found.phase, found.origin, None, uses=found.uses)
+        for found in standing
+        if found.phase is not found.origin
+    ]
+    return tuple(msgspec.structs.replace(stage, revertible=False) for stage in schedule(elements)) if elements else ()
+
+
+class Standing(NamedTuple):
+    """Where an element of a job stands, where it stood before the job, and what it uses."""
+
+    element: Element
+    phase: Phase
+    origin: Phase
+    uses: tuple[Element, ...] = ()
 
 
 class _Node(NamedTuple):
@@ -48,12 +136,15 @@ class _Node(NamedTuple):
 
     move: Move
     work: Reorganization | None
+    tables: tuple[int, ...] = ()
 
 
-def schedule(elements: Sequence[Scheduled], uses: Set[tuple[Element, Element]] = frozenset()) -> tuple[Stage, ...]:
-    """Moves and work of all elements in the fewest stages that the order rules allow; `uses` are (user, used)."""
+def schedule(elements: Sequence[Scheduled]) -> tuple[Stage, ...]:
+    """Moves and work of all elements in the fewest stages that the order rules allow; the first is without work, since
+    it is published by the statement's own transaction."""
     nodes = [node for element in elements for node in _nodes(element)]
-    stage_of = dict.fromkeys(range(len(nodes)), 0)
+    uses = {(element.element, used) for element in elements for used in element.uses}
+    stage_of = {number: int(node.work is not None) for number, node in enumerate(nodes)}
     moved = True
     while moved:
         moved = False
@@ -63,40 +154,48 @@ def schedule(elements: Sequence[Scheduled], uses: Set[tuple[Element, Element]] =
                 stage_of[later] = earliest
                 moved = True
     count = max(stage_of.values(), default=0) + 1
-    building = all(element.goal is Phase.PUBLIC for element in elements)
+    used = {found for _user, found in uses}
+    final = min(
+        (stage_of[i] for i, node in enumerate(nodes) if node.work is None and is_final_of(node.move, used)),
+        default=count,
+    )
     return tuple(
-        _stage([nodes[i] for i in stage_of if stage_of[i] == number], building and number < count - 1)
-        for number in range(count)
+        _stage([nodes[i] for i in stage_of if stage_of[i] == number], number < final) for number in range(count)
     )
 
 
+def is_final_of(move: Move, used: Set[Element]) -> bool:
+    """Whether the change cannot be taken back any more once the move is published."""
+    return rules.is_final(move) and move.element not in used
+
+
 def _nodes(scheduled: Scheduled) -> Iterator[_Node]:
-    """The steps of one element in order. Work is done on the way in only: the way out frees whole rowsets."""
+    """The steps of one element in order."""
     path = PATHS[scheduled.element.kind]
     building = path.phases.index(scheduled.goal) > path.phases.index(scheduled.start)
     phase = scheduled.start
     for following in path.between(scheduled.start, scheduled.goal):
         move = Move(scheduled.element, phase, following)
         work = path.work.get(phase)
-        if building and work is not None:
-            yield _Node(move, Reorganization(work, scheduled.element, scheduled.rows))
+        if building and work is not None and scheduled.rows is not None:
+            tables = (scheduled.element.table, *scheduled.related)
+            yield _Node(move, Reorganization(work, scheduled.element, scheduled.rows), tables)
         yield _Node(move, None)
         phase = following
 
 
 def _earliest(later: _Node, earlier: _Node, stage: int, uses: Set[tuple[Element, Element]]) -> int:
     """The first stage that `later` may be in, if `earlier` is in `stage`; 0 if no rule orders the two."""
-    for rule in rules.ORDER_RULES:
-        if rule.applies(later, earlier, uses):
-            return stage if rule.together else stage + 1
-    return 0
+    return max(
+        (stage + (not rule.together) for rule in rules.ORDER_RULES if rule.applies(later, earlier, uses)), default=0
+    )
 
 
 def _stage(nodes: list[_Node], revertible: bool) -> Stage:
     work = tuple(node.work for node in nodes if node.work is not None)
     return Stage(
         moves=tuple(node.move for node in nodes if node.work is None),
-        fences=tuple(dict.fromkeys(found.element.table for found in work)),
+        fences=tuple(dict.fromkeys(table for node in nodes for table in node.tables)),
         work=work,
         revertible=revertible,
     )
@@ -121,6 +220,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.RenameConstraint: alteration.rename_constraint,
     want.SetDefault: alteration.set_default,
     want.DropNotNull: alteration.drop_not_null,
+    want.SetNotNull: creation.set_not_null,
+    want.ValidateConstraint: creation.validate_constraint,
     want.SetType: alteration.set_type,
     want.CreateView: alteration.create_view,
     want.CreateSequence: sequences.create_sequence,

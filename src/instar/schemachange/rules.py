@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from instar.catalog.descriptors import State, StepKind, Table
+from instar.catalog.descriptors import StepKind, Table
 from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases
 from instar.schemachange.states import PATHS
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 # --- the floor (rule 12) ---------------------------------------------------------------------------------------------
 
 # Direct steps under which nothing that an older version writes has a meaning.
-INCOMPATIBLE = frozenset(
-    {StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.ADD_CHECK, StepKind.TRUNCATE, StepKind.DROP_TABLE}
-)
+INCOMPATIBLE = frozenset({StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE})
 
 
 class FloorRule(NamedTuple):
@@ -88,15 +86,21 @@ def floor(before: Table, after: Table) -> Literal["keep"] | int:
 
 
 def _moves(before: Table, after: Table) -> list[tuple[Element, Phase, Phase]]:
-    """Elements on paths whose phase differs: (element, phase before, phase after). Columns take direct steps, which
-    count as no state."""
+    """Elements on paths whose phase differs: (element, phase before, phase after)."""
     old, new = phases(before), phases(after)
     return [
         (element, start, goal)
         for element in {**old, **new}
-        if element.kind is not ElementKind.COLUMN
-        and (start := old.get(element, Phase.ABSENT)) is not (goal := new.get(element, Phase.ABSENT))
+        if (start := old.get(element, Phase.ABSENT)) is not (goal := new.get(element, Phase.ABSENT))
+        and not _is_direct(element, start, goal)
     ]
+
+
+def _is_direct(element: Element, start: Phase, goal: Phase) -> bool:
+    """Whether this is a direct step, which counts as no state: the validators vote on it."""
+    if element.kind is ElementKind.COLUMN:
+        return Phase.WRITE_ONLY not in (start, goal)
+    return element.kind is ElementKind.NOT_NULL and start is Phase.PUBLIC
 
 
 def rowsets(table: Table) -> set[int]:
@@ -107,8 +111,8 @@ def rowsets(table: Table) -> set[int]:
 def check_list(table: Table) -> tuple[object, ...]:
     """What a committer evaluates before the atomic section (rule 16): the checks in force and NOT NULL."""
     return (
-        tuple((check.id, check.expression) for check in table.checks if check.state is not State.DELETE_ONLY),
-        tuple(column.id for column in table.columns if not column.nullable),
+        tuple((check.id, check.expression) for check in table.checks if check.enforced),
+        tuple(column.id for column in table.columns if column.refuses_null),
     )
 
 
@@ -150,8 +154,27 @@ def _used_there(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) 
     return (
         earlier.work is None
         and earlier.move.goal is Phase.PUBLIC
+        and later.move.start is not Phase.ABSENT
         and (later.move.element, earlier.move.element) in uses
     )
+
+
+def _all_at_once(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    waits = any(user == earlier.move.element for user, _used in uses)
+    return later.work is not None and earlier.work is None and earlier.move.goal is Phase.WRITE_ONLY and not waits
+
+
+def _seen_last(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    used = any(used == later.move.element for _user, used in uses)
+    return later.work is None and earlier.work is not None and not used and is_final(later.move)
+
+
+def is_final(move: Move) -> bool:
+    """Whether the move shows users something, or gives up what could be gone back to without a backfill (rule 23)."""
+    if move.goal is Phase.PUBLIC:
+        return True
+    path = PATHS[move.element.kind].phases
+    return path.index(move.goal) < path.index(move.start) and move.start is not Phase.PUBLIC
 
 
 ORDER_RULES = (
@@ -170,8 +193,20 @@ ORDER_RULES = (
     ),
     OrderRule(
         "users come last",
-        "What uses an element comes after the stage in which that element is public (rules 19, 27).",
+        "What uses an element is on record until the stage after that in which it is public (rules 19, 27).",
         _used_there,
+        together=False,
+    ),
+    OrderRule(
+        "one reorganization",
+        "Work begins once everything is write-only that does not wait for an element to become public (F1 figure 3).",
+        _all_at_once,
+        together=False,
+    ),
+    OrderRule(
+        "what can fail comes first",
+        "Nothing is shown, and nothing given up for good, before all work is done; the way back is open till then.",
+        _seen_last,
         together=False,
     ),
 )

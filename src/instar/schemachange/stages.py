@@ -8,13 +8,12 @@ the descriptors of the moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
-from instar import errors
-from instar.catalog.descriptors import Layout, Object, Step, StepKind, Table
+from instar.catalog.descriptors import Check, Column, ForeignKey, Layout, Object, Step, StepKind, Table
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.states import Work
@@ -39,6 +38,17 @@ class Reorganization(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+class Edit(msgspec.Struct, frozen=True, array_like=True):
+    """Direct steps that a job takes at its end: columns as the statement found and as it wants them, by id.
+
+    Only the fields that differ are looked at and set, since elements move meanwhile. `steps` are for the validators.
+    """
+
+    table: int
+    columns: tuple[tuple[Column, Column], ...]
+    steps: tuple[tuple[StepKind, tuple[int, ...]], ...]
+
+
 class Stage(msgspec.Struct, frozen=True, array_like=True):
     """One transaction of a change and the work that follows it.
 
@@ -50,6 +60,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     fences: tuple[int, ...] = ()
     work: tuple[Reorganization, ...] = ()
     revertible: bool = False
+    edits: tuple[Edit, ...] = ()
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -88,6 +99,30 @@ class Publication(msgspec.Struct, frozen=True):
         return (*(dropped.id for dropped in self.dropped if isinstance(dropped, Table)), *truncated)
 
 
+class Scheduled(msgspec.Struct, frozen=True):
+    """An element on its path: where it stood before the statement, and where it goes.
+
+    `rows`: an estimate of the work, None if there is none to do on its way. `related`: other tables whose writers must
+    know of it before that work begins (rule 19). `uses`: what must be public before the element is write-only.
+    """
+
+    element: Element
+    start: Phase
+    goal: Phase
+    rows: int | None
+    related: tuple[int, ...] = ()
+    uses: tuple[Element, ...] = ()
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one statement, or one transaction, has begun and a job is to finish: elements on their paths, direct steps
+    for the end, and what the end drops."""
+
+    scheduled: tuple[Scheduled, ...]
+    edits: tuple[Edit, ...] = ()
+    dropped: tuple[Move, ...] = ()
+
+
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of one statement: the first publication, and the stages that a job goes through, if it needs one.
 
@@ -98,11 +133,12 @@ class Plan(msgspec.Struct, frozen=True):
     first: Publication
     stages: tuple[Stage, ...]
     notices: tuple[str, ...] = ()
+    change: Change | None = None
 
     @property
     def needs_job(self) -> bool:
         """Whether anything is left to do once the statement's own transaction has committed."""
-        return len(self.stages) > 1
+        return self.change is not None
 
 
 class Superseded(Exception):
@@ -118,23 +154,53 @@ def new_version(table: Table, steps: list[Step], **changes: object) -> Table:
 
 
 def without_column(table: Table, column: int) -> dict[str, object]:
-    """The fields that change when a column goes: rows are written without it from now on."""
+    """The fields that change when a column goes: rows are written without it from now on, in a layout of their own."""
     layout = Layout(table.layout.id + 1, tuple(part for part in table.layout.columns if part[0] != column))
     return {"columns": tuple(found for found in table.columns if found.id != column), "layout": layout}
 
 
 def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str) -> Publication:
     """What publishing `stage` does to the descriptors that `lookup` gives. Superseded if they no longer fit it."""
-    published: list[Published] = []
-    freed: list[int] = []
-    for table_id in dict.fromkeys(move.element.table for move in stage.moves):
-        before = lookup(table_id)
-        if before is None:
-            raise Superseded(f"table {table_id} was dropped")
-        after = move_elements(before, [move for move in stage.moves if move.element.table == table_id], statement)
-        freed.extend(rules.rowsets(before) - rules.rowsets(after))
-        published.append(publish(before, after))
-    return Publication(tuple(published), freed=tuple(freed))
+    before: dict[int, Table] = {}
+    after: dict[int, Table] = {}
+
+    def current(table_id: int) -> Table:
+        if table_id not in after:
+            found = lookup(table_id)
+            if found is None:
+                raise Superseded(f"table {table_id} was dropped")
+            before[table_id] = after[table_id] = found
+        return after[table_id]
+
+    for table_id in dict.fromkeys((*(move.element.table for move in stage.moves), *(one.table for one in stage.edits))):
+        moves = [move for move in stage.moves if move.element.table == table_id]
+        edits = [edit for edit in stage.edits if edit.table == table_id]
+        after[table_id] = move_elements(current(table_id), moves, edits, statement)
+    for move in stage.moves:
+        if move.element.kind is ElementKind.FOREIGN_KEY:
+            _tell_parent(move, before, after, current, statement)
+    published = [publish(before[table_id], found) for table_id, found in after.items()]
+    freed = {rowset for key, found in after.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
+    return Publication(tuple(published), freed=tuple(sorted(freed)))
+
+
+def _tell_parent(
+    move: Move, before: dict[int, Table], after: dict[int, Table], current: Callable[[int], Table], statement: str
+) -> None:
+    """A foreign key belongs to both tables: a step of it gives the parent a version of its own too (rule 27)."""
+    child = after[move.element.table]
+    key = next(found for found in before[child.id].foreign_keys if found.id == move.element.id)
+    if move.goal is Phase.PUBLIC:
+        return  # writers of both sides have enforced it before
+    parent = current(key.parent)
+    refers = any(found.parent == parent.id for found in child.foreign_keys)
+    changes = {"referenced_by": tuple(found for found in parent.referenced_by if refers or found != child.id)}
+    if parent.version == before[parent.id].version:
+        step = Step(version=parent.version + 1, kind=StepKind.ELEMENT_STATE, statement=statement)
+        after[parent.id] = new_version(parent, [step], **changes)
+    else:
+        step = Step(version=parent.version, kind=StepKind.ELEMENT_STATE, statement=statement)
+        after[parent.id] = msgspec.structs.replace(parent, steps=(*parent.steps, step)[-KEPT_STEPS:], **changes)
 
 
 def publish(before: Object | None, after: Object) -> Published:
@@ -144,39 +210,84 @@ def publish(before: Object | None, after: Object) -> Published:
     return Published(before, after, rules.floor(before, after), rules.check_list(before) != rules.check_list(after))
 
 
-def move_elements(table: Table, moves: list[Move], statement: str) -> Table:
-    """`table` one version on, with its elements moved. Elements are added by the planner, never here."""
+def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], statement: str) -> Table:
+    """`table` one version on, with its elements moved and edited. Elements are added by the planner, never here."""
     for move in moves:
         if phase_of(table, move.element) is not move.start:
             raise Superseded(f'{name_of(table, move.element)} of table "{table.name}" is no longer {move.start.value}')
-    fields: dict[str, object] = {}
-    steps: list[Step] = []
     version = table.version + 1
-    on_paths = tuple(move.element.id for move in moves if move.element.kind is not ElementKind.COLUMN)
-    if on_paths:
-        steps.append(Step(version=version, kind=StepKind.ELEMENT_STATE, columns=on_paths, statement=statement))
+    on_paths = tuple(move.element.id for move in moves if not _drops_column(move))
+    steps = [(StepKind.ELEMENT_STATE, on_paths)] if on_paths else []
+    moved = table
+    for edit in edits:
+        moved = _edited(moved, edit)
+        steps.extend(edit.steps)
     for move in moves:
-        if move.element.kind is ElementKind.COLUMN:
-            current = msgspec.structs.replace(table, **fields)
-            fields |= without_column(current, move.element.id)
-            steps.append(
-                Step(version=version, kind=StepKind.DROP_COLUMN, columns=(move.element.id,), statement=statement)
-            )
-            continue
-        field = _FIELDS[move.element.kind]
-        fields[field] = _in_phase(fields.get(field, getattr(table, field)), move)
-    return new_version(table, steps, **fields)
+        if _drops_column(move):
+            steps.append((StepKind.DROP_COLUMN, (move.element.id,)))
+        moved = msgspec.structs.replace(moved, **_moved(moved, move))
+    if moved.layout != table.layout:  # however many steps, one layout
+        moved = msgspec.structs.replace(moved, layout=Layout(table.layout.id + 1, moved.layout.columns))
+    made = [Step(version=version, kind=kind, columns=ids, statement=statement) for kind, ids in steps]
+    return new_version(moved, made)
+
+
+def _drops_column(move: Move) -> bool:
+    """Whether the move is the direct step that takes a column from users."""
+    return move.element.kind is ElementKind.COLUMN and move.start is Phase.PUBLIC
+
+
+def _edited(table: Table, edit: Edit) -> Table:
+    columns = list(table.columns)
+    for before, after in edit.columns:
+        place = next((place for place, column in enumerate(columns) if column.id == before.id), None)
+        wanted = {
+            field: getattr(after, field)
+            for field in Column.__struct_fields__
+            if getattr(before, field) != getattr(after, field)
+        }
+        if place is None or any(getattr(columns[place], field) != getattr(before, field) for field in wanted):
+            raise Superseded(f'column "{before.name}" of table "{table.name}" was changed')
+        columns[place] = msgspec.structs.replace(columns[place], **wanted)
+    types = {column.id: column.type for column in columns}
+    stored = tuple((column, types.get(column, type_)) for column, type_ in table.layout.columns)
+    return msgspec.structs.replace(table, columns=tuple(columns), layout=Layout(table.layout.id, stored))
+
+
+def _moved(table: Table, move: Move) -> dict[str, object]:
+    """The fields of the table that the move changes."""
+    if move.element.kind is ElementKind.COLUMN:
+        if move.goal is Phase.ABSENT:
+            return without_column(table, move.element.id)
+        return {"columns": _in_phase(table.columns, move)}
+    if move.element.kind is ElementKind.NOT_NULL:
+        return {"columns": tuple(_required(found, move) for found in table.columns)}
+    field = _FIELDS[move.element.kind]
+    return {field: _in_phase(getattr(table, field), move)}
+
+
+def _required(column: Column, move: Move) -> Column:
+    if column.id != move.element.id:
+        return column
+    if move.goal is Phase.ABSENT:
+        return msgspec.structs.replace(column, not_null=None)
+    return msgspec.structs.replace(column, not_null=state_in(move.goal), nullable=move.goal is not Phase.PUBLIC)
 
 
 _FIELDS = {ElementKind.INDEX: "indexes", ElementKind.CHECK: "checks", ElementKind.FOREIGN_KEY: "foreign_keys"}
 
 
-def _in_phase(listed: object, move: Move) -> tuple[msgspec.Struct, ...]:
-    if not isinstance(listed, tuple):
-        raise errors.error(errors.INTERNAL_ERROR, f"no list of elements for {move}")
+def _in_phase(listed: tuple[msgspec.Struct, ...], move: Move) -> tuple[msgspec.Struct, ...]:
     if move.goal is Phase.ABSENT:
-        return tuple(found for found in listed if found.id != move.element.id)
+        return tuple(found for found in listed if found.id != move.element.id)  # type: ignore[attr-defined] # elements have ids
     return tuple(
-        msgspec.structs.replace(found, state=state_in(move.goal)) if found.id == move.element.id else found
+        _with_state(found, move.goal) if found.id == move.element.id else found  # type: ignore[attr-defined] # as above
         for found in listed
     )
+
+
+def _with_state(element: msgspec.Struct, phase: Phase) -> msgspec.Struct:
+    changes: dict[str, object] = {"state": state_in(phase)}
+    if phase is Phase.PUBLIC and isinstance(element, Check | ForeignKey):
+        changes["not_valid"] = False
+    return msgspec.structs.replace(element, **changes)

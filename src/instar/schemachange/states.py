@@ -1,7 +1,8 @@
 """The paths of states as tables (F1 §3.3): which states an element passes on its way in, and what work lies between.
 
 The reverse of a path is the way out. Whole rows leave no orphans, so columns are simpler than in F1: a column is part
-of the row, and a row in another layout is translated when it is read; one step brings it or takes it.
+of the row, and a row in another layout is translated when it is read; one step brings it or takes it. Only one that
+needs a value per row, or that comes with something else that takes time, is write-only for a while.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ class Work(enum.Enum):
     """What must happen to the data before an element may take the next step; the value is how it is printed."""
 
     BACKFILL = "reorganize: backfill"
+    POPULATE = "reorganize: populate"
     VALIDATE = "validate"
 
 
@@ -38,14 +40,17 @@ class Path(msgspec.Struct, frozen=True):
         return tuple(reversed(self.phases[end:begin]))
 
 
-_DIRECT = Path((Phase.ABSENT, Phase.PUBLIC), {})
 _CONSTRAINT = Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.VALIDATE})
 
 PATHS: dict[ElementKind, Path] = {
-    ElementKind.COLUMN: _DIRECT,
+    ElementKind.COLUMN: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.POPULATE}),
     ElementKind.INDEX: Path(
         (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.BACKFILL}
     ),
     ElementKind.CHECK: _CONSTRAINT,
-    ElementKind.FOREIGN_KEY: _CONSTRAINT,
+    ElementKind.NOT_NULL: _CONSTRAINT,
+    # On record, and holding for nobody, until the index that its probes use is public (rule 27).
+    ElementKind.FOREIGN_KEY: Path(
+        (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.VALIDATE}
+    ),
 }

@@ -62,6 +62,7 @@ class Check:
     freeze: Freezer
     name: str | None = None
     column: str | None = None
+    not_valid: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class ForeignKey:
     name: str | None = None
     on_delete: Action = "no action"
     on_update: Action = "no action"
+    not_valid: bool = False
 
 
 Constraint = Unique | Check | ForeignKey
@@ -158,6 +160,18 @@ class SetDefault:
 class DropNotNull:
     table: str
     column: str
+
+
+@dataclass(frozen=True)
+class SetNotNull:
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class ValidateConstraint:
+    table: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -252,6 +266,7 @@ class DropViews:
 
 Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
-    | DropNotNull | SetType | AddConstraint | DropConstraint | RenameConstraint | DropIdentity | CreateIndex
-    | DropIndexes | RenameIndex | CreateSequence | AlterSequence | DropSequences | CreateView | DropViews
+    | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
+    | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence | DropSequences
+    | CreateView | DropViews
 )  # fmt: skip

@@ -141,7 +141,10 @@ class _Translator:
 
     def _check(self, check: ast.Check) -> want.Check:
         return want.Check(
-            lambda table: want.Frozen(*freeze_check(check.expression, table, self._catalog)), check.name, check.column
+            lambda table: want.Frozen(*freeze_check(check.expression, table, self._catalog)),
+            check.name,
+            check.column,
+            check.not_valid,
         )
 
     # --- tables ------------------------------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ class _Translator:
                 constraint.name,
                 constraint.on_delete,
                 constraint.on_update,
+                constraint.not_valid,
             )
         raise errors.unsupported("adding a primary key to a table")
 
@@ -263,7 +267,9 @@ class _Translator:
             case ast.DropIdentity():
                 yield from self._drop_identity(table, action)
             case ast.SetNotNull():
-                raise errors.unsupported("SET NOT NULL")
+                yield want.SetNotNull(name, action.column)
+            case ast.ValidateConstraint():
+                yield want.ValidateConstraint(name, action.name)
             case ast.AddIdentity():
                 raise errors.unsupported("adding identity to a column")
             case _:

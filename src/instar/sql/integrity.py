@@ -111,19 +111,17 @@ class TableRules:
             for index in table.indexes
             if index.unique and index.state is State.PUBLIC
         ]
-        self.parents = [_reference(key, table, catalog, layouts) for key in table.foreign_keys]
+        self.parents = [_reference(key, table, catalog, layouts) for key in table.foreign_keys if key.enforced]
         self.children = [
             _reference(key, catalog.table(child), catalog, layouts)
             for child in table.referenced_by
             for key in catalog.table(child).foreign_keys
-            if key.parent == table.id
+            if key.parent == table.id and key.enforced
         ]
-        self._required = [
-            (ordinal, column) for ordinal, column in enumerate(table.columns) if not column.nullable
-        ]  # fmt: skip
+        self._required = [(ordinal, column) for ordinal, column in enumerate(table.columns) if column.refuses_null]
         self._layout = FrameLayout(0)
         columns = {(0, ordinal): ordinal for ordinal in range(len(table.columns))}
-        bound = [(check, bind_check(check.expression, table, 0, catalog)) for check in table.checks]
+        bound = [(check, bind_check(check.expression, table, 0, catalog)) for check in table.checks if check.enforced]
         self._checks = [
             (check, Compiler(Scope(columns), self._layout).value(expression)) for check, expression in bound
         ]
@@ -174,7 +172,7 @@ class TableRules:
         shown = [
             "null" if value is None else to_text(column.type, value)
             for column, value in zip(self.table.columns, image, strict=True)
-            if not column.hidden
+            if column.visible
         ]
         return f"Failing row contains ({', '.join(shown)})."
 

@@ -83,6 +83,7 @@ class Check:
     expression: exp.Expr
     name: str | None = None
     column: str | None = None
+    not_valid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class ForeignKey:
     name: str | None = None
     on_delete: Action = "no action"
     on_update: Action = "no action"
+    not_valid: bool = False
 
 
 Constraint = PrimaryKey | Unique | Check | ForeignKey
@@ -193,6 +195,11 @@ class DropDefault:
 
 
 @dataclass(frozen=True, slots=True)
+class ValidateConstraint:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetNotNull:
     column: str
 
@@ -235,7 +242,7 @@ class DropConstraint:
 
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
-    | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
+    | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
 )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class TableLoad:
 
     def _require_values(self, batch: pa.RecordBatch) -> None:
         for place, column in enumerate(self.table.columns):
-            if not column.nullable and batch.column(place).null_count:
+            if column.refuses_null and batch.column(place).null_count:
                 raise errors.error(
                     errors.NOT_NULL_VIOLATION,
                     f'null value in column "{column.name}" of relation "{self.table.name}" '

@@ -163,13 +163,13 @@ class TableWriter:
         self.encode = body_encoder(table.layout)
         self.locks = RowLocks(table, layouts) if table.layout.locks else None
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
-        self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys]
+        self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys if key.enforced]
         self.children = [
             ParentProbe(table, child, key)
             for child_id in table.referenced_by
             for child in [catalog.table(child_id)]
             for key in child.foreign_keys
-            if key.parent == table.id
+            if key.parent == table.id and key.enforced
         ]
 
 

@@ -53,7 +53,7 @@ class DmlBinder:
 
     def _ordinal(self, table: Table, node: exp.Expr) -> int:
         for ordinal, column in enumerate(table.columns):
-            if column.name == node.name and column.state is State.PUBLIC and not column.hidden:
+            if column.name == node.name and column.visible:
                 return ordinal
         message = f'column "{node.name}" of relation "{table.name}" does not exist'
         raise errors.error(errors.UNDEFINED_COLUMN, message, position=position_of(node))
@@ -78,7 +78,7 @@ class DmlBinder:
         defaults = tuple(
             (ordinal, self._default(column))
             for ordinal, column in enumerate(table.columns)
-            if ordinal not in columns and column.state is State.PUBLIC and not column.hidden
+            if ordinal not in columns and not column.hidden
         )
         conflict = node.args.get("conflict")
         on_conflict = None if conflict is None else self._on_conflict(conflict, target, namespace, scope)
@@ -88,11 +88,7 @@ class DmlBinder:
 
     def _insert_columns(self, table: Table, node: exp.Insert) -> list[int]:
         if not isinstance(node.this, exp.Schema):
-            return [
-                ordinal
-                for ordinal, column in enumerate(table.columns)
-                if column.state is State.PUBLIC and not column.hidden
-            ]
+            return [ordinal for ordinal, column in enumerate(table.columns) if column.visible]
         columns: list[int] = []
         for name in node.this.expressions:
             ordinal = self._ordinal(table, name)

@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from instar import errors, types
 from instar.catalog.catalog import SystemView
-from instar.catalog.descriptors import Sequence, State, Table, View
+from instar.catalog.descriptors import Sequence, Table, View
 from instar.sql import tree
 from instar.sql.binder import coercion
 from instar.sql.binder.context import Context, Relation
@@ -238,14 +238,14 @@ class FromBinder(ABC):
 
 
 def table_columns(table: Table, relation: int, by_ids: bool = False) -> tuple[ScopeColumn, ...]:
-    """The columns of a table that a statement may name."""
+    """The columns of a table that a statement may name; by id, an expression of the table's own may name more."""
     return tuple(
         ScopeColumn(
             f"#{column.id}" if by_ids else column.name,
             tree.ColumnRef(relation, ordinal, column.type, column.name),
         )
         for ordinal, column in enumerate(table.columns)
-        if column.state is State.PUBLIC and not column.hidden
+        if column.visible or (by_ids and not column.hidden)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -202,8 +202,19 @@ class TableGrammar(ObjectGrammar):
             columns = self.take_names()
             self.take_words("references")
             constraint = self._references(columns, named)
+        return self._with_options(constraint)
+
+    def _with_options(self, constraint: ast.Constraint) -> ast.Constraint:
+        """What may follow a table's constraint; NOT VALID changes it."""
         self._constraint_options()
-        return constraint
+        position = self.position
+        if not self.try_words("not", "valid"):
+            return constraint
+        if not isinstance(constraint, ast.Check | ast.ForeignKey):
+            kind = "PRIMARY KEY" if isinstance(constraint, ast.PrimaryKey) else "UNIQUE"
+            raise errors.unsupported(f"marking {kind} constraints NOT VALID", position=position)
+        self._constraint_options()
+        return replace(constraint, not_valid=True)
 
     def _check_expression(self) -> exp.Expr:
         self.take_operator("(")
@@ -254,7 +265,7 @@ class TableGrammar(ObjectGrammar):
                 continue
             if self.try_words("initially"):
                 self._initially(position)
-            elif self.at_any(("deferrable", "include", "using", "with")) or self.at("not", "valid"):
+            elif self.at_any(("deferrable", "include", "using", "with")):
                 raise errors.unsupported(f"{self.token.value.upper()} of a constraint", position=position)
             else:
                 return
@@ -296,6 +307,9 @@ class TableGrammar(ObjectGrammar):
         if word == "alter":
             self.try_words("column")
             return self._alter_column(self.take_name())
+        if word == "validate":
+            self.take_words("constraint")
+            return ast.ValidateConstraint(self.take_name())
         if self.tokens[self.index - 1].kind != WORD or word not in _UNSUPPORTED_ACTIONS:
             self.index -= 1
             self.fail()
@@ -342,6 +356,6 @@ class TableGrammar(ObjectGrammar):
 
 
 _UNSUPPORTED_ACTIONS = frozenset(
-    "validate owner set reset enable disable cluster inherit no attach detach replica force of not split join "
+    "owner set reset enable disable cluster inherit no attach detach replica force of not split join "
     "rename primary".split()
 )
