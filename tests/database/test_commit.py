@@ -302,3 +302,98 @@ def test_what_is_done_again_gives_its_notices_once(
         'NOTICE:  table "nosuch" does not exist, skipping',
         "NOTICE:  drop cascades to constraint child_t_fkey on table child",
     ]
+
+
+# Constraints that came while the transaction was on its way: what it wrote is held to them at its commit (rule 16).
+CONSTRAINTS = {
+    "ALTER TABLE t ADD CONSTRAINT c CHECK (a < 30)": ("INSERT INTO t VALUES (3, 30, 'z')", "23514"),
+    "ALTER TABLE t ADD CONSTRAINT c CHECK (a < 30) NOT VALID": ("UPDATE t SET a = 30 WHERE id = 1", "23514"),
+    "ALTER TABLE t ALTER b SET NOT NULL": ("UPDATE t SET b = NULL WHERE id = 2", "23502"),
+    "ALTER TABLE t ADD UNIQUE (b)": ("INSERT INTO t VALUES (3, 30, 'x')", "23505"),
+    "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p": ("INSERT INTO t VALUES (3, 30, 'z')", "40001"),
+    "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p NOT VALID": ("UPDATE t SET a = 30 WHERE id = 1", "40001"),
+}
+
+
+@pytest.fixture
+def constrained(pair: tuple[Connection, Connection]) -> tuple[Connection, Connection]:
+    run(pair[0], "CREATE TABLE p (id int PRIMARY KEY)", "INSERT INTO p VALUES (10), (11), (20)")
+    return pair
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", CONSTRAINTS)
+def test_writes_from_before_a_constraint_are_held_to_it(
+    constrained: tuple[Connection, Connection], change: str, level: str
+) -> None:
+    one, two = constrained
+    statement, sqlstate = CONSTRAINTS[change]
+    run(two, f"BEGIN ISOLATION LEVEL {level}", statement)
+    one.execute(change)
+    with fails(sqlstate):
+        two.execute("COMMIT")
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", CONSTRAINTS)
+def test_writes_that_keep_to_a_constraint_cross_it(
+    constrained: tuple[Connection, Connection], change: str, level: str
+) -> None:
+    one, two = constrained
+    run(two, f"BEGIN ISOLATION LEVEL {level}", "UPDATE t SET a = 11 WHERE id = 1", "INSERT INTO t VALUES (3, 20, 'z')")
+    one.execute(change)
+    two.execute("COMMIT")
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 11, "x"), (2, 20, "y"), (3, 20, "z")]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_parent_deleted_before_the_foreign_key_came(constrained: tuple[Connection, Connection], level: str) -> None:
+    """Rule 27: the key belongs to the parent's writers too."""
+    one, two = constrained
+    run(two, f"BEGIN ISOLATION LEVEL {level}", "DELETE FROM p WHERE id = 20")
+    one.execute("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p")
+    with fails(errors.SERIALIZATION_FAILURE):
+        two.execute("COMMIT")
+    with fails("23503"):
+        two.execute("DELETE FROM p WHERE id = 20")
+    two.execute("DELETE FROM p WHERE id = 11")
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_constraint_that_the_rows_violate_leaves_nothing(constrained: tuple[Connection, Connection]) -> None:
+    one, _two = constrained
+    before = rows(one, "SELECT * FROM instar.constraints"), rows(one, "SELECT name FROM instar.indexes")
+    for change, sqlstate in (
+        ("ALTER TABLE t ADD CHECK (a < 20)", "23514"),
+        ("ALTER TABLE t ADD COLUMN c int, ALTER a SET DEFAULT 5, ADD CHECK (a < 20), ADD UNIQUE (b)", "23514"),
+        ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL, DROP CONSTRAINT t_pkey", "0A000"),
+        ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL", "23502"),
+        ("ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES p", "23503"),
+        ("ALTER TABLE t ADD COLUMN c text DEFAULT 'x', ADD UNIQUE (c), DROP COLUMN a", "23505"),
+    ):
+        with fails(sqlstate):
+            one.execute(change)
+    assert (rows(one, "SELECT * FROM instar.constraints"), rows(one, "SELECT name FROM instar.indexes")) == before
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
+    run(one, "INSERT INTO t VALUES (3, -1, 'x')")
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_several_statements_share_a_job(constrained: tuple[Connection, Connection]) -> None:
+    one, two = constrained
+    run(one, "BEGIN", "CREATE INDEX i ON t (a)", "ALTER TABLE t ADD CHECK (a > 0), ADD UNIQUE (b)", "COMMIT")
+    assert rows(two, "SELECT statement, state FROM instar.jobs") == [
+        ("CREATE INDEX i ON t (a); ALTER TABLE t ADD CHECK (a > 0), ADD UNIQUE (b)", "succeeded")
+    ]
+    run(one, "BEGIN", "INSERT INTO t VALUES (3, 12, 'z')", "CREATE INDEX j ON t (a)", "ALTER TABLE t ADD UNIQUE (a)")
+    one.execute("ALTER TABLE t ADD CHECK (a < 20)")
+    with fails(errors.SCHEMA_CHANGE_FAILED, "23514"):
+        one.execute("COMMIT")
+    assert rows(two, "SELECT name FROM instar.indexes WHERE table_name = 't' ORDER BY name") == [
+        ("i",), ("t_b_key",), ("tb",)
+    ]  # fmt: skip
+    assert rows(two, "SELECT * FROM t WHERE id = 3") == [(3, 12, "z")]
+    assert rows(two, "CHECK DATABASE") == []
