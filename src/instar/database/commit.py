@@ -16,10 +16,10 @@ from instar.catalog.descriptors import Object, Table
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.functions import Context
-from instar.store.engine import Commit, Reader
+from instar.store.engine import Commit, Lease, Reader, Refused, StaleSchema
 from instar.tables.locks import Recheck
 from instar.tables.upgrade import upgraded
-from instar.tables.writes import Derivation
+from instar.tables.writes import Derivation, NewerRow
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 from instar.transactions.transaction import Transaction
@@ -73,13 +73,29 @@ class Committer:
         self._database = database
         self._transaction = transaction
         self._functions = functions
+        # Its statements were meant under this version, so nothing of it is derived under an older one.
+        self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
+        self._began = 0
+
+    def prepare(self, refused: Refused | None) -> None:
+        """Before each round, and so before the state is read that it is derived on: see to the schema's lease."""
+        repository = self._database.repository
+        if repository is None:
+            return
+        self._began = self._database.clock.monotonic_ns()
+        if self._transaction.ddl:
+            return
+        if isinstance(refused, StaleSchema):
+            repository.reload()
+        else:
+            repository.schema(self._at_least)
 
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""
         transaction = self._transaction
-        catalog = self._database.catalog.at(reader)
         ddl = transaction.ddl
-        request = Commit(catalog_version=reader.catalog_version)
+        catalog, lease = self._schema(reader)
+        request = Commit(catalog_version=catalog.version, lease=lease)
         if ddl:
             try:
                 ddl.rebase(catalog)
@@ -90,23 +106,42 @@ class Committer:
                 raise Conflict(met) from None
             catalog = ddl.view
         if transaction.buffer:
-            recheck = self._recheck(catalog)
-            derivation = Derivation(reader, recheck)
-            for buffer in transaction.buffer:
-                table, now = self._crossed(buffer, catalog)
-                meant = transaction.enlisted[buffer.table]
-                if table.checks_version != meant.checks_version:
-                    # The statements did not know of all that their rows are held to now (rule 16).
-                    for change in now.changes.values():
-                        if change.image is not None:
-                            recheck(table, change.image)
-                derivation.table(self._database.writers.get(table, catalog), now, meant)
+            derivation = Derivation(reader, self._recheck(catalog), leased=lease is not None)
+            try:
+                self._derive_tables(derivation, catalog)
+            except NewerRow:
+                self._database.outdate_schema()
+                raise
             request.tables.extend(derivation.tables)
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)
         if not request.tables and not request.raw:
             return None
         return request
+
+    def _schema(self, reader: Reader) -> tuple[CatalogSnapshot, Lease | None]:
+        """What to derive under (e): the newest schema, or under leases the newest that this server knows."""
+        repository = self._database.repository
+        if repository is None:
+            return self._database.catalog.at(reader), None
+        if self._transaction.ddl:
+            # A catalog change is made on the newest schema, which has been read since the round began.
+            period = int(self._database.store.schema_lease * 1e9)
+            return self._database.catalog.at(reader), Lease(self._began + period)
+        schema = repository.schema_for(reader, self._at_least)
+        return schema.catalog, schema.lease
+
+    def _derive_tables(self, derivation: Derivation, catalog: CatalogSnapshot) -> None:
+        recheck = self._recheck(catalog)
+        for buffer in self._transaction.buffer:
+            table, now = self._crossed(buffer, catalog)
+            meant = self._transaction.enlisted[buffer.table]
+            if table.checks_version != meant.checks_version:
+                # The statements did not know of all that their rows are held to now (rule 16).
+                for change in now.changes.values():
+                    if change.image is not None:
+                        recheck(table, change.image)
+            derivation.table(self._database.writers.get(table, catalog), now, meant)
 
     def _recheck(self, catalog: CatalogSnapshot) -> Recheck:
         """Judges rows that no statement has seen."""

@@ -13,6 +13,7 @@ from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
+from instar.catalog.repository import SchemaRepository
 from instar.catalog.sequences import Sequences
 from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.clock import Clock, SystemClock
@@ -60,6 +61,8 @@ class Database:
         self.name = os.path.basename(path)
         self.clock = clock
         self.catalog = Catalog(SYSTEM_VIEWS)
+        # Without leases nobody uses a schema that he has not just seen to be the newest.
+        self.repository = SchemaRepository(store, self.catalog, clock) if store.schema_lease else None
         self.layouts = Layouts(store)
         self.ids = IdAllocator(store)
         self.sequences = Sequences(store)
@@ -178,6 +181,12 @@ class Database:
         owner = b"session %d" % os.getpid()
         executor = Executor(self.store, self.catalog, self.ids, self.clock, owner, lambda _: InProcess(), compile_check)
         executor.run(job)
+        self.outdate_schema()
+
+    def outdate_schema(self) -> None:
+        """This process has published a schema version: what it does next it does under that."""
+        if self.repository is not None:
+            self.repository.outdate()
 
     def after_commit(self) -> None:
         """Called after every commit: now and then, see whether the store is there and whether it wants a worker.
@@ -187,6 +196,8 @@ class Database:
         self._commits += 1
         if self._commits % self._interval:
             return
+        if self.repository is not None:
+            self.repository.tend()
         if self._file is not None and self._file.is_removed():
             self._interval = 1  # from now on no commit is acknowledged
             raise errors.error(

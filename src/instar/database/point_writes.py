@@ -21,7 +21,18 @@ from instar.sql.functions import Context
 from instar.sql.plan_cache import Prepared, class_of
 from instar.sql.point import FALLBACK, PointWrite, unfit
 from instar.sql.traversal import walk
-from instar.store.engine import Commit, EntryWrite, RowCommit, RowWrite, StaleRow, StaleSchema, TableWrites, View
+from instar.store.engine import (
+    Commit,
+    EntryWrite,
+    Lease,
+    LeaseExpired,
+    RowCommit,
+    RowWrite,
+    StaleRow,
+    StaleSchema,
+    TableWrites,
+    View,
+)
 from instar.tables.index import IndexCodec
 from instar.tables.layout import layout_format
 from instar.tables.resolver import LAYOUT_OFFSET
@@ -36,6 +47,8 @@ if TYPE_CHECKING:
 ROUNDS = 20
 
 _CONSTANT = Context(now=0)
+# In place of a number of rows: nothing was written, since the schema's lease had run out.
+_LEASE_EXPIRED = -2
 # Classes of errors that a commit may have ended with although it stands, or that no other way would mend: 08 (it may
 # stand or not), 53 and 58 (the disk), XX.
 _OF_THE_COMMIT = frozenset({"08", "53", "58", "XX"})
@@ -154,6 +167,9 @@ class _PointWriter:
         self._after_commit = database.after_commit
         self._write = prepared.write
         self._version = version
+        self._repository = database.repository
+        self._monotonic_ns = database.clock.monotonic_ns
+        self._lease = _lease(database, version)
         self._prefix = writer.prefix
         self._table = writer.table
         self._table_id = writer.table.id
@@ -166,6 +182,11 @@ class _PointWriter:
         rest = prepared.write.frame((), _CONSTANT, _Execution(database.next_value))
         self._frame = _conversion(prepared.bound.parameters, parameters, rest)
         self._act = self._insert if prepared.write.operation == "insert" else self._modify
+
+    def _renewed(self) -> bool:
+        """Whether the lease of this schema version, which had run out, runs again; else another version is due."""
+        repository = self._repository
+        return repository is not None and repository.schema().lease is self._lease
 
     def run(self, parameters: Sequence[object]) -> int:
         """Rows changed, or -1: take the general way."""
@@ -188,11 +209,15 @@ class _PointWriter:
             return 0
         stored_at = self._prefix + key
         count = 0
+        lease = self._lease
 
         def derive(view: View) -> RowCommit | None:
             nonlocal count
             if view.catalog_version != self._version:
                 count = -1
+                return None
+            if lease is not None and self._monotonic_ns() >= lease.until:
+                count = _LEASE_EXPIRED
                 return None
             stored = view.get(stored_at)
             if stored is None or stored[LAYOUT_OFFSET] & 1:
@@ -210,7 +235,13 @@ class _PointWriter:
 
         if self._store.commit_derived(derive):
             self._after_commit()
-        return count
+        elif count == _LEASE_EXPIRED:
+            # The general way tries as often as it is worth, and says so in the end.
+            if not self._renewed():
+                return -1
+            if self._store.commit_derived(derive):
+                self._after_commit()
+        return max(count, -1)
 
     def _insert(self, frame: list[Any]) -> int:
         # A default, a name or a check may be another by now, even where the row's layout still stands.
@@ -233,6 +264,9 @@ class _PointWriter:
                 return 1
             except (StaleRow, StaleSchema):
                 pass
+            except LeaseExpired:
+                if not self._renewed():
+                    return -1
             reader = self._store.read()
             try:
                 if reader.catalog_version != self._version:
@@ -261,4 +295,13 @@ class _PointWriter:
     def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
         table = self._table
         writes = [TableWrites(table.id, table.version, table.checks_version, [row])]
-        return Commit(catalog_version=self._version, tables=writes, entries=self._entries(key, None, image))
+        entries = self._entries(key, None, image)
+        return Commit(catalog_version=self._version, tables=writes, entries=entries, lease=self._lease)
+
+
+def _lease(database: Database, version: int) -> Lease | None:
+    """The lease under which this process may write at this catalog version; without leases None."""
+    if database.repository is None:
+        return None
+    current = database.repository.current()
+    return current.lease if current is not None and current.catalog.version == version else Lease(0)

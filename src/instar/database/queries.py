@@ -62,6 +62,10 @@ class Queries:
         """Whether the text is a query or DML that was planned before."""
         return self._plans.columns(text) is not None
 
+    def writes(self, text: str) -> bool:
+        """Whether a text that was planned before is an INSERT, UPDATE or DELETE."""
+        return self._plans.writes(text)
+
     def execute(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Result:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
         prepared = self._prepare(text, statement, parameters)

@@ -95,7 +95,8 @@ class Session:
                 return result
         self._cancelled.clear()
         if self._queries.knows(text):
-            return self._in_transaction(lambda: self._queries.execute(text, None, parameters))
+            writes = self.database.repository is not None and self._queries.writes(text)
+            return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:
             return self.run(parse_one(text), text, parameters)
         except BaseException:
@@ -124,12 +125,13 @@ class Session:
             loaded = self._queries.load_many(statement, sets)
             if loaded is not None:
                 return Result("INSERT", rowcount=loaded)
-        return self._in_transaction(lambda: self._queries.execute_many(text, statement, sets))
+        return self._in_transaction(lambda: self._queries.execute_many(text, statement, sets), writes=True)
 
     def run(self, statement: ast.Statement, text: str, parameters: Sequence[object]) -> Result:
         """Execute a parsed statement."""
         if isinstance(statement, ast.Query | ast.Dml):
-            return self._in_transaction(lambda: self._queries.execute(text, statement, parameters))
+            writes = isinstance(statement, ast.Dml)
+            return self._in_transaction(lambda: self._queries.execute(text, statement, parameters), writes=writes)
         if parameters:
             raise errors.error("08P01", "only queries, INSERT, UPDATE and DELETE take parameters")
         control = _CONTROL.get(type(statement))
@@ -251,7 +253,10 @@ class Session:
         try:
             job = self._schema.begin_job()
             if open_.has_written:
-                commit(self.database.store, Committer(self.database, open_, self.function_context).derive)
+                committer = Committer(self.database, open_, self.function_context)
+                commit(self.database.store, committer.derive, committer.prepare)
+                if open_.ddl:
+                    self.database.outdate_schema()
                 self.database.after_commit()
         except BaseException:
             self._restore_settings()
@@ -261,16 +266,16 @@ class Session:
         if job is not None:
             self._schema.finish_job(job, explicit=open_.explicit)
 
-    def _in_transaction(self, work: Callable[[], Result]) -> Result:
-        """Run one statement in the open transaction, or in one of its own, which runs again on conflicts."""
+    def _in_transaction(self, work: Callable[[], Result], *, writes: bool = False) -> Result:
+        """Run one statement in the open transaction, or in one of its own, which runs again on conflicts. `writes`: it
+        is an INSERT, UPDATE or DELETE."""
         if self.transaction is None and self.autocommit:
-            return self._autocommitted(work)
+            return self._autocommitted(work, writes=writes)
         open_ = self.transaction or self._open(explicit=False)
         self._require_sound()
         point = open_.mark(_copy(open_.ddl), self._keep())
         try:
-            self.begin_statement(open_)
-            return work()
+            return self._run_statement(open_, work, writes=writes)
         except Conflict as conflict:
             self._fail(open_, point)
             raise conflict.reported from None
@@ -295,14 +300,13 @@ class Session:
         self._schema.restore(planned)
         self.settings.restore(settings)
 
-    def _autocommitted(self, work: Callable[[], Result]) -> Result:
+    def _autocommitted(self, work: Callable[[], Result], *, writes: bool) -> Result:
         reported: errors.Error | None = None
         told = len(self.notices)
         for _ in range(MAX_RESTARTS):
             open_ = self._open(explicit=False)
             try:
-                self.begin_statement(open_)
-                result = work()
+                result = self._run_statement(open_, work, writes=writes)
                 self._commit(open_)
                 return result
             except Conflict as conflict:
@@ -314,21 +318,51 @@ class Session:
                     self._end()
         raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")
 
+    def _run_statement(self, open_: SessionTransaction, work: Callable[[], Result], *, writes: bool) -> Result:
+        """Run a statement on a snapshot of its own. One that names what its schema has not (class 42) gets another try
+        if the schema is a leased one and no longer the store's newest."""
+        self.begin_statement(open_, writes=writes)
+        repository = self.database.repository
+        if repository is None or not writes:
+            return work()
+        mark = open_.buffer.mark()
+        try:
+            return work()
+        except errors.Error as failed:
+            if failed.sqlstate[:2] != "42" or open_.buffer.mark() != mark or not self._is_behind(open_):
+                raise
+        repository.reload()
+        self.begin_statement(open_, writes=writes)
+        return work()
+
+    def _is_behind(self, open_: SessionTransaction) -> bool:
+        """Whether the statement's schema is older than the store's."""
+        with self.database.store.read() as reader:
+            return open_.snapshot is not None and open_.snapshot.catalog.version < reader.catalog_version
+
     # --- snapshots ---------------------------------------------------------------------------------------------------
 
-    def begin_statement(self, open_: SessionTransaction) -> None:
+    def begin_statement(self, open_: SessionTransaction, *, writes: bool) -> None:
         """Take the statement's snapshot, and bring what is buffered to its schema (rule 14)."""
         store = self.database.store
         fixed = open_.isolation is Isolation.REPEATABLE_READ and open_.snapshot is not None
         if not fixed:
-            with store.read() as reader:
-                catalog = self.database.catalog.at(reader)
-                open_.snapshot = Snapshot(reader.timestamp, catalog)
+            open_.snapshot = self._snapshot(open_, writes=writes)
             if open_.isolation is Isolation.REPEATABLE_READ:
                 self._lasting = store.register_snapshot(open_.snapshot.timestamp)
         if open_.ddl and not fixed and open_.snapshot is not None:
             open_.ddl.rebase(open_.snapshot.catalog)
         self._upgrade_buffers(open_)
+
+    def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
+        """A new snapshot. Queries and schema changes use its own schema version; under leases a transaction that writes
+        rows uses the newest that this server knows, and none older than a statement of it has used before."""
+        repository = self.database.repository
+        if repository is not None and not open_.ddl and (writes or open_.buffer):
+            seen = 0 if open_.snapshot is None else open_.snapshot.catalog.version
+            return Snapshot(*repository.snapshot(seen))
+        with self.database.store.read() as reader:
+            return Snapshot(reader.timestamp, self.database.catalog.at(reader))
 
     def catalog(self) -> CatalogSnapshot:
         """The schema that the running statement sees: its snapshot's, with the transaction's own DDL."""

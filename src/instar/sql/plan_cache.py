@@ -217,6 +217,11 @@ class PlanCache:
         entry = self._entries.get(text)
         return entry.plans[0][1].columns if entry is not None and entry.plans else None
 
+    def writes(self, text: str) -> bool:
+        """Whether a text that was planned before is no query."""
+        entry = self._entries.get(text)
+        return entry is not None and bool(entry.plans) and not entry.plans[0][1].is_query
+
     def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
         """The plan for parameters of these classes, if there is one and it holds for the snapshot.
 

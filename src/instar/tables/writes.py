@@ -40,6 +40,11 @@ from instar.transactions.commit import Conflict
 _TIMESTAMP = struct.Struct("<Q")
 
 
+def _layout_of(stored: bytes) -> int:
+    """The layout that a stored row is in."""
+    return int.from_bytes(stored[LAYOUT_OFFSET + 1 : LAYOUT_OFFSET + 4], "little")
+
+
 class ConstraintFailure(msgspec.Struct, frozen=True):
     """Handed to the store with a precondition: how to report that it does not hold on the current state.
 
@@ -79,6 +84,21 @@ def row_conflict(table: Table, key: bytes) -> Conflict:
             hint="Retry the transaction.",
         )
     )
+
+
+class NewerRow(Conflict):
+    """The row lies in a layout that the statement's schema had not: it would lose what only that layout holds, whatever
+    it is derived under now (rule 11). Only leases let a statement read what is newer than its schema."""
+
+    def __init__(self, table: Table, key: bytes) -> None:
+        super().__init__(
+            errors.error(
+                errors.SERIALIZATION_FAILURE,
+                f'a row of table "{table.name}" was written under a newer schema than this process had leased',
+                detail=f"It is row {describe_key(table, key)}.",
+                hint="Retry the transaction.",
+            )
+        )
 
 
 class ForeignKeyProbe:
@@ -177,11 +197,13 @@ class Derivation:
     """The physical writes of one commit, collected table by table.
 
     `recheck` judges NOT NULL and CHECK of rows that no statement has seen: those merged of changes under several locks.
+    `leased`: a statement's schema may be older than that of the snapshot which it has read.
     """
 
-    def __init__(self, reader: Reader, recheck: Recheck | None = None) -> None:
+    def __init__(self, reader: Reader, recheck: Recheck | None = None, *, leased: bool = False) -> None:
         self.reader = reader
         self._recheck = recheck
+        self._leased = leased
         self.tables: list[TableWrites] = []
         self.entries: list[EntryWrite] = []
         self.preconditions: list[Precondition] = []
@@ -199,9 +221,12 @@ class Derivation:
             buffer, moved = self._merged(writer, several, buffer)
             every = {index.id for index in writer.table.indexes}
         judged = public
+        seen = (meant or writer.table).layout.id
         for key, change in buffer.changes.items():
             stored = get(writer.prefix + key)
             self._judge(writer, key, change, stored)
+            if self._leased and stored is not None and _layout_of(stored) > seen:
+                raise NewerRow(writer.table, key)
             body = None if change.image is None else writer.encode(change.image)
             if several is not None:
                 locks = several.stamps(change, stored)

@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from instar import errors
-from instar.store.engine import Commit, PreconditionFailed, Reader, StaleRow, StaleSchema, Store
+from instar.store.engine import (
+    Commit,
+    LeaseExpired,
+    PreconditionFailed,
+    Reader,
+    Refused,
+    StaleRow,
+    StaleSchema,
+    Store,
+)
 
 # Each round is lost to somebody else's success (a published stage, a compacted batch), so this many in a row means
 # that something publishes without end.
 MAX_ROUNDS = 100
+# So often a lease may run out between deriving and the store's judgement: then it is too short for this machine.
+MAX_EXPIRIES = 5
 
 
 class Conflict(Exception):
@@ -26,25 +37,36 @@ class Conflict(Exception):
         self.reported = reported
 
 
-def commit(store: Store, derive: Callable[[Reader], Commit | None]) -> int | None:
+def commit(
+    store: Store,
+    derive: Callable[[Reader], Commit | None],
+    prepare: Callable[[Refused | None], None] | None = None,
+) -> int | None:
     """Commit what `derive` makes of the buffer on the state that a reader sees. Returns the commit timestamp, or None
-    if there is nothing to write.
+    if there is nothing to write. `prepare` is called before each round, with what the round before was refused for.
 
-    `derive` raises Conflict where a row moved or a validator has a veto. Raises Conflict too where a precondition
-    fails in the atomic section: something newer than the reader stands in the way. What trying again could not help is
-    raised as the error that the failed precondition makes.
+    `derive` raises Conflict where a row moved or a validator has a veto, and StaleSchema where its schema is not fit to
+    derive under. Raises Conflict too where a precondition fails in the atomic section: something newer than the reader
+    stands in the way. What trying again could not help is raised as the error that the failed precondition makes.
     """
+    refused: Refused | None = None
+    expired = 0
     for _ in range(MAX_ROUNDS):
-        with store.read() as reader:
-            request = derive(reader)
-        if request is None:
-            return None
+        if prepare is not None:
+            prepare(refused)
         try:
-            return store.commit(request)
-        except (StaleSchema, StaleRow):
-            continue
-        except PreconditionFailed as refused:
-            failure = refused.precondition.on_failure
+            with store.read() as reader:
+                request = derive(reader)
+            return None if request is None else store.commit(request)
+        except (StaleSchema, StaleRow) as again:
+            refused = again
+        except LeaseExpired as again:
+            refused = again
+            expired += 1
+            if expired == MAX_EXPIRIES:
+                raise _expired() from None
+        except PreconditionFailed as failed:
+            failure = failed.precondition.on_failure
             reported: errors.Error = failure.error()  # type: ignore[attr-defined]  # the store hands back any object
             if reported.sqlstate != errors.SERIALIZATION_FAILURE:
                 raise reported from None
@@ -53,4 +75,12 @@ def commit(store: Store, derive: Callable[[Reader], Commit | None]) -> int | Non
         errors.SERIALIZATION_FAILURE,
         f"the schema or the rows changed under this commit {MAX_ROUNDS} times in a row",
         hint="Retry the transaction.",
+    )
+
+
+def _expired() -> errors.Error:
+    return errors.error(
+        errors.SERIALIZATION_FAILURE,
+        f"the schema lease of this process ran out {MAX_EXPIRIES} times in a row before the commit was judged",
+        hint="Retry the transaction; if this comes again, the schema lease is too short for this machine.",
     )

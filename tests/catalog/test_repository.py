@@ -1,0 +1,244 @@
+"""Schema leases of one server: renewal at half, older versions, fencing, damage, clocks that jump."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar.catalog.catalog import Catalog
+from instar.catalog.repository import SchemaRepository
+from instar.clock import ManualClock
+from instar.errors import Error
+from instar.store import MemoryStore
+from instar.store.engine import Commit, Reader, Section, StaleSchema
+from instar.store.schema_version import COPIES, damaged_copies
+
+LEASE = 10.0
+NS = 1_000_000_000
+
+
+class Counting(Catalog):
+    """Counts how often the schema is asked of the store."""
+
+    asked = 0
+
+    def at(self, reader: Reader):
+        self.asked += 1
+        return super().at(reader)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock, schema_lease=LEASE)
+        self.publish()
+        self.catalog = Counting()
+        self.repository = SchemaRepository(self.store, self.catalog, self.clock)
+
+    def publish(self, *, abrupt: bool = False) -> None:
+        self.store.commit(Commit(catalog_version=0, bump_catalog=True, abrupt=abrupt))
+
+    def damage(self, *copies: int) -> None:
+        def step(section: Section) -> None:
+            for copy in copies:
+                section.put(COPIES[copy], b"?")
+
+        self.store.background([step])
+
+    def version(self) -> int:
+        return self.repository.schema().catalog.version
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_cached_schema_is_used_for_half_of_the_lease(world: World) -> None:
+    first = world.repository.schema()
+    world.publish()
+    world.clock.advance(LEASE / 2 - 0.001)
+    assert world.repository.schema() is first
+    world.clock.advance(0.001)
+    assert world.version() == 2
+
+
+def test_renewal_compares_timestamps_and_reads_no_schema(world: World) -> None:
+    first = world.repository.schema()
+    assert world.catalog.asked == 1
+    for _ in range(5):
+        world.clock.advance(LEASE / 2)
+        assert world.repository.schema() is first
+        assert first.lease.until == world.clock.monotonic + LEASE * NS
+    assert world.catalog.asked == 1
+    world.publish()
+    world.clock.advance(LEASE / 2)
+    world.repository.schema()
+    assert world.catalog.asked == 2
+
+
+def test_an_idle_server_renews_with_its_next_use(world: World) -> None:
+    first = world.repository.schema()
+    world.clock.advance(1000 * LEASE)
+    assert first.lease.until < world.clock.monotonic
+    assert world.repository.schema() is first
+    assert first.lease.until == world.clock.monotonic + LEASE * NS
+
+
+def test_a_lease_runs_from_before_the_canonical_version_was_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is stopped while it reads: what it read may be out of date by so long."""
+    real = world.store.read
+
+    def slow():
+        reader = real()
+        world.clock.advance(3)
+        return reader
+
+    monkeypatch.setattr(world.store, "read", slow)
+    began = world.clock.monotonic
+    assert world.repository.schema().lease.until == began + LEASE * NS
+
+
+def test_a_pending_write_keeps_its_version_and_lease(world: World) -> None:
+    old = world.repository.schema()
+    with world.store.read() as reader:
+        world.publish()
+        world.clock.advance(LEASE / 2)
+        new = world.repository.schema()
+        assert (old.catalog.version, new.catalog.version) == (1, 2)
+        assert world.repository.schema_for(reader, 0) is old
+        with pytest.raises(StaleSchema):
+            world.repository.schema_for(reader, 2)
+    with world.store.read() as reader:
+        assert world.repository.schema_for(reader, 0) is new
+    assert old.lease.until == new.lease.until - LEASE * NS // 2  # its lease was never renewed
+    world.store.commit(Commit(catalog_version=1, lease=old.lease))
+
+
+def test_old_versions_are_forgotten_with_their_leases(world: World) -> None:
+    with world.store.read() as reader:
+        for _ in range(5):
+            world.repository.schema()
+            world.publish()
+            world.clock.advance(LEASE)
+        world.repository.schema()
+        with pytest.raises(StaleSchema):
+            world.repository.schema_for(reader, 0)
+
+
+def test_at_least_renews_at_once(world: World) -> None:
+    world.repository.schema()
+    world.publish()
+    assert world.version() == 1
+    assert world.repository.schema(2).catalog.version == 2
+
+
+def test_a_refused_server_reloads_at_once(world: World) -> None:
+    world.repository.schema()
+    world.publish()
+    world.repository.reload()
+    assert world.version() == 2
+
+
+# --- snapshots (rule 17) ---------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_may_show_one_compatible_version_more(world: World) -> None:
+    world.repository.schema()
+    world.publish()
+    assert world.repository.snapshot(0)[1].version == 1
+
+
+def test_a_snapshot_that_shows_two_versions_more_reloads_first(world: World) -> None:
+    world.repository.schema()
+    world.publish()
+    world.publish()
+    assert world.repository.snapshot(0)[1].version == 3
+
+
+def test_a_snapshot_that_shows_an_abrupt_step_reloads_first(world: World) -> None:
+    world.repository.schema()
+    world.publish(abrupt=True)
+    assert world.repository.snapshot(0)[1].version == 2
+
+
+def test_no_snapshot_is_taken_under_an_expired_lease(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is stopped between looking at its lease and taking the snapshot."""
+    world.repository.schema()
+    real, waits = world.store.read, [LEASE * 2]
+
+    def stopped():
+        if waits:
+            world.clock.advance(waits.pop())
+            world.publish()
+        return real()
+
+    monkeypatch.setattr(world.store, "read", stopped)
+    timestamp, catalog = world.repository.snapshot(0)
+    assert catalog.version == 2
+    with real() as reader:
+        assert timestamp == reader.timestamp
+
+
+def test_a_machine_too_slow_for_the_lease_is_told_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = world.store.read
+
+    def slow():
+        world.clock.advance(LEASE)
+        return real()
+
+    monkeypatch.setattr(world.store, "read", slow)
+    with pytest.raises(Error, match="lease of 10 s ran out") as caught:
+        world.repository.snapshot(0)
+    assert caught.value.sqlstate == "40001"
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_renewal_mends_a_damaged_copy(world: World, copy: int) -> None:
+    world.repository.schema()
+    world.damage(copy)
+    world.clock.advance(LEASE / 2)
+    assert world.version() == 1
+    with world.store.read() as reader:
+        assert not damaged_copies(reader)
+
+
+def test_a_server_that_cannot_renew_goes_on_until_its_lease_runs_out(world: World) -> None:
+    first = world.repository.schema()
+    world.damage(0, 1)
+    world.clock.advance(LEASE - 0.001)
+    assert world.repository.schema() is first
+    world.clock.advance(0.001)
+    with pytest.raises(Error) as caught:
+        world.repository.schema()
+    assert caught.value.sqlstate == "XX001"
+    world.repository.tend()  # says nothing
+    world.publish()
+    assert world.version() == 2
+
+
+def test_a_version_that_is_needed_is_not_put_off(world: World) -> None:
+    world.repository.schema()
+    world.publish()
+    world.damage(0, 1)
+    with pytest.raises(Error, match="both copies"):
+        world.repository.schema(2)
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-(10**18), -3600 * NS, 3600 * NS, 10**18])
+def test_jumps_of_the_wall_clock_change_nothing(world: World, jump: int) -> None:
+    first = world.repository.schema()
+    until = first.lease.until
+    world.clock.wall += jump
+    assert world.repository.schema() is first
+    assert first.lease.until == until
+    world.publish()
+    world.clock.wall -= jump
+    assert world.version() == 1
+    world.clock.monotonic += int(LEASE * NS)
+    assert world.version() == 2
