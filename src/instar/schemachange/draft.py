@@ -16,9 +16,9 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
 from instar.schemachange import rules
-from instar.schemachange.elements import moving, name_of
+from instar.schemachange.elements import Phase, moving, name_of
 from instar.schemachange.naming import generated_name
-from instar.schemachange.stages import Publication, Scheduled, new_version, publish
+from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish
 from instar.schemachange.wanted import Freezer
 
 Kind = TypeVar("Kind", Table, View, Sequence)
@@ -70,6 +70,7 @@ class Draft:
         self.statement = statement
         self.notices: list[str] = []
         self.scheduled: list[Scheduled] = []
+        self.at_the_end: list[Move] = []  # of the job, in its last stage
         # Whether the statement takes a job: then what it brings is shown at the end of it, all at once.
         self.staged = False
         # Whether drops are part of the last step of a job, and so take no steps of their own.
@@ -240,6 +241,11 @@ class Draft:
     def schedule(self, scheduled: Scheduled) -> None:
         """The element, which this statement has put into the next state of its path, goes on by it."""
         self.scheduled.append(scheduled)
+
+    def leaving(self, table: Table) -> set[int]:
+        """The ids of elements of the table that this statement has sent on their way out."""
+        ways = (found for found in self.scheduled if found.element.table == table.id)
+        return {found.element.id for found in ways if found.goal is Phase.ABSENT}
 
     def new_state(self, table: Table) -> State:
         """The state in which a new index of `table` begins."""

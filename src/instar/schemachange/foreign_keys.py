@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from instar import errors
@@ -182,11 +184,20 @@ def bump_relatives(draft: Draft, table: Table) -> None:
 
 def without_keys(table: Table, gone: set[int]) -> dict[str, object]:
     """The fields of a table that loses these foreign keys, with the indexes that they own."""
-    lost = [key for key in table.foreign_keys if key.id in gone]
-    kept = tuple(key for key in table.foreign_keys if key.id not in gone)
-    borrowed = {key.child_index for key in kept}
-    owned = {key.child_index for key in lost if key.owns_index}
-    handed_on = owned & borrowed
-    kept = tuple(msgspec.structs.replace(key, owns_index=True) if key.child_index in handed_on else key for key in kept)
-    indexes = tuple(index for index in table.indexes if index.id not in owned - handed_on)
-    return {"foreign_keys": kept, "indexes": indexes}
+    inherited = handed_on(table, gone)
+    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
+    kept = (key for key in table.foreign_keys if key.id not in gone)
+    indexes = tuple(index for index in table.indexes if index.id not in owned - inherited)
+    return {"foreign_keys": tuple(heirs(kept, inherited)), "indexes": indexes}
+
+
+def handed_on(table: Table, gone: set[int]) -> set[int | None]:
+    """The indexes that foreign keys which go own, and others borrow: these own them from now on."""
+    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
+    return owned & {key.child_index for key in table.foreign_keys if key.id not in gone}
+
+
+def heirs(keys: Iterable[ForeignKey], inherited: set[int | None]) -> Iterator[ForeignKey]:
+    """The keys, as owners of what is handed on to them."""
+    for key in keys:
+        yield msgspec.structs.replace(key, owns_index=True) if key.child_index in inherited else key

@@ -20,6 +20,7 @@ from instar.schemachange import alteration, creation, removal, rules, sequences
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, Facts, Ids
 from instar.schemachange.elements import Element, Phase, phases
+from instar.schemachange.leaving import set_out
 from instar.schemachange.stages import Change, Edit, Move, Plan, Publication, Reorganization, Scheduled, Stage
 from instar.schemachange.states import PATHS
 
@@ -41,8 +42,11 @@ def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wa
             _ACTIONS[type(action)](draft, action)
         return Plan(statement, draft.publication(), (Stage(),), tuple(draft.notices))
     edits, dropped, notices = _at_the_end(draft, later)
-    change = Change(tuple(draft.scheduled), edits, dropped)
-    return Plan(statement, draft.publication(), stages_of(change), (*draft.notices, *notices), change)
+    change = Change(tuple(draft.scheduled), edits, (*draft.at_the_end, *dropped))
+    stages = stages_of(change)
+    leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
+    set_out(draft, [move for move in stages[0].moves if move.element in leaving])
+    return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
 
 
 def _takes_job(draft: Draft, action: want.Wanted) -> bool:

@@ -1,8 +1,9 @@
 """What takes away: DROP of everything, and TRUNCATE; with PostgreSQL's dependencies.
 
-With leases of zero every removal collapses into one step, and safely so: a snapshot and its schema come from one
-header, so no reader has a schema newer or older than its snapshot; f = c keeps out every writer that still maintains
-the element; and a rowset is freed only below the watermark, so that old snapshots go on reading it (rule 22).
+Without leases every removal collapses into one step, and safely so: a snapshot and its schema come from one header, so
+no reader has a schema newer or older than its snapshot; f = c keeps out every writer that still maintains the element;
+and a rowset is freed only below the watermark, so that old snapshots go on reading it (rule 22). Under leases elements
+leave by their paths (leaving.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequen
 from instar.schemachange import rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
+from instar.schemachange.elements import ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
+from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
 from instar.schemachange.stages import without_column
 
 
@@ -147,6 +150,9 @@ def _owned_sequences(draft: Draft, table: int, column: int | None = None) -> lis
 def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
     """Take foreign keys off a table, with the indexes they own; the referenced tables' writers are told."""
     table = draft.table(table_id)
+    if takes_path(draft, table):
+        leave_foreign_keys(draft, table, gone)
+        return
     parents = {key.parent for key in table.foreign_keys if key.id in gone}
     fields = without_keys(table, gone)
     left = draft.edit(table_id, (StepKind.ELEMENT_STATE, tuple(sorted(gone))), **fields)
@@ -156,7 +162,7 @@ def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
 
 
 def remove_index(draft: Draft, table_id: int, index: Index) -> None:
-    """Take an index off a table: its path to absent, collapsed. 55006 while a job moves it."""
+    """Take an index off a table: by its path, or all of it at once. 55006 while a job moves it."""
     if index.state is not State.PUBLIC:
         raise errors.error(
             errors.OBJECT_IN_USE,
@@ -164,6 +170,9 @@ def remove_index(draft: Draft, table_id: int, index: Index) -> None:
             hint="Cancel its job (SHOW JOBS, CANCEL JOB).",
         )
     table = draft.table(table_id)
+    if takes_path(draft, table):
+        leave(draft, table, ElementKind.INDEX, [index.id])
+        return
     draft.edit(
         table_id,
         (StepKind.ELEMENT_STATE, (index.id,)),
@@ -174,6 +183,9 @@ def remove_index(draft: Draft, table_id: int, index: Index) -> None:
 
 def _remove_checks(draft: Draft, table_id: int, gone: set[int]) -> None:
     table = draft.table(table_id)
+    if takes_path(draft, table):
+        leave(draft, table, ElementKind.CHECK, sorted(gone))
+        return
     kept = tuple(check for check in table.checks if check.id not in gone)
     draft.edit(table_id, (StepKind.ELEMENT_STATE, tuple(sorted(gone))), checks=kept)
 
@@ -229,15 +241,21 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
         users = _sequence_users(draft, sequence, set())
         dependents += [user for user in users if user.default != (table.id, column.id)]
     _resolve(draft, f"column {column.name} of table {table.name}", dependents, cascade=wanted.cascade)
+    path = takes_path(draft, table) and bool(indexes or checks or keys)
+    if path and sequences:
+        raise errors.unsupported(f'dropping column "{column.name}" with its sequence and what uses it, under a lease,')
     if checks:
         _remove_checks(draft, table.id, checks)
     keys &= {key.id for key in draft.table(table.id).foreign_keys}
     if keys:
         remove_foreign_keys(draft, table.id, keys)
-    left = {index.id for index in draft.table(table.id).indexes}
+    left = {index.id for index in draft.table(table.id).indexes} - draft.leaving(table)
     for index in indexes:
         if index.id in left:
             remove_index(draft, table.id, index)
+    if path:
+        leave_column(draft, table, column.id)
+        return
     for sequence in sequences:
         draft.drop(sequence)
     fields = without_column(draft.table(table.id), column.id)

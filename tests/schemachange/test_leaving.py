@@ -1,0 +1,128 @@
+"""Drops by their paths, as under leases: what is maintained at each stage, the order of users and used, and back again."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors, types
+from instar.catalog.descriptors import State
+from instar.clock import ManualClock
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import JobState
+from instar.schemachange.wanted import Frozen, NewColumn
+from instar.store import MemoryStore
+from support.changes import ChangingWorld, Server
+
+LEASE = 5.0
+
+
+@pytest.fixture
+def world() -> ChangingWorld:
+    """p (id) and t (id, a: index i and check c, b, p -> p with an index of its own), a row each, under a lease."""
+    made = ChangingWorld(MemoryStore(clock=ManualClock(), schema_lease=LEASE))
+    made.execute(want.CreateTable("p", (NewColumn("id", types.BIGINT),), ("id",)))
+    columns = tuple(NewColumn(name, types.BIGINT) for name in ("id", "a", "b", "p"))
+    check = want.Check(lambda table: Frozen('"#2" > 0', (2,)), "c")
+    made.execute(want.CreateTable("t", columns, ("id",), constraints=(check, want.ForeignKey(("p",), "p", name="f"))))
+    made.execute(want.CreateIndex("t", (("a", False),), "i"))
+    for name, row in (("p", (1,)), ("t", (1, 10, 100, 1))):
+        server = Server(made, name)
+        server.insert(*row)
+        server.commit()
+    return made
+
+
+def moves(world: ChangingWorld, *wanted: want.Wanted) -> list[list[tuple[str, str]]]:
+    return [
+        [(move.element.kind.value, move.goal.value) for move in stage.moves] for stage in world.plan(*wanted).stages
+    ]
+
+
+def run(world: ChangingWorld, job: int | None) -> JobState:
+    assert job is not None
+    done = world.executor().run(job)
+    assert done is not None
+    return done.state
+
+
+def test_an_index_is_maintained_until_nobody_reads_it_any_more(world: ChangingWorld) -> None:
+    assert moves(world, want.DropIndexes(("i",))) == [
+        [("index", "write-only")], [("index", "delete-only")], [("index", "absent")]
+    ]  # fmt: skip
+    index = next(found for found in world.table().indexes if found.name == "i")
+    job = world.execute(want.DropIndexes(("i",)))
+    (left,) = (found for found in world.table().indexes if found.name == "i")
+    assert left.state is State.WRITE_ONLY
+    server = Server(world)
+    server.insert(2, 20, 200, 1)
+    server.commit()
+    world.check_index("i")
+    assert run(world, job) is JobState.SUCCEEDED
+    assert all(found.id != index.id for found in world.table().indexes)
+
+
+def test_a_foreign_key_leaves_before_its_index_and_the_parent_is_told(world: ChangingWorld) -> None:
+    assert moves(world, want.DropConstraint("t", "f")) == [
+        [("foreign key", "write-only")],
+        [("foreign key", "delete-only")],
+        [("foreign key", "absent"), ("index", "write-only")],
+        [("index", "delete-only")],
+        [("index", "absent")],
+    ]
+    parent = world.table("p")
+    job = world.execute(want.DropConstraint("t", "f"))
+    assert world.table("p").version > parent.version
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.table("p").referenced_by == ()
+    assert (world.table().foreign_keys, [index.name for index in world.table().indexes]) == ((), ["i"])
+
+
+def test_a_column_goes_with_the_last_of_what_uses_it(world: ChangingWorld) -> None:
+    """Rule 25: as a job, with the column in its last stage."""
+    assert moves(world, want.DropColumn("t", "a")) == [
+        [("check constraint", "write-only"), ("index", "write-only")],
+        [("check constraint", "absent"), ("index", "delete-only")],
+        [("index", "absent"), ("column", "absent")],
+    ]
+    job = world.execute(want.DropColumn("t", "a"))
+    assert "a" in [column.name for column in world.table().columns]
+    assert run(world, job) is JobState.SUCCEEDED
+    table = world.table()
+    assert [column.name for column in table.columns] == ["id", "b", "p"]
+    assert (table.checks, [index.name for index in table.indexes]) == ((), ["f_idx"])
+    assert table.layout.columns == tuple((column.id, column.type) for column in table.columns)
+
+
+def test_a_drop_can_be_taken_back_while_all_still_maintain_the_element(world: ChangingWorld) -> None:
+    job = world.execute(want.DropIndexes(("i",)))
+    assert job is not None
+    world.jobs.cancel(job)
+    assert run(world, job) is JobState.CANCELLED
+    (index,) = (found for found in world.table().indexes if found.name == "i")
+    assert index.state is State.PUBLIC
+    world.check_index("i")
+
+
+def test_a_writer_from_before_the_drop_commits_after_it(world: ChangingWorld) -> None:
+    stale = Server(world)
+    stale.update(1, a=11)
+    job = world.execute(want.DropIndexes(("i",)))
+    assert run(world, job) is JobState.SUCCEEDED
+    stale.commit()
+    assert [values for _, values in world.rows(world.table()).values()] == [(1, 11, 100, 1)]
+
+
+def test_what_leaves_cannot_leave_twice(world: ChangingWorld) -> None:
+    world.execute(want.DropIndexes(("i",)))
+    with pytest.raises(errors.Error) as caught:
+        world.execute(want.DropIndexes(("i",)))
+    assert caught.value.sqlstate == errors.OBJECT_IN_USE
+
+
+def test_without_a_lease_a_drop_is_one_step() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 10, "x")])
+    job = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.execute(want.DropIndexes(("i",))) is None
+    assert world.table().indexes == ()
