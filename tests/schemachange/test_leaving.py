@@ -1,4 +1,4 @@
-"""Drops by their paths, as under leases: what is maintained at each stage, the order of users and used, and back again."""
+"""Drops by their paths, as under leases: what is maintained at each stage, users before used, and back again."""
 
 from __future__ import annotations
 
