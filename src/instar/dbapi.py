@@ -197,8 +197,18 @@ class Connection:
 
     @property
     def notices(self) -> list[str]:
-        """NOTICE messages of the session, oldest first; the caller clears the list."""
+        """NOTICE messages of the session, oldest first; the caller clears the list. Empty where `on_notice` is set."""
         return self.session.notices
+
+    @property
+    def on_notice(self) -> Callable[[str], object] | None:
+        """Called with each notice, in the thread that executes: with those of a statement that waits for a job while
+        it waits, with others when their statement ends. What it raises ends the statement (a job goes on)."""
+        return self.session.on_notice
+
+    @on_notice.setter
+    def on_notice(self, handler: Callable[[str], object] | None) -> None:
+        self.session.on_notice = handler
 
     def cursor(self) -> Cursor:
         """A new cursor."""

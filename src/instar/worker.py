@@ -22,7 +22,7 @@ from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts, layout_key
 from instar.clock import Clock, SystemClock
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Jobs
+from instar.schemachange.jobs import Job, Jobs, JobState
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
@@ -86,14 +86,22 @@ class Worker:
         self._catalog = Catalog()
         self._layouts = Layouts(store)
         self._jobs = Jobs(store, clock)
-        owner = b"%d:%s" % (os.getpid(), os.urandom(8))
-        ids = IdAllocator(store)
+        owner = b"worker %d:%s" % (os.getpid(), os.urandom(8))
         self._executor = Executor(
-            store, self._catalog, ids, clock, owner, self._reorganizer, compile_check, stopping=stopping
+            store,
+            self._catalog,
+            IdAllocator(store),
+            clock,
+            owner,
+            self._reorganizer,
+            compile_check,
+            stopping=stopping,
+            overtaken=self._more_urgent,
         )
         self._dead_entries = DeadEntries(self._newest, self._layouts)
         self._collected_ns = 0
         self._retry_ns: dict[int, int] = {}
+        self._passed: set[int] = set()  # jobs that are not run again in this turn
 
     def turn(self) -> bool:
         """Do what there is to do now; returns whether there was anything."""
@@ -113,19 +121,37 @@ class Worker:
     # --- jobs --------------------------------------------------------------------------------------------------------
 
     def _run_jobs(self) -> bool:
+        """Run what nobody works on, the most urgent first, each once; but again what gave way to a more urgent one."""
         worked = False
-        for job in self._jobs.runnable():
-            if self._stopping():
-                break
-            if self._clock.monotonic_ns() < self._retry_ns.get(job.id, 0):
-                continue
+        self._passed.clear()
+        while not self._stopping() and (job := next(self._eligible(), None)) is not None:
+            self._passed.add(job.id)
             try:
-                worked |= self._executor.run(job.id) is not None
+                found = self._executor.run(job.id)
             except errors.Error:
                 # Not the job's own failure, which it records, but the store's: the next turn may fare better.
                 traceback.print_exc()
                 self._retry_ns[job.id] = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS * 1e9)
+                continue
+            worked |= found is not None
+            if found is not None and found.state is JobState.PENDING:
+                self._passed.discard(job.id)
         return worked
+
+    def _eligible(self) -> Iterator[Job]:
+        now = self._clock.monotonic_ns()
+        return (
+            job for job in self._jobs.runnable() if job.id not in self._passed and now >= self._retry_ns.get(job.id, 0)
+        )
+
+    def _more_urgent(self, than: Job) -> int | None:
+        """A job that waits for nothing but this worker, of a higher priority."""
+        for job in self._eligible():
+            if job.priority <= than.priority:
+                return None
+            if job.state is JobState.PENDING and not job.reason:
+                return job.id
+        return None
 
     def _reorganizer(self, task: Task) -> Reorganizer:
         if task.rows <= WITHOUT_SPARK_ROWS:

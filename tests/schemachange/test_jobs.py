@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.clock import ManualClock
-from instar.schemachange import jobs, reorganize
+from instar.schemachange import executor, jobs, reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, JobState
 from instar.schemachange.loading import Loading
@@ -192,6 +193,142 @@ def test_no_worker_takes_a_load_for_abandoned_before_it_has_begun(world: Changin
     assert world.jobs.get(loading.job).state is JobState.SUCCEEDED
 
 
+# --- what an operator asks for ----------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_for_while_a_stage_is_published_is_kept(world: ChangingWorld) -> None:
+    """ALTER JOB and PAUSE JOB come between the reading of a job's record and the commit that replaces it."""
+    number = begin(world)
+    commit = world.store.commit
+    asked: list[Commit] = []
+
+    def between(request: Commit) -> int:
+        if not asked and request.bump_catalog:
+            asked.append(request)
+            world.jobs.alter(number, {"priority": 7, "max_rows_per_second": 100, "latency_target": 5000})
+            world.jobs.pause(number)
+        return commit(request)
+
+    world.store.commit = between  # type: ignore[method-assign]  # the schedule
+    paused = world.executor().run(number)
+    assert paused is not None
+    assert (paused.state, paused.stage) == (JobState.PAUSED, 2)
+    assert (paused.priority, paused.max_rows_per_second, paused.latency_target) == (7, 100, 5000)
+    notes = [event.note for event in paused.history]
+    assert notes == ["", "claimed", "ALTER JOB: priority = 7, max_rows_per_second = 100, latency_target = 5000",
+                     "PAUSE JOB", "", ""]  # fmt: skip
+
+
+def test_the_history_says_when_each_stage_was_entered_and_by_whom(world: ChangingWorld) -> None:
+    number = begin(world)
+    world.clock.advance(3)
+    done = world.executor(b"worker 9:xyz").run(number)
+    assert done is not None
+    assert [(event.stage, event.state.value) for event in done.history] == [
+        (1, "pending"), (1, "running"), (2, "running"), (3, "running"), (4, "succeeded"),
+    ]  # fmt: skip
+    assert {event.by for event in done.history[1:]} == {"worker 9"}
+    assert done.history[1].at - done.history[0].at == 3_000_000
+    assert done.statement_hash == jobs.statement_hash(" CREATE  INDEX i ON t (a) ")
+
+
+def test_the_most_urgent_first_and_of_those_the_oldest(world: ChangingWorld) -> None:
+    numbers = [begin(world)]
+    for name in ("j", "k"):
+        world.execute(want.CreateTable(name, (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
+        server = Server(world, name)
+        server.insert(1)
+        server.commit()
+        found = world.execute(want.CreateIndex(name, (("id", False),), f"{name}_i"))
+        assert found is not None
+        numbers.append(found)
+    assert [job.id for job in world.jobs.runnable()] == numbers
+    world.jobs.alter(numbers[2], {"priority": 1})
+    assert [job.id for job in world.jobs.runnable()] == [numbers[2], numbers[0], numbers[1]]
+
+
+def test_past_the_last_stage_that_can_be_taken_back_a_job_only_goes_forward(world: ChangingWorld) -> None:
+    number = begin(world)
+    forward = msgspec.structs.replace
+    world.jobs.update(
+        number, lambda job: forward(job, stages=tuple(forward(stage, revertible=False) for stage in job.stages))
+    )
+    with pytest.raises(errors.Error, match="only goes forward") as refused:
+        world.jobs.cancel(number)
+    assert refused.value.sqlstate == "55000"
+    # One that came just before the stage was published is dropped.
+    world.jobs.update(number, lambda job: forward(job, requested="cancel"))
+    assert world.executor().run(number).state is JobState.SUCCEEDED  # type: ignore[union-attr]
+    world.check_index("i")
+
+
+class Failing(InProcess):
+    """Fails `times` times, as a disk that is full for a while."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def run(self, task: Task, pulse: Callable[[], None]) -> None:
+        if self.left:
+            self.left -= 1
+            raise errors.error(errors.DISK_FULL, "the disk is full")
+        super().run(task, pulse)
+
+
+def test_what_cannot_be_taken_back_is_tried_again_after_longer_and_longer_pauses(world: ChangingWorld) -> None:
+    number = begin(world)
+    forward = msgspec.structs.replace
+    world.jobs.update(
+        number, lambda job: forward(job, stages=tuple(forward(stage, revertible=False) for stage in job.stages))
+    )
+    failing = Failing(7)
+    pauses: list[int] = []
+    job = world.jobs.get(number)
+    while not job.is_finished:
+        assert [found.id for found in world.jobs.runnable()] == [number]
+        job = world.executor(reorganizer=lambda backfill: failing).run(number)  # type: ignore[assignment]
+        if job.is_finished:
+            break
+        assert job.state is JobState.WAITING
+        assert f"attempt {len(pauses) + 1} failed: 53100 the disk is full" in job.reason
+        assert world.jobs.runnable() == []
+        assert job.retry_at is not None
+        pauses.append(job.retry_at - world.clock.wall_ns() // 1000)
+        world.clock.advance(pauses[-1] / 1e6)
+    assert pauses == [1e6, 2e6, 4e6, 8e6, 16e6, 30e6, 30e6]
+    assert (job.state, job.attempts, job.reason) == (JobState.SUCCEEDED, 0, "")
+    world.check_index("i")
+
+
+def test_a_way_back_that_fails_is_tried_again_and_never_turned_round(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = begin(world)
+    world.jobs.cancel(number)
+    advance = executor.advance
+    monkeypatch.setattr(executor, "advance", lambda *_: 1 / 0)
+    stuck = world.executor().run(number)
+    assert stuck is not None
+    assert (stuck.state, stuck.attempts) == (JobState.REVERTING, 1)
+    assert "ZeroDivisionError" in stuck.reason
+    assert world.jobs.runnable() == []
+    with pytest.raises(errors.Error):
+        world.jobs.pause(number)
+    monkeypatch.setattr(executor, "advance", advance)
+    world.clock.advance(1)
+    assert world.executor().run(number).state is JobState.CANCELLED  # type: ignore[union-attr]
+    assert world.table().indexes == ()
+
+
+def test_a_record_of_an_older_version_is_read(world: ChangingWorld) -> None:
+    number = begin(world)
+    stored = msgspec.to_builtins(world.jobs.get(number))
+    new = ("statement_hash", "priority", "max_rows_per_second", "latency_target", "reason", "attempts", "retry_at")
+    older = msgspec.msgpack.encode({name: stored[name] for name in stored if name not in (*new, "history")})
+    job = world.jobs.decode(older, number)
+    assert (job.priority, job.history, job.retry_at) == (0, (), None)
+
+
 # --- crashes ---------------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +360,7 @@ class Mortal:
             raise Killed
         return timestamp
 
-    def background(self, steps, *, claim=None):
+    def background(self, steps, *, claim=None, pace=None):
         done = 0
         for step in steps:
             dying = self._count()

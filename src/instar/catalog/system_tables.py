@@ -182,7 +182,12 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         # Its rows are made by the database package, which knows jobs.
         "instar", "jobs", lambda source: (), id=BIGINT, kind=TEXT, statement=TEXT, state=TEXT, reason=TEXT,
         stage=INTEGER, stages=INTEGER, progress=DOUBLE, rows_done=BIGINT, rows_total=BIGINT, rows_per_second=DOUBLE,
-        started_at=TIMESTAMPTZ, finished_at=TIMESTAMPTZ,
+        eta=TIMESTAMPTZ, priority=INTEGER, max_rows_per_second=BIGINT, latency_target_ms=DOUBLE, statement_hash=TEXT,
+        created_at=TIMESTAMPTZ, started_at=TIMESTAMPTZ, finished_at=TIMESTAMPTZ,
+    ),
+    _view(
+        "instar", "job_history", lambda source: (), job=BIGINT, at=TIMESTAMPTZ, state=TEXT, stage=INTEGER, who=TEXT,
+        note=TEXT,
     ),
     _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
     _view(

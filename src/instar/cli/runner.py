@@ -36,6 +36,7 @@ class Runner:
 
     def __init__(self, session: Session, settings: Settings) -> None:
         self._session = session
+        self._session.on_notice = self._print_notice
         self.settings = settings
 
     def run(self, statement: str, place: str = "") -> bool:
@@ -45,7 +46,6 @@ class Runner:
             with interruptible(self._session):
                 self._execute(statement)
         except errors.Error as error:
-            self._print_notices()
             self.settings.out.flush()
             print(output.error_report(error, statement, place), file=self.settings.err)
             return False
@@ -60,17 +60,14 @@ class Runner:
 
     def _execute(self, statement: str) -> None:
         result = self._session.execute(statement)
-        self._print_notices()
         if result.columns is not None:
             columns = [output.Column(name, type_.kind.value) for name, type_ in result.columns]
             output.WRITERS[self.settings.format](columns, result.rows, self.settings.out)
         elif self.settings.format in ("table", "expanded"):
             print(output.command_tag(result.command, result.rowcount), file=self.settings.out)
 
-    def _print_notices(self) -> None:
-        for notice in self._session.notices:
-            print(output.notice_line(notice), file=self.settings.err)
-        self._session.notices.clear()
+    def _print_notice(self, notice: str) -> None:
+        print(output.notice_line(notice), file=self.settings.err, flush=True)
 
     def prompt_sign(self) -> str:
         """psql's sign of the transaction: nothing outside, * inside, ! where only ROLLBACK is heard."""

@@ -1,66 +1,138 @@
-"""SHOW JOBS, PAUSE, RESUME and CANCEL JOB; the rows of instar.jobs."""
+"""SHOW JOBS, PAUSE, RESUME, CANCEL and ALTER JOB; the rows of instar.jobs and instar.job_history."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from instar.clock import Clock
+from instar import errors
+from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
+from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
-from instar.schemachange.jobs import Job, Jobs
+from instar.schemachange.jobs import Job
+from instar.schemachange.shown import Shown, shown
 from instar.sql import statements as ast
-from instar.types import BIGINT, DOUBLE, INTEGER, TEXT, TIMESTAMPTZ, Type
+from instar.types import TIMESTAMPTZ, Type
 
 if TYPE_CHECKING:
+    from instar.database.database import Database
     from instar.database.session import Session
 
-COLUMNS: tuple[tuple[str, Type], ...] = (
-    ("id", BIGINT), ("kind", TEXT), ("statement", TEXT), ("state", TEXT), ("reason", TEXT), ("stage", INTEGER),
-    ("stages", INTEGER), ("progress", DOUBLE), ("rows_done", BIGINT), ("rows_total", BIGINT),
-    ("rows_per_second", DOUBLE), ("started_at", TIMESTAMPTZ), ("finished_at", TIMESTAMPTZ),
-)  # fmt: skip
+COLUMNS: tuple[tuple[str, Type], ...] = next(
+    view.columns for view in SYSTEM_VIEWS if (view.schema, view.name) == ("instar", "jobs")
+)
+_LEAST_PRIORITY, _MOST_PRIORITY = -1000, 1000
 
 
-def job_rows(jobs: Jobs, clock: Clock) -> Iterator[tuple[object, ...]]:
+def show_one(database: Database, job: Job) -> tuple[Shown, float]:
+    """The job as it is shown, and its progress."""
+    progress = database.jobs.progress(job)
+    worker = database.store.worker_present()
+    now = database.clock.wall_ns() // 1000
+    return shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now), progress.share
+
+
+def job_rows(database: Database) -> Iterator[tuple[object, ...]]:
     """A row of internal values per job, oldest first; times are microseconds since the epoch."""
-    for job in jobs.all():
-        yield _row(jobs, job, clock)
+    for job in database.jobs.all():
+        yield _row(database, job)
 
 
-def _row(jobs: Jobs, job: Job, clock: Clock) -> tuple[object, ...]:
-    progress = jobs.progress(job)
-    share = 1.0 if job.is_finished else progress.rows_done / progress.rows_total if progress.rows_total else 0.0
-    rate = None
-    if job.started is not None and progress.rows_done:
-        ended = job.finished if job.finished is not None else clock.wall_ns() // 1000
-        rate = progress.rows_done * 1e6 / max(1, ended - job.started)
+def _row(database: Database, job: Job) -> tuple[object, ...]:
+    progress = database.jobs.progress(job)
+    seen, share = show_one(database, job)
     return (
-        job.id, job.kind, job.statement, job.state.value, job.problem.message if job.problem else None, job.stage,
-        len(job.stages), share, progress.rows_done, progress.rows_total, rate, job.started, job.finished,
+        job.id, job.kind, job.statement, seen.state.value, seen.reason or None, job.stage, len(job.stages), share,
+        progress.rows_done, progress.rows_total, seen.rows_per_second, seen.eta, job.priority, job.max_rows_per_second,
+        None if job.latency_target is None else job.latency_target / 1000, job.statement_hash or None, job.created,
+        job.started, job.finished,
     )  # fmt: skip
 
 
+def history_rows(database: Database) -> Iterator[tuple[object, ...]]:
+    """A row per event of each job that is on record, oldest first."""
+    for job in database.jobs.all():
+        for event in job.history:
+            yield (job.id, event.at, event.state.value, event.stage, event.by, event.note or None)
+
+
 def show(session: Session) -> Result:
-    """SHOW JOBS: every job on record; a notice where one waits and no worker runs."""
+    """SHOW JOBS: every job on record; a notice where there is work and no worker runs."""
     database = session.database
-    rows = list(job_rows(database.jobs, database.clock))
-    if any(not job.is_finished for job in database.jobs.all()) and not database.store.worker_present():
+    rows = list(job_rows(database))
+    if database.jobs.runnable() and not database.store.worker_present():
         session.notice("no worker runs: jobs go on when a statement waits for them or `instar worker` is started")
-    return rows_of("SHOW JOBS", COLUMNS, (tuple(row[:-2]) + tuple(map(_moment, row[-2:])) for row in rows))
+    places = [place for place, (_, type_) in enumerate(COLUMNS) if type_ is TIMESTAMPTZ]
+    return rows_of("SHOW JOBS", COLUMNS, (_with_moments(row, places) for row in rows))
 
 
-def _moment(microseconds: object) -> dt.datetime | None:
-    if not isinstance(microseconds, int):
-        return None
-    return dt.datetime.fromtimestamp(microseconds / 1e6, dt.UTC)
+def _with_moments(row: tuple[object, ...], places: list[int]) -> tuple[object, ...]:
+    made = list(row)
+    for place in places:
+        microseconds = row[place]
+        if isinstance(microseconds, int):
+            made[place] = dt.datetime.fromtimestamp(microseconds / 1e6, dt.UTC)
+    return tuple(made)
 
 
 def control(session: Session, statement: ast.JobControl) -> Result:
     """PAUSE, RESUME or CANCEL JOB n."""
-    jobs = session.database.jobs
-    getattr(jobs, statement.action)(statement.job)
+    database = session.database
+    getattr(database.jobs, statement.action)(statement.job)
     if statement.action != "pause":
-        session.database.ensure_worker()
+        if database.in_memory:
+            database.run_job(statement.job)  # there is nobody else; nothing happens if another thread holds it
+        database.ensure_worker()
     return Result(f"{statement.action.upper()} JOB")
+
+
+def alter(session: Session, statement: ast.AlterJob) -> Result:
+    """ALTER JOB n SET (...)."""
+    changes: dict[str, int | None] = {}
+    for name, value in statement.options:
+        read = _OPTIONS.get(name)
+        if read is None:
+            raise errors.error(
+                errors.INVALID_PARAMETER,
+                f'unrecognized job parameter "{name}"',
+                hint=f"The parameters are {', '.join(_OPTIONS)}.",
+            )
+        changes |= read(value)
+    session.database.jobs.alter(statement.job, changes)
+    return Result("ALTER JOB")
+
+
+def _priority(value: str | None) -> dict[str, int | None]:
+    if value is None:
+        return {"priority": 0}
+    try:
+        priority = int(value)
+    except ValueError:
+        raise errors.error(errors.INVALID_PARAMETER, f'invalid value for parameter "priority": "{value}"') from None
+    if not _LEAST_PRIORITY <= priority <= _MOST_PRIORITY:
+        raise errors.error(
+            errors.INVALID_PARAMETER,
+            f'{priority} is outside the valid range for parameter "priority" ({_LEAST_PRIORITY} .. {_MOST_PRIORITY})',
+        )
+    return {"priority": priority}
+
+
+def _normalised(name: str, value: str | None) -> str:
+    setting = SETTINGS[name]
+    return setting.default if value is None else setting.normalise(name, value)
+
+
+def rate_of(value: str) -> int | None:
+    """Rows per second of a normalised setting; 0 is no limit."""
+    return int(value) or None
+
+
+_OPTIONS: dict[str, Callable[[str | None], dict[str, int | None]]] = {
+    "priority": _priority,
+    "max_rows_per_second": lambda value: {"max_rows_per_second": rate_of(_normalised("max_rows_per_second", value))},
+    "reorganize_latency_target": lambda value: {
+        "latency_target": duration_us(_normalised("reorganize_latency_target", value))
+    },
+}

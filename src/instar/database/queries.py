@@ -11,7 +11,7 @@ from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
-from instar.database.jobs import job_rows
+from instar.database.jobs import history_rows, job_rows
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
 from instar.sql import statements as ast
@@ -212,5 +212,7 @@ def _parsed(text: str) -> ast.Query | ast.Dml:
 
 def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Iterable[Row]:
     if name == "instar.jobs":
-        return job_rows(session.database.jobs, session.database.clock)
+        return job_rows(session.database)
+    if name == "instar.job_history":
+        return history_rows(session.database)
     return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.changes import CatalogChange
 from instar.database.facts import StoreFacts
+from instar.database.jobs import rate_of, show_one
 from instar.database.result import Result
+from instar.database.settings import duration_us
 from instar.database.utility import rows_of
 from instar.schemachange import explain
 from instar.schemachange.executor import apply
@@ -71,7 +73,14 @@ class SchemaChanges:
             return None
         database = self._session.database
         made = planned[0] if len(planned) == 1 else combine(planned)
-        job = new_job(database.ids.next_job(), made, database.clock.wall_ns() // 1000)
+        settings = self._session.settings
+        job = new_job(
+            database.ids.next_job(),
+            made,
+            database.clock.wall_ns() // 1000,
+            max_rows_per_second=rate_of(settings.get("max_rows_per_second")),
+            latency_target=duration_us(settings.get("reorganize_latency_target")),
+        )
         self._session.change().write(job_key(job.id), encode_job(job))
         return job
 
@@ -101,21 +110,29 @@ class SchemaChanges:
             self._wait(job.id, explicit=explicit)
         else:
             self._session.notice(f"job {job.id} goes on in the background")
+            self._session.deliver_notices()
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
         """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100)."""
         pause = _POLL_SECONDS
         database = self._session.database
         attended = time.monotonic()
+        told = ""
         while True:
             job = database.jobs.get(job_id)
             if job.is_finished:
                 break
+            told = self._tell(job, told)
             if job.state is JobState.PAUSED:
                 self._session.notice(f"job {job_id} was paused; RESUME JOB {job_id} lets it go on")
+                self._session.deliver_notices()
                 return
             self._session.check_cancel()
-            database.ensure_worker()
+            if database.in_memory:
+                if any(found.id == job_id for found in database.jobs.runnable()):
+                    database.run_job(job_id)
+            else:
+                database.ensure_worker()
             if database.jobs.is_held(job_id):
                 attended = time.monotonic()
             elif time.monotonic() - attended > _UNATTENDED_SECONDS:
@@ -133,6 +150,17 @@ class SchemaChanges:
             f"the transaction was committed, but job {job_id} ({job.statement}) failed and was reverted{why}",
             detail=None if job.problem is None else job.problem.detail,
         )
+
+    def _tell(self, job: Job, told: str) -> str:
+        """Tell the client what has changed since it was `told`: the job's stage, or what it waits for."""
+        seen, _ = show_one(self._session.database, job)
+        text = f"job {job.id}: stage {job.stage} of {len(job.stages)}, {seen.state.value}"
+        if seen.state is JobState.WAITING or seen.state is JobState.REVERTING:
+            text += f": {seen.reason}"
+        if text != told:
+            self._session.notice(text)
+            self._session.deliver_notices()
+        return text
 
     def _require_possible(self, job_id: int) -> None:
         """What a worker fails of that cannot even write down why it fails."""

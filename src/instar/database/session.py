@@ -44,6 +44,7 @@ class Session:
         self.database = database
         self.autocommit = autocommit
         self.notices: list[str] = []
+        self.on_notice: Callable[[str], object] | None = None  # is handed notices as they come
         self.settings = Settings(
             {"synchronous": database.store.synchronous, "schema_lease": f"{database.store.schema_lease:g}"}
         )
@@ -103,6 +104,9 @@ class Session:
             if self.transaction is not None:
                 self.transaction.failed = True
             raise
+        finally:
+            if self.notices:
+                self.deliver_notices()
 
     def _require_sound(self) -> None:
         """25P02 in a transaction that waits for its ROLLBACK; 25000 in one that the parent process has begun."""
@@ -162,6 +166,14 @@ class Session:
     def notice(self, text: str, severity: str = "NOTICE") -> None:
         """Tell the client something."""
         self.notices.append(f"{severity}:  {text}")
+
+    def deliver_notices(self) -> None:
+        """Hand the notices so far to `on_notice`, if there is one: now, in the middle of a statement that waits."""
+        if self.on_notice is not None:
+            told = list(self.notices)
+            self.notices.clear()
+            for notice in told:
+                self.on_notice(notice)
 
     def cancel(self) -> None:
         """Make the running statement fail with 57014 at its next check; called from another thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -46,6 +47,30 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
     return check
 
 
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min)?")
+
+
+def _duration(name: str, value: str) -> str:
+    """A duration as PostgreSQL writes them; a number alone is milliseconds."""
+    found = _DURATION.fullmatch(value.strip())
+    if found is None:
+        raise _bad(name, value, 'Valid units for this parameter are "us", "ms", "s", and "min".')
+    microseconds = round(float(found[1]) * _UNITS[found[2] or "ms"])
+    if microseconds > 3_600_000_000:
+        raise errors.error(
+            errors.INVALID_PARAMETER, f'{value} is outside the valid range for parameter "{name}" (0 .. 1 h)'
+        )
+    unit = next((unit for unit in ("s", "ms") if not microseconds % _UNITS[unit]), "us")
+    return f"{microseconds // _UNITS[unit]}{unit}" if microseconds else "0"
+
+
+def duration_us(value: str) -> int | None:
+    """Microseconds of a normalised duration; 0 is none."""
+    found = _DURATION.fullmatch(value)
+    return int(found[1]) * _UNITS[found[2] or "ms"] or None if found is not None else None
+
+
 def _zone(name: str, value: str) -> str:
     if value.lower() in ("default", "local", "utc", "z"):
         return "UTC"
@@ -66,7 +91,9 @@ SETTINGS: dict[str, Setting] = {
     "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
     "default_transaction_isolation": Setting("read committed", _choice("read committed", "repeatable read")),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
+    "max_rows_per_second": Setting("0", _integer(0, 2**31 - 1)),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
+    "reorganize_latency_target": Setting("0", _duration),
     "schema_change_mode": Setting("wait", _choice("wait", "async")),
     "schema_lease": Setting("0", _text, settable=False),
     "search_path": Setting("public", _choice("public", '"$user", public', "public, pg_catalog")),

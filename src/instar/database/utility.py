@@ -94,6 +94,12 @@ def _job_control(session: Session, statement: ast.JobControl, text: str) -> Resu
     return jobs.control(session, statement)
 
 
+def _alter_job(session: Session, statement: ast.AlterJob, text: str) -> Result:
+    from instar.database import jobs
+
+    return jobs.alter(session, statement)
+
+
 _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.SetVariable: _set,
     ast.ShowVariable: _show,
@@ -103,4 +109,5 @@ _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.CheckDatabase: _check_database,
     ast.ShowJobs: _show_jobs,
     ast.JobControl: _job_control,
+    ast.AlterJob: _alter_job,
 }

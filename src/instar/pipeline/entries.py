@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import bisect
+import hashlib
 import os
 import tempfile
 import time
@@ -139,10 +140,13 @@ class EntriesReader(DataSourceReader):
             backfill = work.backfill()
             starts = [todo.start for todo in work.entries]
             start, stop = partition.value
+            read = 0
             while start < stop:
                 with backfill.store.read() as reader:
                     keys, stored = reader.batch(start, stop, BATCH_ROWS)
                     made = backfill.entries(reader, keys, stored)
+                read += len(keys)
+                note_read(Path(work.runs), partition.value[0], read)
                 beat(Path(work.runs))
                 if made:
                     yield _batch(work.entries, starts, made)
@@ -190,6 +194,16 @@ class EntriesWriter(DataSourceArrowWriter):
 def beat(directory: Path) -> None:
     """Note that somebody is at work on the runs of `directory`."""
     (directory / "beat").touch()
+
+
+def note_read(directory: Path, start: bytes, rows: int) -> None:
+    """Note how many rows of the key range that begins at `start` have been read."""
+    (directory / f"read-{hashlib.blake2b(start, digest_size=12).hexdigest()}").write_bytes(rows.to_bytes(8, "big"))
+
+
+def rows_read(directory: Path) -> int:
+    """How many rows all tasks have read; of one whose note is being written, none."""
+    return sum(int.from_bytes(note.read_bytes(), "big") for note in directory.glob("read-*"))
 
 
 class Heard:
@@ -248,7 +262,7 @@ def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], Non
                 position = entries[-1].key + b"\x00"
                 at = Checkpoint(todo.start, todo.stop, position, rows)
                 steps = [*backfill.steps(entries), backfill.checkpoint(todo.number, at)]
-                backfill.store.background(steps, claim=backfill.claim)
+                backfill.store.background(steps, claim=backfill.claim, pace=backfill.pace)
     done = Checkpoint(todo.start, todo.stop, todo.stop, rows, True)
     backfill.store.background([backfill.checkpoint(todo.number, done)], claim=backfill.claim)
 

@@ -21,7 +21,7 @@ from typing import Any
 from instar import errors
 from instar.clock import SystemClock
 from instar.pipeline import key_ranges
-from instar.pipeline.entries import FORMAT, KEY, RANGE, Heard, Todo, Work, beat, put_run, run_path
+from instar.pipeline.entries import FORMAT, KEY, RANGE, Heard, Todo, Work, beat, put_run, rows_read, run_path
 from instar.pipeline.failures import from_spark
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
@@ -96,6 +96,11 @@ class SparkReorganizer:
         waiting = list(work.entries)
 
         def put_finished() -> None:
+            backfill.rows_read = rows_read(runs)
+            reads = backfill.rows_read < backfill.rows and len(waiting) == len(work.entries)
+            backfill.doing = (
+                f"Spark reads rows, {backfill.rows_read:,} so far" if reads else "entries are sorted and put"
+            )
             pulse()
             for todo in [found for found in waiting if run_path(runs, found).exists()]:
                 put_run(backfill, todo, run_path(runs, todo), pulse)
@@ -106,6 +111,7 @@ class SparkReorganizer:
                 kill_session()
                 raise stands_still(PATIENCE_SECONDS)
 
+        backfill.rows_read, backfill.doing = 0, "Spark starts"
         job: SparkJob = patiently(partial(self._job, work, _need(backfill)), pulse, PATIENCE_SECONDS)
         heard = Heard(runs)
         job.wait(put_finished)

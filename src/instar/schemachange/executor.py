@@ -24,7 +24,8 @@ from instar.schemachange import planner
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of
 from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.jobs import (
-    LEASE_SECONDS,
+    KEPT_EVENTS,
+    LONGEST_RETRY_SECONDS,
     Held,
     Job,
     Jobs,
@@ -32,9 +33,11 @@ from instar.schemachange.jobs import (
     Problem,
     encode_job,
     job_key,
+    paused,
     problem_of,
 )
 from instar.schemachange.planner import Standing
+from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Publication, Reorganization, Stage, Superseded, advance
 from instar.schemachange.states import Work
@@ -51,16 +54,9 @@ from instar.store.engine import (
     ValueUnchanged,
 )
 
-# How often a worker looks whether its job is to be paused or cancelled.
-_PULSE_SECONDS = 0.1
-
-
-class _Interrupted(Exception):
-    """The job's record asks for something else than going on."""
-
 
 class Executor:
-    """Runs jobs of one store in one process."""
+    """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one."""
 
     def __init__(
         self,
@@ -73,6 +69,7 @@ class Executor:
         compile_check: CompileCheck,
         *,
         stopping: Callable[[], bool] = lambda: False,
+        overtaken: Callable[[Job], int | None] = lambda job: None,
     ) -> None:
         self.jobs = Jobs(store, clock)
         self._store = store
@@ -83,6 +80,8 @@ class Executor:
         self._reorganizer = reorganizer
         self._compile_check = compile_check
         self._stopping = stopping
+        self._overtaken = overtaken
+        self._who = owner.partition(b":")[0].decode()  # for the history: the rest of it makes it unique
 
     def run(self, job: int) -> Job | None:
         """Take the job as far as it goes: finished or paused, or until the process is to stop; then it is left to
@@ -103,51 +102,95 @@ class Executor:
         return found
 
     def _run(self, job: int, held: Held) -> Job:
-        now = self._now()
-
-        def begin(found: Job) -> Job:
-            state = JobState.RUNNING if found.state is JobState.PENDING else found.state
-            return msgspec.structs.replace(found, state=state, started=found.started or now)
-
-        found = self.jobs.update(job, begin, held)
+        found = self.jobs.update(job, self._begun, held)
         if not found.stages and found.state is not JobState.REVERTING:
             return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
+        pulse = Pulse(
+            self._store, self.jobs, self._clock, held, stopping=self._stopping, overtaken=self._overtaken
+        )  # fmt: skip
         while not (found.is_finished or self._stopping()):
-            if found.requested == "cancel" and found.state is not JobState.REVERTING:
+            if found.requested is not None and (found.state is JobState.REVERTING or not self._is_heeded(found)):
+                found = self.jobs.update(job, lambda asked: msgspec.structs.replace(asked, requested=None), held)
+            elif found.requested == "cancel":
                 cancelled = errors.error(errors.QUERY_CANCELED, f"job {job} was cancelled")
                 found = self._revert(found, held, problem_of(cancelled))
-                continue
-            if found.requested == "pause" and found.state is not JobState.REVERTING:
-                return self.jobs.update(job, _paused, held)
-            if found.state is JobState.PAUSED:
+            elif found.requested == "pause":
+                return self.jobs.update(job, lambda asked: paused(asked).noted(self._now(), self._who), held)
+            elif found.state is JobState.PAUSED:
                 return found
-            found = self._next(found, held)
+            elif pulse.gives_way_to is not None:
+                return self.jobs.update(job, self._giving_way(pulse.gives_way_to), held)
+            else:
+                found = self._next(found, held, pulse)
+                if found.retry_at is not None:
+                    return found
         return found
 
-    def _next(self, job: Job, held: Held) -> Job:
+    def _begun(self, found: Job) -> Job:
+        state = JobState.RUNNING if found.state in (JobState.PENDING, JobState.WAITING) else found.state
+        after = msgspec.structs.replace(
+            found, state=state, started=found.started or self._now(), reason="", retry_at=None
+        )  # fmt: skip
+        if found.state is JobState.PAUSED:
+            return found
+        return after.noted(self._now(), self._who, "claimed")
+
+    @staticmethod
+    def _is_heeded(job: Job) -> bool:
+        """Whether what is requested can still be done: a cancel may have come too late."""
+        return job.requested != "cancel" or job.is_revertible
+
+    def _giving_way(self, other: int) -> Callable[[Job], Job]:
+        def give_way(found: Job) -> Job:
+            after = msgspec.structs.replace(found, state=JobState.PENDING)
+            return after.noted(self._now(), self._who, f"gives way to job {other}")
+
+        return give_way
+
+    def _next(self, job: Job, held: Held, pulse: Pulse) -> Job:
         """The work of the stage that was published last, then the next stage."""
         try:
             if job.stage:
-                self._work(job, job.stages[job.stage - 1], held)
+                self._work(job, job.stages[job.stage - 1], held, pulse)
             return self._publish(job, held)
-        except _Interrupted:
+        except Interrupted:
             return self.jobs.get(job.id)
         except Superseded as why:
             return self._give_up(job, held, Problem(errors.OBJECT_NOT_READY, str(why)))
         except ClaimLost:
             raise
-        except Exception as failed:
+        except Exception as failed:  # noqa: BLE001 - whatever it is, the job's record says it
+            if job.state is JobState.REVERTING or not job.is_revertible:
+                return self._retry_later(job, held, problem_of(failed))
             # Whatever went wrong: a change that fails leaves the schema as it was.
-            if job.state is JobState.REVERTING:
-                raise
             return self._revert(job, held, problem_of(failed))
+
+    def _retry_later(self, job: Job, held: Held, problem: Problem) -> Job:
+        """Leave the job for a while, longer each time: what cannot be taken back has to be done."""
+        seconds = min(2.0 ** min(job.attempts, 10), LONGEST_RETRY_SECONDS)
+        said = f"attempt {job.attempts + 1} failed: {problem.sqlstate} {problem.message}"
+
+        def wait(found: Job) -> Job:
+            after = msgspec.structs.replace(
+                found,
+                state=JobState.REVERTING if found.state is JobState.REVERTING else JobState.WAITING,
+                attempts=found.attempts + 1,
+                retry_at=self._now() + int(seconds * 1e6),
+                reason=f"{said}; tried again after {seconds:g} s",
+            )
+            return after.noted(self._now(), self._who, said)
+
+        return self.jobs.update(job.id, wait, held)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
-    def _work(self, job: Job, stage: Stage, held: Held) -> None:
+    def _work(self, job: Job, stage: Stage, held: Held, pulse: Pulse) -> None:
+        pulse.attend(job)
         for place, work in enumerate(stage.work):
             task = self._task(job, work, place, held)
-            self._reorganizer(task).run(task, self._pulse(job, held))
+            task.pace = pulse.pace
+            pulse.attend(job, task)
+            self._reorganizer(task).run(task, pulse)
 
     def _task(self, job: Job, work: Reorganization, place: int, held: Held) -> Task:
         element = work.element
@@ -172,25 +215,6 @@ class Executor:
             self._store, table, index, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
         )
 
-    def _pulse(self, job: Job, held: Held) -> Callable[[], None]:
-        """Renews the lease in time, and stops the work when the job's record asks for it."""
-        looked = renewed = self._clock.monotonic_ns()
-
-        def pulse() -> None:
-            nonlocal looked, renewed
-            now = self._clock.monotonic_ns()
-            if now - renewed > LEASE_SECONDS * 1e9 / 3:
-                self.jobs.renew(held)
-                renewed = now
-            if self._stopping():
-                raise _Interrupted
-            if now - looked > _PULSE_SECONDS * 1e9:
-                looked = now
-                if self.jobs.get(job.id).requested is not None and job.state is not JobState.REVERTING:
-                    raise _Interrupted
-
-        return pulse
-
     # --- stages ------------------------------------------------------------------------------------------------------
 
     def _publish(self, job: Job, held: Held) -> Job:
@@ -198,7 +222,9 @@ class Executor:
         if job.stage == len(job.stages):
             return self._commit(job, held, None, _finish(job, self._now()))
         stage = job.stages[job.stage]
-        after = msgspec.structs.replace(job, stage=job.stage + 1, rows_total=self._counted(job))
+        after = msgspec.structs.replace(
+            job, stage=job.stage + 1, rows_total=self._counted(job), attempts=0, retry_at=None, reason=""
+        )  # fmt: skip
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())
         return self._commit(job, held, stage, after)
@@ -217,7 +243,7 @@ class Executor:
             catalog = self._catalog.at(reader)
         stages = planner.reverse(_standing(job, catalog))
         after = msgspec.structs.replace(
-            job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None
+            job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None, attempts=0
         )
         return self._commit(job, held, None, after)
 
@@ -229,15 +255,17 @@ class Executor:
     def _commit(self, before: Job, held: Held, stage: Stage | None, after: Job) -> Job:
         """One commit of a stage (or of the record alone) under the claim; tried again when another change came first.
 
-        A request to pause or cancel that arrived meanwhile is kept, and comes up at the next turn.
+        What was asked for meanwhile is kept; a request to pause or cancel comes up at the next turn.
         """
+        after = after.noted(self._now(), self._who, after.problem.message if after.problem is not None else "")
+        made = after
         while True:
             with self._store.read() as reader:
                 key = job_key(before.id)
                 stored = reader.get(key)
                 current = self.jobs.decode(stored, before.id)
-                if current != before and current.requested is not None and not after.is_finished:
-                    after = msgspec.structs.replace(after, requested=current.requested)
+                if current != before:
+                    after = _merged(before, current, made)
                 request = self._request(reader, before, stage, after)
             request.preconditions.append(ValueUnchanged(key, stored, None))
             request.claim = held.claim
@@ -313,8 +341,17 @@ def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:
     return found if isinstance(found, Table) else None
 
 
-def _paused(job: Job) -> Job:
-    return msgspec.structs.replace(job, state=JobState.PAUSED, requested=None)
+def _merged(before: Job, current: Job, after: Job) -> Job:
+    """`after`, made of `before`, with what others have made of it meanwhile in `current`."""
+    requested = current.requested if current.requested != before.requested else after.requested
+    return msgspec.structs.replace(
+        after,
+        requested=None if after.is_finished else requested,
+        priority=current.priority,
+        max_rows_per_second=current.max_rows_per_second,
+        latency_target=current.latency_target,
+        history=(*current.history, after.history[-1])[-KEPT_EVENTS:],
+    )
 
 
 def _finish(job: Job, now: int) -> Job:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
+import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -19,6 +21,7 @@ import msgspec
 from instar import errors
 from instar.clock import Clock
 from instar.schemachange.elements import Element, Phase
+from instar.schemachange.progress import Progress, decode_status, published_share, status_key
 from instar.schemachange.stages import Plan, Stage
 from instar.store.engine import Commit, PreconditionFailed, Reader, Store, ValueUnchanged, prefix_end
 from instar.store.records import Latest, latest_key
@@ -26,14 +29,18 @@ from instar.store.records import Latest, latest_key
 LEASE_SECONDS = 10.0
 # A load waits for whoever hands it its rows, and what a dead one leaves is seen by nobody.
 LOAD_LEASE_SECONDS = 300.0
-# So many finished jobs are remembered for SHOW JOBS.
+# So many finished jobs are remembered for SHOW JOBS, and so many events of each.
 KEPT_JOBS = 200
+KEPT_EVENTS = 100
+# A step that cannot be taken back is tried again after one second, two, four, up to so many.
+LONGEST_RETRY_SECONDS = 30.0
 
 
 class JobState(enum.Enum):
     PENDING = "pending"
     RUNNING = "running"
     PAUSED = "paused"
+    WAITING = "waiting"
     REVERTING = "reverting"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -62,10 +69,23 @@ def problem_of(failed: Exception) -> Problem:
     return Problem(errors.INTERNAL_ERROR, f"{type(failed).__name__}: {failed}")
 
 
+class Event(msgspec.Struct, frozen=True, array_like=True):
+    """What happened to a job: when (microseconds since the epoch), the state and stage that it was in from then on, who
+    did it, and what there is to say about it."""
+
+    at: int
+    state: JobState
+    stage: int
+    by: str
+    note: str = ""
+
+
 class Job(msgspec.Struct, frozen=True):
     """A job. `stage` counts the stages that are published; the work of the last of them may still be going on.
 
-    `stages` are those of the plan, or of the way back once the job is reverting. Times: microseconds since the epoch.
+    `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
+    for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
+    throttle: `max_rows_per_second`, `latency_target` (microseconds). Times: microseconds since the epoch.
     """
 
     id: int
@@ -80,10 +100,28 @@ class Job(msgspec.Struct, frozen=True):
     finished: int | None = None
     requested: Literal["pause", "cancel"] | None = None
     problem: Problem | None = None
+    statement_hash: str = ""
+    priority: int = 0
+    max_rows_per_second: int | None = None
+    latency_target: int | None = None
+    reason: str = ""
+    attempts: int = 0
+    retry_at: int | None = None
+    history: tuple[Event, ...] = ()
 
     @property
     def is_finished(self) -> bool:
         return self.state in FINISHED
+
+    @property
+    def is_revertible(self) -> bool:
+        """Whether CANCEL JOB, or a failure, takes the job back: it has not passed its last revertible stage."""
+        return not 0 < self.stage <= len(self.stages) or self.stages[self.stage - 1].revertible
+
+    def noted(self, at: int, by: str, note: str = "") -> Job:
+        """The job with an event in its history: it is from now on in the state and stage that it says."""
+        event = Event(at, self.state, self.stage, by, note)
+        return msgspec.structs.replace(self, history=(*self.history, event)[-KEPT_EVENTS:])
 
     @property
     def elements(self) -> tuple[Element, ...]:
@@ -129,13 +167,6 @@ class Held(msgspec.Struct, frozen=True):
     claim: tuple[bytes, bytes]
     epoch: int
     seconds: float = LEASE_SECONDS
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """Rows done of the work that the job is at, of about how many."""
-
-    rows_done: int
-    rows_total: int
 
 
 _ID = struct.Struct(">I")
@@ -185,7 +216,19 @@ def decode_checkpoint(value: bytes) -> Checkpoint:
     return _checkpoints.decode(value)
 
 
-def new_job(job: int, plan: Plan, now_us: int) -> Job:
+def this_process() -> str:
+    """How a job's history names whoever does something in this process."""
+    return f"process {os.getpid()}"
+
+
+def statement_hash(statement: str) -> str:
+    """What tells statements apart: 16 hexadecimal digits of SHA-256 of the text, with its white space evened out."""
+    return hashlib.sha256(" ".join(statement.split()).encode()).hexdigest()[:16]
+
+
+def new_job(
+    job: int, plan: Plan, now_us: int, *, max_rows_per_second: int | None = None, latency_target: int | None = None
+) -> Job:
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
         id=job,
@@ -196,7 +239,10 @@ def new_job(job: int, plan: Plan, now_us: int) -> Job:
         state=JobState.PENDING,
         rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
         created=now_us,
-    )
+        statement_hash=statement_hash(plan.statement),
+        max_rows_per_second=max_rows_per_second,
+        latency_target=latency_target,
+    ).noted(now_us, this_process())
 
 
 def _kind(stages: tuple[Stage, ...]) -> str:
@@ -237,15 +283,22 @@ class Jobs:
             return [_jobs.decode(value) for _, value in _scan(reader, Latest.JOB)]
 
     def runnable(self) -> list[Job]:
-        """Jobs that somebody should work on now, and nobody does: their lease, if they have one, has ended."""
+        """Jobs that somebody should work on now, and nobody does: their lease, if they have one, has ended. The most
+        urgent first, and of those the oldest."""
         found = []
         with self._store.read() as reader:
             for _, value in _scan(reader, Latest.JOB):
                 job = _jobs.decode(value)
                 paused = job.state is JobState.PAUSED and job.requested is None
-                if not job.is_finished and not paused and not self._is_leased(reader, job.id):
+                if not job.is_finished and not paused and not self._is_leased(reader, job.id) and self._is_due(job):
                     found.append(job)
-        return found
+        return sorted(found, key=lambda job: -job.priority)
+
+    def _is_due(self, job: Job) -> bool:
+        """Whether the pause after a failed attempt is over; a wall clock that was set back makes nobody wait longer."""
+        if job.retry_at is None or job.requested is not None:
+            return True
+        return not 0 < job.retry_at - self._now() <= LONGEST_RETRY_SECONDS * 1e6
 
     def is_held(self, job: int) -> bool:
         """Whether somebody works on the job: its lease has not ended."""
@@ -262,11 +315,21 @@ class Jobs:
             }
 
     def progress(self, job: Job) -> Progress:
-        """Rows done and to do, summed over the key ranges of the work that the job is at, or was at last."""
+        """Rows done and to do, summed over the key ranges of the work that the job is at, or was at last; the share is
+        what its worker said last, so that it does not fall when an estimate is corrected."""
         if job.state is JobState.SUCCEEDED:
-            return Progress(job.rows_total, job.rows_total)
+            return Progress(job.rows_total, job.rows_total, 1.0)
         done = sum(checkpoint.rows for checkpoint in self.checkpoints(job.id, job.stage).values())
-        return Progress(done, max(job.rows_total, done))
+        total = max(job.rows_total, done)
+        if not job.stages and job.state is JobState.RUNNING:
+            return Progress(done, total, done / total if total else 0.0)
+        with self._store.read() as reader:
+            stored = reader.get(status_key(job.id))
+        status = None if stored is None else decode_status(stored)
+        share = 1.0 if job.is_finished else published_share(job.stages, job.stage)
+        if status is None or status.reverting != (job.state is JobState.REVERTING):
+            return Progress(done, total, share)
+        return Progress(done, total, max(status.share, share), status)
 
     # --- changing ----------------------------------------------------------------------------------------------------
 
@@ -304,15 +367,17 @@ class Jobs:
             self._store.commit(Commit(catalog_version=version, preconditions=[unchanged], raw=[(key, stored)]))
 
     def pause(self, job: int) -> None:
-        """PAUSE JOB: whoever works on it stops at its next batch. 55000 for one that is finished or reverting."""
+        """PAUSE JOB: whoever works on it stops at its next batch; one that nobody works on is paused at once. 55000 for
+        one that is finished or reverting."""
 
         def ask(found: Job) -> Job:
             self._require_open(found, "paused")
-            if found.state is JobState.PAUSED:
+            if found.state is JobState.PAUSED or found.requested == "pause":
                 return found
-            if found.state is JobState.PENDING:
-                return msgspec.structs.replace(found, state=JobState.PAUSED, requested=None)
-            return msgspec.structs.replace(found, requested="pause")
+            if found.state is JobState.PENDING or not self.is_held(job):
+                return paused(found).noted(self._now(), this_process(), "PAUSE JOB")
+            after = msgspec.structs.replace(found, requested="pause")
+            return after.noted(self._now(), this_process(), "PAUSE JOB")
 
         self.update(job, ask)
 
@@ -321,20 +386,48 @@ class Jobs:
 
         def ask(found: Job) -> Job:
             self._require_open(found, "resumed")
+            if found.state is not JobState.PAUSED and found.requested != "pause":
+                return found
             state = JobState.PENDING if found.state is JobState.PAUSED else found.state
             requested = None if found.requested == "pause" else found.requested
-            return msgspec.structs.replace(found, state=state, requested=requested)
+            after = msgspec.structs.replace(found, state=state, requested=requested)
+            return after.noted(self._now(), this_process(), "RESUME JOB")
 
         self.update(job, ask)
 
     def cancel(self, job: int) -> None:
-        """CANCEL JOB: it is taken back by whoever works on it, or claims it next."""
+        """CANCEL JOB: it is taken back by whoever works on it, or claims it next. 55000 for one that only goes forward:
+        it is past its last revertible stage."""
 
         def ask(found: Job) -> Job:
             self._require_open(found, "cancelled")
-            return msgspec.structs.replace(found, requested="cancel")
+            if not found.is_revertible:
+                raise errors.error(
+                    errors.OBJECT_NOT_READY,
+                    f"job {job} cannot be cancelled: it only goes forward",
+                    detail=f"Stage {found.stage} of {len(found.stages)}, which is published, cannot be taken back.",
+                )
+            if found.requested == "cancel":
+                return found
+            after = msgspec.structs.replace(found, requested="cancel")
+            return after.noted(self._now(), this_process(), "CANCEL JOB")
 
         self.update(job, ask)
+
+    def alter(self, job: int, changes: Mapping[str, int | None]) -> None:
+        """ALTER JOB ... SET: fields of the job that its owner may change at any time; whoever works on it heeds them
+        within a second. 55000 for one that is finished."""
+
+        def ask(found: Job) -> Job:
+            if found.is_finished:
+                raise errors.error(errors.OBJECT_NOT_READY, f"job {job} is {found.state.value} and cannot be altered")
+            note = "ALTER JOB: " + ", ".join(f"{name} = {value}" for name, value in changes.items())
+            return msgspec.structs.replace(found, **changes).noted(self._now(), this_process(), note)
+
+        self.update(job, ask)
+
+    def _now(self) -> int:
+        return self._clock.wall_ns() // 1000
 
     @staticmethod
     def _require_open(job: Job, what: str) -> None:
@@ -407,11 +500,11 @@ class Jobs:
         return len(gone)
 
     def finished_records(self, job: Job) -> list[tuple[bytes, bytes | None]]:
-        """What is deleted with the commit that finishes a job: claim, lease and checkpoints."""
+        """What is deleted with the commit that finishes a job: claim, lease, status and checkpoints."""
         prefix = latest_key(Latest.CHECKPOINT, _ID.pack(job.id))
         with self._store.read() as reader:
             found = [key for key, _ in reader.scan(prefix, prefix_end(prefix))]
-        return [(key, None) for key in (claim_key(job.id), lease_key(job.id), *found)]
+        return [(key, None) for key in (claim_key(job.id), lease_key(job.id), status_key(job.id), *found)]
 
     def _lease(self, epoch: int, seconds: float = LEASE_SECONDS) -> bytes:
         until = self._clock.monotonic_ns() + int(seconds * 1e9)
@@ -428,6 +521,11 @@ class Jobs:
             return False
         lease = _leases.decode(stored)
         return lease.boot == self._clock.boot_id() and lease.until > self._clock.monotonic_ns()
+
+
+def paused(job: Job) -> Job:
+    """The job as PAUSE JOB leaves it."""
+    return msgspec.structs.replace(job, state=JobState.PAUSED, requested=None, retry_at=None, attempts=0, reason="")
 
 
 def _scan(reader: Reader, kind: Latest) -> Iterator[tuple[bytes, bytes]]:

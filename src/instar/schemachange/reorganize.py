@@ -146,6 +146,8 @@ class Backfill(Task):
     def _step(self, chunk: list[Entry]) -> Step:
         def step(section: Section) -> None:
             get = section.get
+            if self.pace is not None:
+                self.pace.rows += len(chunk)
             for entry in chunk:
                 stored = get(entry.row)
                 if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
@@ -194,6 +196,10 @@ class InProcess:
         at = Checkpoint(task.start, task.stop, task.start, 0) if stored is None else decode_checkpoint(stored)
         pulse()
         for steps, reached in task.batches(at):
-            store.background([*steps, task.checkpoint(0, reached)], claim=task.claim)
+            before = 0 if task.pace is None else task.pace.rows
+            store.background([*steps, task.checkpoint(0, reached)], claim=task.claim, pace=task.pace)
+            if task.pace is not None:  # what steps have not counted: rows that were only read
+                task.pace.rows = max(task.pace.rows, before + reached.rows - at.rows)
+            at = reached
             if not reached.done:
                 pulse()

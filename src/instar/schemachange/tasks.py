@@ -18,6 +18,7 @@ from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import layout_key
 from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
+from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
 BATCH_ROWS = 4_096
@@ -40,6 +41,10 @@ class Task(ABC):
         self.claim = claim
         self.rows = rows
         self.place = place
+        # How fast; what the work is at, in words; how many rows are read, where all are before anything is put.
+        self.pace: Pace | None = None
+        self.doing = ""
+        self.rows_read: int | None = None
         self.start = rowset_prefix(table.rowset)
         self.stop = prefix_end(self.start)
         self._layouts = {table.layout.id: table.layout}

@@ -441,6 +441,12 @@ class JobControl:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterJob:
+    job: int
+    options: tuple[tuple[str, str | None], ...]  # None: DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
 class CheckTable:
     name: Name
 
@@ -492,6 +498,7 @@ Utility = (
     | Explain
     | ShowJobs
     | JobControl
+    | AlterJob
     | CheckTable
     | CheckDatabase
     | CompactTable

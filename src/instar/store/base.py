@@ -14,6 +14,7 @@ from instar.store.gate import Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.log import LOG_KEY, decode, log_key
+from instar.store.pace import Pace
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
 
@@ -89,13 +90,15 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._queue.commit(derive)
 
-    def background(self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None) -> int:
+    def background(
+        self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None, pace: Pace | None = None
+    ) -> int:
         """As in `Store`."""
 
         def run_batch(drawn: deque[Step], budget: int) -> tuple[int, int]:
             return self._run_batch(drawn, budget, claim)
 
-        return run_gated(steps, run_batch, self._presence, self._clock)
+        return run_gated(steps, run_batch, self._presence, self._clock, pace)
 
     def _run_batch(self, drawn: deque[Step], budget: int, claim: tuple[bytes, bytes] | None) -> tuple[int, int]:
         """One gated batch: at least one step, no further one after `budget`; (duration of the steps, of all) in ns."""

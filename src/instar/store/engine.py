@@ -28,6 +28,7 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from instar.store.blocks import Block
+from instar.store.pace import Pace
 
 FORMAT_VERSION = 1
 
@@ -354,13 +355,17 @@ class Store(Protocol):
         ...
 
     def background(
-        self, steps: Iterable[Callable[[Section], None]], *, claim: tuple[bytes, bytes] | None = None
+        self,
+        steps: Iterable[Callable[[Section], None]],
+        *,
+        claim: tuple[bytes, bytes] | None = None,
+        pace: Pace | None = None,
     ) -> int:
         """Run `steps` in gated batches (about 0.4 ms each), each one atomic; returns the number of batches.
 
         A step may write anything but must be idempotent and must leave the store consistent on its own. Steps are
         drawn from the iterable ahead of being run, outside the atomic section. The claim is judged at the start of
-        every batch: ClaimLost.
+        every batch: ClaimLost. `pace`: how fast, if not as fast as the foreground leaves room for.
         """
         ...
 

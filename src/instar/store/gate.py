@@ -4,7 +4,8 @@ LMDB's writer mutex is not fair: a process that takes it again at once wins agai
 way to announced waiters only is not enough either, since a client computes between two commits. So a background batch
 stays out for PAUSE_FACTOR times what it held, fsync included, while any foreground commit is about; else not at all,
 and batches grow. It stays out several times as long while foreground commits queue: that is how clients look that are
-behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them.
+behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them. A pace
+(module `pace`) makes pauses longer or shorter, to keep to a latency target or a rate.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 
 from instar.clock import Clock
 from instar.store.engine import Section
+from instar.store.pace import LONGEST_PAUSE_NS, SLICE_NS, Pace
 from instar.store.presence import Presence
 
 # For how long a batch holds the section. What its commit takes is deducted, but its steps have as long as that at
@@ -32,14 +34,19 @@ Step = Callable[[Section], None]
 
 
 def run_gated(
-    steps: Iterable[Step], run_batch: Callable[[deque[Step], int], tuple[int, int]], presence: Presence, clock: Clock
+    steps: Iterable[Step],
+    run_batch: Callable[[deque[Step], int], tuple[int, int]],
+    presence: Presence,
+    clock: Clock,
+    pace: Pace | None = None,
 ) -> int:
     """Run all steps in gated batches; returns the number of batches.
 
     `run_batch` enters the atomic section, runs and removes steps from the left for about the given nanoseconds,
     commits, and returns how long the steps took and how long it held the section. Steps are drawn before the section
-    is entered, about as many as the last batch could run.
+    is entered, about as many as the last batch could run. A `pace` slows batches down, or speeds them up.
     """
+    pace = pace or Pace()
     source = iter(steps)
     drawn: deque[Step] = deque()
     wanted, batches, budget, hold = 8, 0, HOLD_NS, HOLD_NS
@@ -47,22 +54,36 @@ def run_gated(
         drawn.extend(islice(source, max(0, wanted - len(drawn))))
         if not drawn:
             return batches
-        before = len(drawn)
+        before, rows = len(drawn), pace.rows
         stepped, held = run_batch(drawn, budget)
         batches += 1
         if presence.foreground_about():
             hold = HOLD_NS
-            _stay_out(PAUSE_FACTOR * held / 1e9, presence, clock)
+            factor = pace.follow(presence.foreground_latency(), clock.monotonic_ns())
+            _stay_out(min(int(PAUSE_FACTOR * held * factor), LONGEST_PAUSE_NS), presence, clock, pace)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
+        _sleep(pace.owed(clock.monotonic_ns()), clock, pace)
+        pace.interrupt()
         committing = held - stepped
         budget = max(committing, hold - committing)
-        wanted = min(2 * (before - len(drawn)), _MOST_DRAWN)
+        ran = before - len(drawn)
+        wanted = min(2 * ran, _MOST_DRAWN, pace.most_steps((pace.rows - rows) / ran) or _MOST_DRAWN)
 
 
-def _stay_out(pause: float, presence: Presence, clock: Clock) -> None:
-    """Sleep for `pause` seconds, and again while foreground commits queue."""
+def _stay_out(pause: int, presence: Presence, clock: Clock, pace: Pace) -> None:
+    """Sleep for `pause` nanoseconds, and again while foreground commits queue."""
     for _ in range(MOST_PAUSES):
-        clock.sleep(pause)
+        _sleep(pause, clock, pace)
         if not presence.foreground_queues():
             return
+        pace.queued(clock.monotonic_ns())
+
+
+def _sleep(pause: int, clock: Clock, pace: Pace) -> None:
+    while pause > SLICE_NS:
+        clock.sleep(SLICE_NS / 1e9)
+        pause -= SLICE_NS
+        pace.interrupt()
+    if pause > 0:
+        clock.sleep(pause / 1e9)

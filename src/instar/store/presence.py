@@ -27,9 +27,9 @@ from instar import errors
 from instar.clock import Clock
 
 SLOTS = 4096
-_WORDS = 8  # 64 bytes a slot: a cache line, so that owners do not disturb one another
+_WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
-_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED = range(_WORDS)
+_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY = range(9)
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back.
 _HIGH_WATER, _TURN = range(2)
 
@@ -38,6 +38,8 @@ _REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
 
 # A foreground commit is about while it is announced, or was made so recently that the next is likely to come.
 ABOUT_NS = 5_000_000
+# What a process took for its commits is heeded so long after the last of them.
+LATENCY_NS = 1_000_000_000
 # An announcement older than this is that of a stopped or killed process, and holds nobody up.
 ANNOUNCED_NS = 100_000_000
 
@@ -101,8 +103,14 @@ class Presence:
     def wait_ends(self) -> None:
         """The foreground commit is done, for better or worse."""
         words, base = self._words, self._base
+        since = words[base + _WAITING]
         words[base + _WAITING] = 0
-        words[base + _COMMITTED] = self._monotonic_ns()
+        words[base + _COMMITTED] = now = self._monotonic_ns()
+        if since:
+            # A mean that forgets, and rises faster than it falls: of commits that take unequally long, near the long.
+            usual = words[base + _LATENCY]
+            more = now - since - usual
+            words[base + _LATENCY] = usual + (more >> (2 if more > 0 else 4))
 
     def foreground_about(self) -> bool:
         """Whether any process waits to commit, or committed in the last few milliseconds."""
@@ -120,6 +128,22 @@ class Presence:
         words, now = self._words, self._clock.monotonic_ns()
         announced = (words[base + _WAITING] for base in self._slots())
         return sum(1 for since in announced if since and now - since < ANNOUNCED_NS) > 1
+
+    def foreground_latency(self) -> int | None:
+        """How many nanoseconds commits take, from announcing them to their end, in the process where they take longest
+        of those that commit; None if none does. Workers' own do not count."""
+        words, now = self._words, self._clock.monotonic_ns()
+        longest = None
+        for base in self._slots():
+            if words[base + _WORKER]:
+                continue
+            took = words[base + _LATENCY] if now - words[base + _COMMITTED] < LATENCY_NS else 0
+            since = words[base + _WAITING]
+            if since and now - since < ANNOUNCED_NS:
+                took = max(took, now - since)
+            if took:
+                longest = max(longest or 0, took)
+        return longest
 
     # Snapshots.
 

@@ -27,6 +27,7 @@ class Latest(enum.IntEnum):
     WORKER = 7
     CHECKPOINT = 8
     SCHEMA_VERSION = 9
+    STATUS = 10
 
 
 class RowsetState(enum.Enum):

@@ -106,6 +106,8 @@ class StatementGrammar(TableGrammar):
             return self.alter_sequence()
         if word == "view":
             return self.alter_view()
+        if self.try_words("job"):
+            return self._alter_job()
         raise self._unsupported_object("ALTER", position)
 
     def _drop_statement(self) -> ast.Statement:
@@ -281,6 +283,19 @@ class StatementGrammar(TableGrammar):
         action = "pause" if word == "pause" else "resume" if word == "resume" else "cancel"
         self.take_words("job")
         return ast.JobControl(action, self.take_integer())
+
+    def _alter_job(self) -> ast.AlterJob:
+        job = self.take_integer()
+        self.take_words("set")
+        self.take_operator("(")
+        options = self.comma_list(self._job_option)
+        self.take_operator(")")
+        return ast.AlterJob(job, tuple(options))
+
+    def _job_option(self) -> tuple[str, str | None]:
+        name = self.take_label()
+        self.take_operator("=")
+        return name, None if self.try_words("default") else self._setting_value()
 
     def _check(self) -> ast.CheckTable | ast.CheckDatabase:
         if self.try_words("database"):

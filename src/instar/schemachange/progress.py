@@ -1,0 +1,82 @@
+"""How far a job is: the share of its way that lies behind it, and what its worker says of the work at hand.
+
+A share is never shown before it is on record, and what is put on record is the largest so far: so it does not fall when
+an estimate is corrected, nor when another worker goes on. The way back counts anew, from nothing to all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+from instar.schemachange.stages import Stage
+from instar.store.records import Latest, latest_key
+
+_ID = struct.Struct(">I")
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True):
+    """What whoever works on a job says of it, twice a second or so: a record apart, as no stage depends on it.
+
+    `reverting`: of which way it speaks. `reason`: what the work is at, what holds it back, or (`waits`) what it waits
+    for. `at`: microseconds since the epoch.
+    """
+
+    reverting: bool
+    share: float
+    share_per_second: float
+    rows_per_second: float
+    reason: str
+    waits: bool
+    at: int
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Rows done of the work that a job is at, of about how many; the share of its way; what its worker said last."""
+
+    rows_done: int
+    rows_total: int
+    share: float
+    status: Status | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_statuses = msgspec.msgpack.Decoder(Status)
+
+
+def status_key(job: int) -> bytes:
+    """The store key of what a job's worker says of it."""
+    return latest_key(Latest.STATUS, _ID.pack(job))
+
+
+def encode_status(status: Status) -> bytes:
+    """The record's bytes (MessagePack)."""
+    return _encode(status)
+
+
+def decode_status(value: bytes) -> Status:
+    """A status from its record."""
+    return _statuses.decode(value)
+
+
+def published_share(stages: Sequence[Stage], published: int) -> float:
+    """The share of the way by the stages that are published, whatever is done of the work of the last one. A stage
+    counts as much as a row of work."""
+    weights = _weights(stages)
+    behind = sum(weights[: max(published - 1, 0)]) + (published > 0)
+    return behind / sum(weights) if weights else 0.0
+
+
+def working_share(stages: Sequence[Stage], published: int, done: float) -> float:
+    """The same, when the share `done` of the work of the stage that was published last is."""
+    share = published_share(stages, published)
+    if not 0 < published <= len(stages):
+        return share
+    weights = _weights(stages)
+    return share + (weights[published - 1] - 1) * min(max(done, 0.0), 1.0) / sum(weights)
+
+
+def _weights(stages: Sequence[Stage]) -> list[int]:
+    return [1 + sum(work.rows for work in stage.work) for stage in stages]

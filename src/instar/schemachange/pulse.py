@@ -1,0 +1,150 @@
+"""The pulse of whoever works on a job: between two batches it renews the lease, heeds the job's record, and says how
+far the work is.
+
+What an operator asks for (PAUSE, CANCEL, another rate or priority) stands in the job's record, which is looked at ten
+times a second: so it takes effect in a process that nobody can reach otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Protocol
+
+from instar import errors
+from instar.clock import Clock
+from instar.schemachange.jobs import Held, Job, Jobs, JobState
+from instar.schemachange.progress import Status, encode_status, status_key, working_share
+from instar.store.engine import Section, Store
+from instar.store.pace import Pace
+
+# How often the job's record is looked at, and how often its status is written.
+LOOK_NS = 100_000_000
+TELL_NS = 500_000_000
+# How much of a rate shown is that of the last half second.
+_NEWEST = 0.3
+
+
+class Interrupted(Exception):
+    """The job's record asks for something else than going on, or the process is to stop."""
+
+
+class Doing(Protocol):
+    """What a task says of itself: how many rows it has read, where reading them all comes before writing any, and in
+    words what it is at."""
+
+    rows_read: int | None
+    doing: str
+
+
+class Pulse:
+    """Called between two batches, at least every second. `pace` is that of the job: batches of its work keep to it.
+
+    `overtaken`: a job that should be worked on in place of this one, if there is one; `gives_way_to` is then its id.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        clock: Clock,
+        held: Held,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        overtaken: Callable[[Job], int | None] = lambda job: None,
+    ) -> None:
+        self.pace = Pace(self)
+        self.gives_way_to: int | None = None
+        self._store = store
+        self._jobs = jobs
+        self._clock = clock
+        self._held = held
+        self._stopping = stopping
+        self._overtaken = overtaken
+        self._renewed = self._looked = clock.monotonic_ns()
+        self._told = 0
+        self._rows: int | None = None
+        self._status = Status(False, 0.0, 0.0, 0.0, "", False, 0)
+        self._waits = ""
+        self._task: Doing | None = None
+        self._job: Job | None = None
+
+    def attend(self, job: Job, task: Doing | None = None) -> None:
+        """From now on the work is that of the job's current stage, and of it `task`."""
+        if self._job is None or (job.state is JobState.REVERTING) != self._status.reverting:
+            found = self._jobs.progress(job)
+            reverting = job.state is JobState.REVERTING
+            self._status = found.status or Status(reverting, found.share, 0.0, 0.0, "", False, 0)
+        self._job, self._task, self._rows, self._waits = job, task, None, ""
+        self._heed(job)
+
+    def wait(self, reason: str) -> None:
+        """As a call, of a job that waits for what `reason` says; until `attend`, or `wait` for nothing ("")."""
+        if reason != self._waits:
+            self._waits = reason
+            self._told = 0
+        self()
+
+    def __call__(self) -> None:
+        now = self._clock.monotonic_ns()
+        if now - self._renewed > self._held.seconds * 1e9 / 3:
+            self._jobs.renew(self._held)
+            self._renewed = now
+        if self._stopping():
+            raise Interrupted
+        if now - self._looked > LOOK_NS:
+            self._looked = now
+            self._look()
+        if self._job is not None and (not self._told or now - self._told > TELL_NS):
+            self._tell(self._job, now)
+            self.gives_way_to = None if self._status.reverting else self._overtaken(self._jobs.get(self._held.job))
+            if self.gives_way_to is not None:
+                raise Interrupted
+
+    def _look(self) -> None:
+        job = self._jobs.get(self._held.job)
+        self._heed(job)
+        if job.state is JobState.REVERTING:
+            return
+        if job.requested is not None or job.state is JobState.PAUSED:
+            raise Interrupted
+
+    def _heed(self, job: Job) -> None:
+        self.pace.rows_per_second = job.max_rows_per_second
+        self.pace.latency_target_ns = None if job.latency_target is None else job.latency_target * 1000
+
+    def _tell(self, job: Job, now: int) -> None:
+        seconds = (now - self._told) / 1e9 if self._told else 0.0
+        self._told = now
+        before, progress = self._status, self._jobs.progress(job)
+        read, doing = (None, "") if self._task is None else (self._task.rows_read, self._task.doing)
+        total = max(sum(work.rows for work in job.stages[job.stage - 1].work) if job.stage else 0, progress.rows_done)
+        written = progress.rows_done / total if total else 0.0
+        done = written if read is None else (written + max(written, min(read / total, 1.0) if total else 0.0)) / 2
+        share = max(before.share, working_share(job.stages, job.stage, done))
+        rows = 0 if self._rows is None else progress.rows_done - self._rows
+        self._rows = progress.rows_done
+        self._status = Status(
+            job.state is JobState.REVERTING,
+            share,
+            _smoothed(before.share_per_second, share - before.share, seconds),
+            _smoothed(before.rows_per_second, rows, seconds),
+            self._waits or "; ".join(filter(None, (doing, self.pace.held_back(now)))),
+            bool(self._waits),
+            self._clock.wall_ns() // 1000,
+        )
+        key, record = status_key(job.id), encode_status(self._status)
+
+        def put(section: Section) -> None:
+            section.put(key, record)
+
+        # What cannot be written for want of space is said half a second later; the work has a say of its own in that.
+        with contextlib.suppress(errors.Error):
+            self._store.background([put], claim=self._held.claim)
+
+
+def _smoothed(before: float, change: float, seconds: float) -> float:
+    if not seconds:
+        return before
+    rate = max(change, 0.0) / seconds
+    return rate if not before else before + _NEWEST * (rate - before)

@@ -1,0 +1,72 @@
+"""How a job is shown: its state, and in words what it waits for, what holds it back, or why it failed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
+from instar.schemachange.progress import Progress
+
+NO_WORKER = "no worker runs"
+
+
+class Shown(NamedTuple):
+    """What an operator sees of a job. `eta`, in microseconds since the epoch, is None where nothing moves."""
+
+    state: JobState
+    reason: str
+    rows_per_second: float | None
+    eta: int | None
+
+
+def shown(job: Job, progress: Progress, *, held: bool, worker: bool, now: int) -> Shown:
+    """`held`: somebody has a claim on the job that is believed; `worker`: a worker runs; `now`: as in `Job`."""
+    state = job.state
+    if state is JobState.RUNNING and (not held or (progress.status is not None and progress.status.waits)):
+        state = JobState.WAITING
+    reason = _reason(job, progress, held, worker)
+    if not held or job.is_finished or progress.status is None:
+        return Shown(state, reason, _average(job, progress, now), None)
+    status = progress.status
+    left = 1.0 - progress.share
+    moves = status.share_per_second > 0 and not status.waits
+    return Shown(
+        state, reason, status.rows_per_second, now + int(left / status.share_per_second * 1e6) if moves else None
+    )
+
+
+def _average(job: Job, progress: Progress, now: int) -> float | None:
+    if job.started is None or not progress.rows_done or not (job.is_finished or not job.stages):
+        return None
+    return progress.rows_done * 1e6 / max(1, (job.finished or now) - job.started)
+
+
+def _reason(job: Job, progress: Progress, held: bool, worker: bool) -> str:
+    problem = "" if job.problem is None else job.problem.message
+    if job.is_finished:
+        return problem
+    going = _going(job, progress, held, worker)
+    if job.state is JobState.REVERTING:
+        return f"is taken back: {problem}" + (f"; {going}" if going else "")
+    return going
+
+
+def _going(job: Job, progress: Progress, held: bool, worker: bool) -> str:
+    """What keeps the job from going on, or how it goes on."""
+    if job.state is JobState.PAUSED:
+        return "cancelled while it was paused" if job.requested == "cancel" else "paused by PAUSE JOB"
+    if job.requested is not None:
+        asked = "PAUSE JOB" if job.requested == "pause" else "CANCEL JOB"
+        return f"{asked} takes effect at the next batch" if held else f"{asked}: {_awaited(job, worker)}"
+    if job.reason:
+        return job.reason
+    if not held:
+        return _awaited(job, worker)
+    return "" if progress.status is None else progress.status.reason
+
+
+def _awaited(job: Job, worker: bool) -> str:
+    if job.state is JobState.PENDING:
+        return "waits for the worker" if worker else NO_WORKER
+    gone = "whoever worked on it is gone; "
+    return gone + (f"the worker takes it up within {LEASE_SECONDS:g} s" if worker else NO_WORKER)

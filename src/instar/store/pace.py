@@ -1,0 +1,94 @@
+"""The pace of background work: a rate that it must not exceed, and a latency of foreground commits that it follows.
+
+The controller is one factor, by which the gate's pauses are multiplied while any foreground commit is about. Twenty
+times a second it grows by half where foreground commits take longer than the target, and shrinks by a tenth where they
+take less than three quarters of it, down to a quarter: with room below the target, background work is faster than
+without one. Growing faster than it shrinks keeps it from swinging; a pause never exceeds LONGEST_PAUSE_NS, so that the
+work ends even where nothing that it does would bring the latency below the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+ADJUST_NS = 50_000_000
+LEAST_FACTOR = 0.25
+MOST_FACTOR = 256.0
+LONGEST_PAUSE_NS = 250_000_000
+# What held the work back so lately holds it back.
+LATELY_NS = 2_000_000_000
+# A rate is kept to in portions of what it allows in so long.
+_PORTION_SECONDS = 0.1
+# Pauses are slept in parts, so that an interrupt is heard.
+SLICE_NS = 50_000_000
+
+
+class Pace:
+    """How fast one piece of background work goes. Whoever owns it sets and changes `rows_per_second` and
+    `latency_target_ns` at any time (None: no limit, no target), and counts `rows` as they are done.
+
+    `interrupt` is called between two batches and during pauses, outside the atomic section, and may raise.
+    """
+
+    def __init__(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        self.interrupt = interrupt
+        self.rows_per_second: float | None = None
+        self.latency_target_ns: int | None = None
+        self.rows = 0
+        self.factor = 1.0
+        self._latency = 0
+        self._adjusted = 0
+        self._due: int | None = None
+        self._counted = 0
+        self._lately: dict[str, int] = {}
+
+    def follow(self, latency: int | None, now: int) -> float:
+        """What the gate's pause is multiplied by. `latency`: what foreground commits took lately, in ns, if known."""
+        target = self.latency_target_ns
+        if target is None:
+            self.factor = 1.0
+        elif now - self._adjusted >= ADJUST_NS:
+            self._adjusted = now
+            self._latency = latency or 0
+            if self._latency > target:
+                self.factor = min(max(self.factor, 1.0) * 1.5, MOST_FACTOR)
+            elif self._latency < 0.75 * target:
+                self.factor = max(self.factor * 0.9, LEAST_FACTOR)
+        if self.factor > 1.0:
+            self._lately["target"] = now
+        return self.factor
+
+    def queued(self, now: int) -> None:
+        """Foreground commits queue, and are given way to."""
+        self._lately["queue"] = now
+
+    def owed(self, now: int) -> int:
+        """For how many nanoseconds to wait, by the rate, after what has been done by now."""
+        done, self._counted = self.rows - self._counted, self.rows
+        if self.rows_per_second is None:
+            self._due = None
+            return 0
+        # A time in which less was done than the rate allows is not made up for.
+        begun = now if self._due is None or self._due < now else self._due
+        self._due = begun + int(done * 1e9 / self.rows_per_second)
+        if self._due > now:
+            self._lately["rate"] = now
+        return self._due - now
+
+    def most_steps(self, rows_per_step: float) -> int | None:
+        """How many steps may be run in one batch by the rate; None: any number."""
+        if self.rows_per_second is None or not rows_per_step:
+            return None
+        return max(1, int(self.rows_per_second * _PORTION_SECONDS / rows_per_step))
+
+    def held_back(self, now: int) -> str:
+        """In words, what holds the work back; empty if nothing does."""
+        lately = [what for what, at in self._lately.items() if now - at < LATELY_NS]
+        if "rate" in lately and self.rows_per_second is not None:
+            return f"held back by max_rows_per_second = {self.rows_per_second:g}"
+        if "target" in lately and self.latency_target_ns is not None:
+            return (
+                f"held back by reorganize_latency_target = {self.latency_target_ns / 1e6:g} ms: "
+                f"foreground commits take {self._latency / 1e6:.1f} ms"
+            )
+        return "gives way to foreground commits that queue" if "queue" in lately else ""

@@ -1,0 +1,148 @@
+"""The pulse under a clock of its own: what it says, when it renews, and what stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from instar.schemachange import reorganize
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import LEASE_SECONDS, Held, JobState
+from instar.schemachange.pulse import Interrupted, Pulse
+from instar.schemachange.reorganize import InProcess
+from instar.schemachange.tasks import Task
+from support.changes import ChangingWorld
+
+ROWS = 50
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> ChangingWorld:
+    monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
+    made = ChangingWorld()
+    made.create_t([(number, number * 10, "x") for number in range(ROWS)])
+    return made
+
+
+def begin(world: ChangingWorld) -> int:
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), statement="CREATE INDEX i ON t (a)")
+    assert number is not None
+    return number
+
+
+def held(world: ChangingWorld, number: int) -> Held:
+    claimed = world.jobs.claim(number, b"one")
+    assert claimed is not None
+    return claimed
+
+
+def pulse_of(world: ChangingWorld, number: int, **options: Callable[..., object]) -> Pulse:
+    return Pulse(world.store, world.jobs, world.clock, held(world, number), **options)  # type: ignore[arg-type]  # tests
+
+
+class Reading:
+    """Work that reads all rows before it writes any."""
+
+    rows_read: int | None = 10
+    doing = "reads"
+
+
+def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld) -> None:
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    # Stage 3 has the work.
+    job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    task = Reading()
+    pulse.attend(job, task)
+    pulse()
+    first = world.jobs.progress(job)
+    assert first.status is not None
+    assert (first.status.reason, first.status.waits, first.rows_done) == ("reads", False, 0)
+    assert 0.1 < first.share < 0.2
+    task.rows_read = 40
+    world.clock.advance(1)
+    pulse()
+    second = world.jobs.progress(job)
+    assert second.status is not None
+    assert 0.4 < second.share < 0.5
+    assert second.status.share_per_second == pytest.approx(second.share - first.share)
+    # Another goes on, and reads from the beginning: nothing falls.
+    task.rows_read = 0
+    world.clock.advance(1)
+    pulse()
+    assert world.jobs.progress(job).share == second.share
+
+
+def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    pulse.attend(world.jobs.get(number))
+    for reason, waits in (("waits for transaction 7", True), ("", False)):
+        pulse.wait(reason)
+        status = world.jobs.progress(world.jobs.get(number)).status
+        assert status is not None
+        assert (status.reason, status.waits) == (reason, waits)
+
+
+def test_it_renews_the_lease_in_time(world: ChangingWorld) -> None:
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    for _ in range(20):
+        world.clock.advance(LEASE_SECONDS / 3)
+        pulse()
+        assert world.jobs.is_held(number)
+    world.clock.advance(LEASE_SECONDS + 1)
+    assert not world.jobs.is_held(number)
+
+
+def test_it_stops_for_a_request_for_the_process_and_for_a_more_urgent_job(world: ChangingWorld) -> None:
+    number = begin(world)
+    stop: list[int] = []
+    pulse = pulse_of(world, number, stopping=lambda: bool(stop), overtaken=lambda job: job.max_rows_per_second)
+    pulse.attend(world.jobs.get(number))
+    pulse()
+    world.jobs.alter(number, {"max_rows_per_second": 9})
+    world.clock.advance(1)
+    with pytest.raises(Interrupted):
+        pulse()
+    assert pulse.gives_way_to == 9
+    world.jobs.alter(number, {"max_rows_per_second": None})
+    world.clock.advance(1)
+    pulse()
+    world.jobs.pause(number)
+    world.clock.advance(1)
+    with pytest.raises(Interrupted):
+        pulse()
+    world.jobs.resume(number)
+    stop.append(1)
+    with pytest.raises(Interrupted):
+        pulse()
+
+
+def test_what_is_altered_takes_effect_at_the_next_look(world: ChangingWorld) -> None:
+    """The work is slowed down in the middle of it, and told so; then let go."""
+    number = begin(world)
+    seen: list[tuple[float, str]] = []
+
+    class Altering(InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            assert isinstance(pulse, Pulse)
+            world.jobs.alter(number, {"max_rows_per_second": 10, "latency_target": 5_000})
+            world.clock.advance(0.2)
+            pulse()
+            assert (pulse.pace.rows_per_second, pulse.pace.latency_target_ns) == (10, 5_000_000)
+            before = world.clock.monotonic
+            super().run(task, pulse)
+            progress = world.jobs.progress(world.jobs.get(number))
+            assert progress.status is not None
+            seen.append(((world.clock.monotonic - before) / 1e9, progress.status.reason))
+
+    done = world.executor(reorganizer=lambda backfill: Altering()).run(number)
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    ((seconds, reason),) = seen
+    assert ROWS / 10 - 1 < seconds < ROWS / 10 + 1
+    assert reason == "held back by max_rows_per_second = 10"
+    world.check_index("i")
