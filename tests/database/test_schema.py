@@ -39,3 +39,14 @@ def test_an_index_build_that_meets_a_full_disk_says_so(tmp_path: Path, monkeypat
         assert caught.value.sqlstate == "53100"
         assert connection.execute("SELECT count(*) FROM t WHERE a >= ''").fetchone() == (ROWS,)
         assert connection.execute("CHECK DATABASE").fetchall() == []
+
+
+def test_a_check_survives_the_rename_of_its_table() -> None:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (a integer CHECK (t.a > 0))")
+        connection.execute("ALTER TABLE t RENAME TO u")
+        connection.execute("INSERT INTO u VALUES (1)")
+        with pytest.raises(instar.Error) as caught:
+            connection.execute("INSERT INTO u VALUES (0)")
+        assert caught.value.sqlstate == "23514"
+        assert connection.execute("CHECK DATABASE").fetchall() == []

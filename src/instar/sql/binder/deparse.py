@@ -35,7 +35,10 @@ def quote_literal(text: str) -> str:
 
 
 class Deparser:
-    """Writes one statement. `tables` are in sight without a FROM (CHECK); `qualified` False: bare column names."""
+    """Writes one statement. `tables` are in sight without a FROM (CHECK); `qualified` False: bare column names.
+
+    `numbered`: aliases are r0, r1, ... whatever they were called, so that queries can be compared.
+    """
 
     def __init__(
         self,
@@ -43,8 +46,10 @@ class Deparser:
         by_ids: bool = False,
         tables: Mapping[int, Table] | None = None,
         qualified: bool = True,
+        numbered: bool = False,
     ) -> None:
         self._catalog = catalog
+        self._numbered = numbered
         self._by_ids = by_ids
         self._qualified = qualified
         self._aliases: dict[int, str] = {}
@@ -67,6 +72,8 @@ class Deparser:
         return quote_identifier(found.name)
 
     def _unique(self, name: str) -> str:
+        if self._numbered:
+            name = f"r{len(self._used)}"
         # Invented aliases hold characters that no one writes; they become plain ones.
         base = name if name and "*" not in name else name.strip("*0123456789") or "subquery"
         found, number = base, 0

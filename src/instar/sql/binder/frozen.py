@@ -53,7 +53,7 @@ def freeze_check(node: exp.Expr, table: Table, catalog: CatalogReader) -> tuple[
         if volatile or isinstance(found, tree.NextValue):
             raise errors.error("42P17", "functions in a check constraint must be immutable")
     ids = {table.columns[found.ordinal].id for found in walk(expr) if isinstance(found, tree.ColumnRef)}
-    return Deparser(catalog, by_ids=True, tables={0: table}).expression(expr), tuple(sorted(ids))
+    return Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr), tuple(sorted(ids))
 
 
 def freeze_default(node: exp.Expr, column: str, type_: Type, catalog: CatalogReader) -> tuple[str, Expr]:
@@ -179,13 +179,29 @@ def thaw_check(text: str, table: Table, catalog: CatalogReader) -> str:
     return Deparser(catalog, tables={0: table}, qualified=False).expression(bind_check(text, table, 0, catalog))
 
 
-def thaw_default(text: str, catalog: CatalogReader) -> str:
-    """A frozen DEFAULT with today's names."""
+def thaw_default(column: Column, catalog: CatalogReader) -> str | None:
+    """What a column gets by default, with today's names, as DEFAULT would be frozen for its type of today; None: NULL.
+
+    A constant is one of the column's type, which may have been widened since; serial is nextval of its sequence.
+    """
     context = Context(catalog)
-    expr = _default(context, QueryBinder(context, by_ids=True), parse_expression(text))
-    return Deparser(catalog).expression(coercion.to_text_if_unknown(context, expr))
+    if column.default is not None:
+        expr = _default(context, QueryBinder(context, by_ids=True), parse_expression(column.default))
+    elif column.sequence is not None:
+        expr = tree.NextValue(column.sequence, types.BIGINT)
+    else:
+        return None
+    found = coercion.coerce(context, expr, column.type, "assignment")
+    if not isinstance(found, tree.Literal):
+        return Deparser(catalog).expression(coercion.to_text_if_unknown(context, expr))
+    return None if found.value is None else Deparser(catalog).expression(found)
 
 
 def thaw_view(view: View, catalog: CatalogReader) -> str:
     """A view's query with today's names."""
     return Deparser(catalog).query(bind_view_text(Context(catalog), view))
+
+
+def canonical_view(view: View, catalog: CatalogReader) -> str:
+    """A view's query for comparison only: equal for queries that differ in nothing but the names of aliases."""
+    return Deparser(catalog, numbered=True).query(bind_view_text(Context(catalog), view))
