@@ -186,6 +186,63 @@ def export(
             print(f"EXPORT {export_query(connection, query, Path(names[0]))}")
 
 
+# --- schemas as files ------------------------------------------------------------------------------------------------
+
+SchemaPath = Annotated[Path, typer.Argument(metavar="FILE", help="A schema in SQL.", show_default=False)]
+
+
+@app.command()
+def dump(
+    path: DatabasePath,
+    schema: Annotated[bool, typer.Option("--schema", help="The schema, without rows: as yet the only choice.")] = False,
+) -> None:
+    """Write the schema as SQL that makes it again."""
+    from instar.cli import declarative
+
+    if not schema:
+        raise errors.error(
+            errors.FEATURE_NOT_SUPPORTED,
+            "a dump of rows is not supported",
+            hint="--schema writes the schema; `instar export` writes the rows of a table.",
+        )
+    with opened(path) as connection:
+        declarative.dump(connection, sys.stdout)
+
+
+@app.command()
+def plan(
+    path: DatabasePath,
+    file: SchemaPath,
+    check: Annotated[bool, typer.Option("--check", help="The status is 2 if there is any difference.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show the statements, with their stages, that would give the database the schema of a file. Changes nothing."""
+    from instar.cli import declarative
+
+    wanted = declarative.read(file)
+    with opened(path) as connection:
+        status = declarative.plan(connection, wanted, sys.stdout, json=json, check=check)
+    if status:
+        raise typer.Exit(status)
+
+
+@app.command("apply")
+def apply_(
+    path: DatabasePath,
+    file: SchemaPath,
+    allow_destructive: Annotated[
+        bool, typer.Option("--allow-destructive", help="Also what destroys rows or values.")
+    ] = False,
+    synchronous: Synchronous = None,
+) -> None:
+    """Give the database the schema of a file, as one change. Makes the database if there is none."""
+    from instar.cli import declarative
+
+    wanted = declarative.read(file)
+    with opened(path, create=True, synchronous=synchronous) as connection:
+        declarative.apply(connection, wanted, sys.stdout, allow_destructive=allow_destructive)
+
+
 # --- background work -------------------------------------------------------------------------------------------------
 
 

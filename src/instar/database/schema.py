@@ -19,10 +19,11 @@ from instar.database.settings import duration_us
 from instar.database.utility import rows_of
 from instar.schemachange import explain
 from instar.schemachange.executor import apply
+from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Plan
+from instar.schemachange.stages import Plan, advance
 from instar.schemachange.wanted import Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
@@ -65,6 +66,22 @@ class SchemaChanges:
         rows = explain.explain(self._plan(wanted, text, change), change.view) if wanted else []
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
+
+    def rehearse(self, statement: ast.Ddl, text: str) -> list[Row]:
+        """The stages of a change, which is then taken to its end, jobs included, as far as this transaction sees.
+
+        Only for a transaction that is rolled back: nothing has been done to any row. See rehearsal.py.
+        """
+        change = self._session.change()
+        wanted = self._translate(statement, change).wanted
+        if not wanted:
+            return []
+        made = self._plan(wanted, text, change)
+        rows = explain.explain(made, change.view)
+        apply(made.first, change)
+        for stage in made.stages[1:]:
+            apply(advance(change.view.table, stage, made.statement), change)
+        return rows
 
     def begin_job(self) -> Job | None:
         """The job of the transaction that is about to commit, if it takes one; its commit writes the record."""
@@ -120,6 +137,8 @@ class SchemaChanges:
         told = ""
         while True:
             job = database.jobs.get(job_id)
+            if self._session.on_wait is not None:
+                self._session.on_wait(job)
             if job.is_finished:
                 break
             told = self._tell(job, told)

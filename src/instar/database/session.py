@@ -17,6 +17,8 @@ from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.schema import SchemaChanges
 from instar.database.settings import SavedSettings, Settings
+from instar.schemachange.explain import Row
+from instar.schemachange.jobs import Job
 from instar.sql import statements as ast
 from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
@@ -45,6 +47,7 @@ class Session:
         self.autocommit = autocommit
         self.notices: list[str] = []
         self.on_notice: Callable[[str], object] | None = None  # is handed notices as they come
+        self.on_wait: Callable[[Job], None] | None = None  # shown the job that a statement waits for, now and then
         self.settings = Settings(
             {"synchronous": database.store.synchronous, "schema_lease": f"{database.store.schema_lease:g}"}
         )
@@ -154,6 +157,10 @@ class Session:
     def explain_schema(self, statement: ast.Statement, text: str) -> Result:
         """The stages of a schema change."""
         return self._schema.explain(statement, text)
+
+    def rehearse_schema(self, statement: ast.Ddl, text: str) -> list[Row]:
+        """See rehearsal.py."""
+        return self._schema.rehearse(statement, text)
 
     def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
         """Append Arrow rows; see the DB-API."""

@@ -23,7 +23,7 @@ from instar.sql.binder.scope import Item, Namespace, Scope
 from instar.sql.parser import parse_expression, parse_query
 from instar.sql.traversal import children, walk
 from instar.sql.tree import Expr
-from instar.types import Type
+from instar.types import Kind, Type
 
 T = TypeVar("T")
 
@@ -62,15 +62,18 @@ def freeze_default(node: exp.Expr, column: str, type_: Type, catalog: CatalogRea
     Errors: as for binding; 0A000 for column references and subqueries, 42804 for a type that cannot be assigned.
     """
     expr = _default(Context(catalog), QueryBinder(Context(catalog)), node)
-    text = Deparser(catalog, by_ids=True).expression(coercion.to_text_if_unknown(Context(catalog), expr))
     found = coercion.coerce(Context(catalog), expr, type_, "assignment")
     if found is None:
         message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
         hint = "You will need to rewrite or cast the expression."
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
-    if isinstance(found, tree.Literal):
-        text = Deparser(catalog, by_ids=True).expression(found)
-    return text, found
+    return Deparser(catalog, by_ids=True).expression(_kept(expr, found)), found
+
+
+def _kept(expr: Expr, found: Expr) -> Expr:
+    """What a descriptor says of a default that is `found` as the column's type: a constant, of whatever it was meant
+    to be, as that type; else what was written, since the column's type may change."""
+    return found if isinstance(found, tree.Literal) or expr.type.kind is Kind.UNKNOWN else expr
 
 
 def bind_check(text: str, table: Table, relation: int, catalog: CatalogReader) -> Expr:
@@ -191,10 +194,8 @@ def thaw_default(column: Column, catalog: CatalogReader) -> str | None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
         return None
-    found = coercion.coerce(context, expr, column.type, "assignment")
-    if not isinstance(found, tree.Literal):
-        return Deparser(catalog).expression(coercion.to_text_if_unknown(context, expr))
-    return None if found.value is None else Deparser(catalog).expression(found)
+    kept = _kept(expr, coercion.assign(context, expr, column.type, column.name))
+    return None if isinstance(kept, tree.Literal) and kept.value is None else Deparser(catalog).expression(kept)
 
 
 def thaw_view(view: View, catalog: CatalogReader) -> str:

@@ -1,0 +1,100 @@
+"""Executing a plan as one batched change: one transaction where SQL allows it, and as few as it allows where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from instar import errors
+from instar.database import Session
+from instar.declarative.planning import Plan
+
+# What a statement is refused with that could be executed, as its rehearsal has shown, if those before it were complete:
+# 0A000 for what cannot be combined yet, 55006 and 42830 where an index that it needs is still to be built.
+_INCOMPLETE = frozenset({errors.FEATURE_NOT_SUPPORTED, errors.OBJECT_IN_USE, errors.INVALID_FOREIGN_KEY})
+
+Tell = Callable[[str], None]
+
+
+def require_possible(plan: Plan, *, allow_destructive: bool) -> None:
+    """Refuse a plan with a step that cannot be done (by that step's error), or that destroys what may not be."""
+    for step in plan.problems:
+        assert step.problem is not None
+        problem = step.problem
+        raise errors.error(
+            problem.sqlstate,
+            f"{problem.message} (nothing has been changed)",
+            detail=f"{step.statement}{'' if problem.detail is None else chr(10) + problem.detail}",
+            hint=problem.hint,
+        )
+    if plan.destructive and not allow_destructive:
+        raise errors.error(
+            errors.DEPENDENT_OBJECTS,
+            "the plan destroys what no later change brings back (nothing has been changed)",
+            detail="\n".join(f"{step.statement} destroys {step.loses}" for step in plan.destructive),
+            hint="--allow-destructive applies it all the same.",
+        )
+
+
+def apply(session: Session, plan: Plan, tell: Tell, *, allow_destructive: bool = False) -> None:
+    """Execute the plan. `tell` hears of each statement, and where the transaction has to be divided.
+
+    Errors leave what was committed before them, and say which statements that were.
+    """
+    require_possible(plan, allow_destructive=allow_destructive)
+    if not plan.steps:
+        return
+    batch = _Batch(session, tell)
+    try:
+        for step in plan.steps:
+            batch.add(step.statement)
+        batch.commit()
+    except BaseException as error:
+        session.rollback()
+        if isinstance(error, errors.Error) and batch.committed:
+            count = len(batch.committed)
+            applied = f"{count} of {len(plan.steps)} statements had been committed before."
+            error.detail = applied if error.detail is None else f"{error.detail}\n{applied}"
+        raise
+
+
+class _Batch:
+    """The statements of the open transaction, and those that were committed before it."""
+
+    def __init__(self, session: Session, tell: Tell) -> None:
+        self._session = session
+        self._tell = tell
+        self._open: list[str] = []
+        self.committed: list[str] = []
+
+    def add(self, statement: str) -> None:
+        """Execute a statement in the transaction, or in a new one if it cannot be in one with those before it."""
+        if not self._open:
+            self._session.execute("BEGIN")
+        self._session.execute("SAVEPOINT step")
+        try:
+            self._session.execute(statement)
+        except errors.Error as error:
+            if not self._open or error.sqlstate not in _INCOMPLETE:
+                raise
+            self._session.execute("ROLLBACK TO SAVEPOINT step")
+            count = len(self._open)
+            those = "the statement" if count == 1 else f"the {count} statements"
+            self._tell(f"committing {those} so far, which cannot be in one transaction with what comes next:")
+            self._tell(f"{error.sqlstate}: {error.message}")
+            self.commit()
+            self.add(statement)
+            return
+        self._open.append(statement)
+        self._tell(statement)
+
+    def commit(self) -> None:
+        """Commit, and wait for the jobs that the transaction has begun. They go on if the wait is broken off."""
+        began, self._open = self._open, []
+        try:
+            self._session.execute("COMMIT")
+        except errors.Error as error:
+            # The transaction stands, its jobs go on or were taken back: see Session.commit.
+            if error.sqlstate in (errors.SCHEMA_CHANGE_FAILED, errors.QUERY_CANCELED):
+                self.committed += began
+            raise
+        self.committed += began

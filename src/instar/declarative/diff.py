@@ -1,0 +1,316 @@
+"""The difference between two schemas as changes, in no order yet. Both are named alike: renames are settled before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from instar.declarative import changes as to
+from instar.declarative import model
+from instar.declarative.changes import Change
+
+
+def difference(live: model.Schema, wanted: model.Schema) -> list[Change]:
+    """What turns `live` into `wanted`. The order of a table's columns is no difference: nothing changes it."""
+    return [
+        *_sequences(live, wanted),
+        *_dropped_tables(live, wanted),
+        *_tables(live, wanted),
+        *_views(live, wanted),
+    ]
+
+
+# --- sequences -------------------------------------------------------------------------------------------------------
+
+
+def _sequences(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
+    for name, old in live.sequences.items():
+        new = wanted.sequences.get(name)
+        if new is None:
+            if old.owned_by is None or _has_column(wanted, *old.owned_by):
+                yield to.DropSequence(name)  # else it goes with its owner
+            continue
+        if old.owned_by is not None and new.owned_by != old.owned_by:
+            yield to.DisownSequence(name)
+        yield from _altered_sequence(old, new)
+    for name, new in wanted.sequences.items():
+        known = live.sequences.get(name)
+        if known is None:
+            yield to.CreateSequence(new)
+        if new.owned_by is not None and (known is None or known.owned_by != new.owned_by):
+            yield to.OwnSequence(name, new.owned_by)
+
+
+def _altered_sequence(old: model.Sequence, new: model.Sequence) -> Iterator[Change]:
+    if msgspec.structs.replace(old, name="", owned_by=None) != msgspec.structs.replace(new, name="", owned_by=None):
+        yield to.AlterSequence(old, new)
+
+
+def _has_column(schema: model.Schema, table: str, column: str) -> bool:
+    found = schema.tables.get(table)
+    return found is not None and found.column(column) is not None
+
+
+def _lost_sequences(live: model.Schema, wanted: model.Schema) -> dict[str, tuple[str, str] | None]:
+    """The sequences that go, with the columns that they belong to."""
+    before, after = _all_sequences(live), _all_sequences(wanted)
+    return {name: owner for name, owner in before.items() if name not in after}
+
+
+def _all_sequences(schema: model.Schema) -> dict[str, tuple[str, str] | None]:
+    found = {name: sequence.owned_by for name, sequence in schema.sequences.items()}
+    return found | {name: owner for owner, name in identities(schema).items()}
+
+
+def identities(schema: model.Schema) -> dict[tuple[str, str], str]:
+    """The sequences of identity columns, by table and column."""
+    return {
+        (table.name, column.name): column.identity.sequence.name
+        for table in schema.tables.values()
+        for column in table.columns
+        if column.identity is not None
+    }
+
+
+# --- tables that come and go -----------------------------------------------------------------------------------------
+
+
+def _dropped_tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
+    """Tables that refer to others go before those; what closes a circle is taken off first."""
+    doomed = {name: table for name, table in live.tables.items() if name not in wanted.tables}
+    while doomed:
+        free = [name for name in doomed if not any(_refers(other, doomed[name], live) for other in doomed.values())]
+        if not free:
+            name = next(iter(doomed))
+            for other in doomed.values():
+                for key in _keys(other):
+                    if key.parent == name != other.name:
+                        yield to.DropElement(other.name, key)
+            free = [name]
+        for name in free:
+            yield to.DropTable(name)
+            del doomed[name]
+
+
+def _refers(table: model.Table, other: model.Table, live: model.Schema) -> bool:
+    """Whether `other` cannot be dropped before `table`."""
+    if table.name == other.name:
+        return False
+    owners = _all_sequences(live)
+    used = (name for column in table.columns if column.default is not None for name in column.default.sequences)
+    owned = any((owner := owners.get(name)) is not None and owner[0] == other.name for name in used)
+    return owned or any(key.parent == other.name for key in _keys(table))
+
+
+def _keys(table: model.Table) -> list[model.ForeignKey]:
+    return [element for element in table.elements if isinstance(element, model.ForeignKey)]
+
+
+def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
+    lost = _lost_sequences(live, wanted)
+    late = set(identities(wanted).values())
+    dropped = _dropped_elements(live, wanted)
+    for name, new in wanted.tables.items():
+        old = live.tables.get(name)
+        if old is None:
+            yield from _created_table(new, late)
+        else:
+            yield from _columns(old, new, lost, late)
+            yield from _elements(old, new, dropped)
+
+
+def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
+    columns = tuple(_early(column, late) for column in table.columns)
+    within = tuple(element for element in table.elements if _is_within(element))
+    yield to.CreateTable(model.Table(name=table.name, columns=columns, elements=within))
+    for element in table.elements:
+        if not _is_within(element):
+            yield to.AddElement(table.name, element)
+    yield from _late_defaults(table.name, table.columns, late)
+
+
+def _is_within(element: model.Element) -> bool:
+    """Whether CREATE TABLE says it. Foreign keys come when all tables are there, and may go round in circles."""
+    return isinstance(element, model.PrimaryKey | model.Check) or (
+        isinstance(element, model.Index) and element.constraint
+    )
+
+
+def _early(column: model.Column, late: set[str]) -> model.Column:
+    """The column as it is added: without a default that takes values of an identity column's sequence."""
+    return msgspec.structs.replace(column, default=None) if _is_late(column, late) else column
+
+
+def _is_late(column: model.Column, late: set[str]) -> bool:
+    return column.default is not None and not late.isdisjoint(column.default.sequences)
+
+
+def _late_defaults(table: str, columns: tuple[model.Column, ...], late: set[str]) -> Iterator[Change]:
+    for column in columns:
+        if column.default is not None and _is_late(column, late):
+            yield to.SetDefault(table, column.name, column.default)
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _columns(
+    old: model.Table, new: model.Table, lost: dict[str, tuple[str, str] | None], late: set[str]
+) -> Iterator[Change]:
+    for column in old.columns:
+        there = new.column(column.name)
+        place = (old.name, column.name)
+        endangered = column.default is not None and any(
+            name in lost and lost[name] != place for name in column.default.sequences
+        )
+        if there is None:
+            if endangered:
+                yield to.DropDefault(*place)
+            yield to.DropColumn(*place)
+        else:
+            yield from _column(old.name, column, there, endangered)
+    added = tuple(column for column in new.columns if old.column(column.name) is None)
+    for column in added:
+        yield to.AddColumn(new.name, _early(column, late))
+    yield from _late_defaults(new.name, added, late)
+
+
+def _column(table: str, old: model.Column, new: model.Column, endangered: bool) -> Iterator[Change]:
+    name = new.name
+    if old.type != new.type:
+        yield to.SetType(table, name, old.type, new.type)
+    if old.default is not None and (new.default is None or endangered):
+        yield to.DropDefault(table, name)
+    if new.default is not None and (old.default is None or old.default.text != new.default.text):
+        yield to.SetDefault(table, name, new.default)
+    if old.nullable and not new.nullable:
+        yield to.SetNotNull(table, name)
+    yield from _identity(table, old, new)
+    if new.nullable and not old.nullable:
+        yield to.DropNotNull(table, name)
+
+
+def _identity(table: str, old: model.Column, new: model.Column) -> Iterator[Change]:
+    if old.identity is None and new.identity is not None:
+        yield to.AddIdentity(table, new)
+    elif old.identity is not None and new.identity is None:
+        yield to.DropIdentity(table, new.name)
+    elif old.identity is not None and new.identity is not None:
+        if old.identity.kind != new.identity.kind:
+            yield to.SetIdentity(table, new)
+        yield from _altered_sequence(old.identity.sequence, new.identity.sequence)
+
+
+# --- indexes and constraints -----------------------------------------------------------------------------------------
+
+
+def _dropped_elements(live: model.Schema, wanted: model.Schema) -> set[tuple[str, str]]:
+    """The indexes and keys, as (table, name), that tables that stay lose or get anew."""
+    found = set()
+    for name, new in wanted.tables.items():
+        if name in live.tables:
+            kept = _pairs(live.tables[name], new)
+            elements = [element for element in live.tables[name].elements if element.name not in kept]
+            found |= {(name, lost.name) for lost in elements if isinstance(lost, model.Index | model.PrimaryKey)}
+    return found
+
+
+def _pairs(old: model.Table, new: model.Table) -> dict[str, str]:
+    """What stays: old names to new ones. What is the same but for its name is renamed; it holds nothing of its own."""
+    by_name = {element.name: element for element in new.elements}
+    pairs = {
+        element.name: element.name
+        for element in old.elements
+        if element.name in by_name and model.same(element, by_name[element.name])
+    }
+    taken = {element.name for element in old.elements}
+    free = [element for element in new.elements if element.name not in taken]
+    for element in old.elements:
+        if element.name in by_name:
+            continue
+        for candidate in free:
+            if model.same(element, candidate):
+                pairs[element.name] = candidate.name
+                free.remove(candidate)
+                break
+    return pairs
+
+
+def _elements(old: model.Table, new: model.Table, dropped: set[tuple[str, str]]) -> Iterator[Change]:
+    pairs = _pairs(old, new)
+    kept = set()
+    for element in old.elements:
+        name = pairs.get(element.name)
+        stranded = isinstance(element, model.ForeignKey) and not dropped.isdisjoint(element.needs)
+        if name is None or stranded:
+            yield to.DropElement(old.name, element)
+            continue
+        kept.add(name)
+        if name != element.name:
+            yield to.RenameElement(old.name, element, name)
+    for element in new.elements:
+        if element.name not in kept:
+            yield to.AddElement(new.name, element)
+
+
+# --- views -----------------------------------------------------------------------------------------------------------
+
+
+def _views(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
+    gone = _views_that_go(live, wanted)
+    for view in reversed(_by_dependency(live.views)):
+        if view.name in gone:
+            yield to.DropView(view.name)
+    for view in _by_dependency(wanted.views):
+        old = live.views.get(view.name)
+        if old is None or view.name in gone:
+            yield to.CreateView(view)
+        elif not model.same_view(old, view):
+            yield to.CreateView(view, replace=True)
+
+
+def _views_that_go(live: model.Schema, wanted: model.Schema) -> set[str]:
+    """Views that are dropped, for good or to be made again: they, or what they read, will not be what they are."""
+    relations, columns = _moved(live, wanted)
+    gone = {
+        name
+        for name, view in live.views.items()
+        if name not in wanted.views or wanted.views[name].columns[: len(view.columns)] != view.columns
+    }
+    grown = True
+    while grown:
+        grown = False
+        for name, view in live.views.items():
+            reads = any(
+                used in gone or used in relations or any((used, column) in columns for column in named)
+                for used, named in view.reads
+            )
+            if reads and name not in gone:
+                gone.add(name)
+                grown = True
+    return gone
+
+
+def _moved(live: model.Schema, wanted: model.Schema) -> tuple[set[str], set[tuple[str, str]]]:
+    """The relations that go, and the columns that go or change their type."""
+    relations = {name for name in live.tables if name not in wanted.tables} | set(_lost_sequences(live, wanted))
+    columns = set()
+    for name, old in live.tables.items():
+        new = wanted.tables.get(name)
+        for column in old.columns if new is not None else ():
+            there = None if new is None else new.column(column.name)
+            if there is None or there.type != column.type:
+                columns.add((name, column.name))
+    return relations, columns
+
+
+def _by_dependency(views: dict[str, model.View]) -> list[model.View]:
+    """What is read comes before what reads it; by name where there is a choice."""
+    placed: dict[str, model.View] = {}
+    while len(placed) < len(views):
+        for name, view in views.items():
+            if name not in placed and all(used in placed or used not in views for used, _ in view.reads):
+                placed[name] = view
+                break
+    return list(placed.values())

@@ -1,0 +1,159 @@
+"""A schema file: statements that make a schema, and comments that say what was renamed.
+
+It is parsed by Instar's own parser and executed in a database in memory, so that what it means is what its statements
+mean, and what is wrong with it is found before the live database is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from instar import errors
+from instar.database import Database
+from instar.database.database import MEMORY
+from instar.declarative import model
+from instar.declarative.changes import RelationKind
+from instar.declarative.reading import read_schema
+from instar.declarative.renames import Hint
+from instar.sql import statements as ast
+from instar.sql.ddl import command, is_schema_change
+from instar.sql.grammar.lexer import END, QUOTED, WORD, Token, tokenize
+from instar.sql.parser import parse_one, split
+
+_HINT = re.compile(r"--[ \t]*instar:[ \t]*([^\n\r]*)")
+_BLOCK = re.compile(r"/\*.*?\*/", re.DOTALL)
+_RENAMED = re.compile(r"renamed[ \t]+from[ \t]+(.*?)[ \t]*\Z")
+
+
+class SchemaFile(NamedTuple):
+    """What a file says."""
+
+    schema: model.Schema
+    hints: tuple[Hint, ...]
+
+
+class _Statement(NamedTuple):
+    """A statement of the file and the 0-based character that it begins at."""
+
+    parsed: ast.Ddl
+    text: str
+    start: int
+
+
+def load(text: str) -> SchemaFile:
+    """The schema that the text makes, and its hints.
+
+    Errors have the position in the whole text: those of parsing and executing its statements, 0A000 for one that makes
+    no schema, 42601 for a hint that cannot be understood or stands beside nothing that has a name.
+    """
+    statements = [_parsed(fragment.text, fragment.start) for fragment in split(text)]
+    hints = tuple(_hints(text, statements))
+    return SchemaFile(_executed(statements), hints)
+
+
+def _parsed(text: str, start: int) -> _Statement:
+    try:
+        parsed = parse_one(text)
+        if not is_schema_change(parsed) or not _makes(parsed):
+            raise errors.unsupported(f"{_named(parsed, text)} in a schema file", position=1)
+    except errors.Error as error:
+        raise _placed(error, start) from None
+    return _Statement(parsed, text, start)
+
+
+def _makes(statement: ast.Ddl) -> bool:
+    """Whether the statement makes part of a schema, or alters what another has made: nothing else is of use."""
+    if isinstance(statement, ast.CreateTable):
+        return statement.as_query is None
+    return command(statement).startswith(("CREATE", "ALTER"))
+
+
+def _named(statement: ast.Statement, text: str) -> str:
+    if is_schema_change(statement):
+        return command(statement)
+    return "".join(text.split()[:1]).upper()
+
+
+def _placed(error: errors.Error, start: int) -> errors.Error:
+    error.position = start + (error.position or 1)
+    return error
+
+
+def _executed(statements: list[_Statement]) -> model.Schema:
+    database = Database.open(MEMORY)
+    try:
+        session = database.session()
+        for statement in statements:
+            try:
+                session.run(statement.parsed, statement.text, ())
+            except errors.Error as error:
+                raise _placed(error, statement.start) from None
+        with database.store.read() as reader:
+            return read_schema(database.catalog.at(reader))
+    finally:
+        database.release()
+
+
+# --- hints -----------------------------------------------------------------------------------------------------------
+
+
+def _hints(text: str, statements: list[_Statement]) -> Iterator[Hint]:
+    """A hint stands on the line above what it is about, or at the end of the line that this begins on."""
+    tokens = tokenize(text)
+    end = 0
+    for number, token in enumerate(tokens):
+        # Outside of tokens there is nothing but space and comments.
+        gap = _BLOCK.sub(lambda found: " " * len(found.group()), text[end : token.start])
+        for found in _HINT.finditer(gap):
+            at = end + found.start()
+            yield _hint(_old_name(found.group(1), at), _target(text, tokens, number, at), statements, at)
+        end = token.end
+
+
+def _old_name(words: str, at: int) -> str:
+    found = _RENAMED.match(words)
+    if found is not None:
+        try:
+            name, *rest = tokenize(found.group(1))
+        except errors.Error as error:
+            raise _placed(error, at) from None
+        if name.kind in (WORD, QUOTED) and [token.kind for token in rest] == [END]:
+            return name.value
+    message = f'"{words.strip()}" is no hint'
+    hint = "Hints are: -- instar: renamed from name"
+    raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
+
+
+def _target(text: str, tokens: list[Token], following: int, at: int) -> int:
+    """Where what the hint is about begins: the first token of its line, or else the next."""
+    line = text.rfind("\n", 0, at) + 1
+    same_line = [token for token in tokens[:following] if token.start >= line]
+    return same_line[0].start if same_line else tokens[following].start
+
+
+def _hint(old: str, target: int, statements: list[_Statement], at: int) -> Hint:
+    for statement in statements:
+        parsed = statement.parsed
+        if isinstance(parsed, ast.CreateTable):
+            for column in parsed.columns:
+                if column.position is not None and statement.start + column.position - 1 == target:
+                    return Hint("column", column.name, old, parsed.name.name)
+        kind = _KINDS.get(type(parsed))
+        if kind is not None and statement.start == target:
+            assert isinstance(parsed, ast.CreateTable | ast.CreateView | ast.CreateSequence)
+            return Hint(kind, parsed.name.name, old)
+    message = "a rename hint stands at no table, column, view or sequence"
+    hint = (
+        "It belongs on the line above, or at the end of the line with which the object or column begins. Indexes and "
+        "constraints that are the same but for their names need none."
+    )
+    raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
+
+
+_KINDS: dict[type, RelationKind] = {
+    ast.CreateTable: "table",
+    ast.CreateView: "view",
+    ast.CreateSequence: "sequence",
+}

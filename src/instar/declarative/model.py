@@ -1,0 +1,127 @@
+"""What a schema says, by names: the form in which two databases are compared, and from which SQL is written.
+
+Expressions are in their bound form, thawed under today's names, so that it does not matter how they were written.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeVar
+
+import msgspec
+
+from instar.catalog.descriptors import Action
+from instar.types import Type
+
+
+class Sequence(msgspec.Struct, frozen=True, kw_only=True):
+    """A sequence. `owned_by`: (table, column); of an identity column's sequence it goes without saying (None)."""
+
+    name: str
+    type: Type
+    start: int
+    increment: int
+    minimum: int
+    maximum: int
+    cycle: bool
+    cache: int
+    owned_by: tuple[str, str] | None = None
+
+
+class Default(msgspec.Struct, frozen=True):
+    """A DEFAULT, and the sequences that it takes values of. Serial is the default `nextval` of an owned sequence."""
+
+    text: str
+    sequences: tuple[str, ...] = ()
+
+
+class Identity(msgspec.Struct, frozen=True):
+    kind: Literal["always", "by default"]
+    sequence: Sequence
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: Type
+    nullable: bool
+    default: Default | None = None
+    identity: Identity | None = None
+
+
+class PrimaryKey(msgspec.Struct, frozen=True):
+    name: str
+    columns: tuple[str, ...]
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """An index, or a UNIQUE constraint; `columns` are (name, descending)."""
+
+    name: str
+    columns: tuple[tuple[str, bool], ...]
+    unique: bool
+    constraint: bool
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    expression: str
+
+
+class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
+    """`needs`: the indexes and keys of either table that it borrows, as (table, name); no part of what it means."""
+
+    name: str
+    columns: tuple[str, ...]
+    parent: str
+    parent_columns: tuple[str, ...]
+    on_delete: Action
+    on_update: Action
+    needs: tuple[tuple[str, str], ...] = ()
+
+
+Element = PrimaryKey | Index | Check | ForeignKey
+AnyElement = TypeVar("AnyElement", PrimaryKey, Index, Check, ForeignKey)
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table; `elements` by kind, then by name."""
+
+    name: str
+    columns: tuple[Column, ...]
+    elements: tuple[Element, ...] = ()
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A view. `meaning`: its query with aliases numbered, for comparison; `reads`: (relation, columns of it)."""
+
+    name: str
+    columns: tuple[tuple[str, Type], ...]
+    query: str
+    meaning: str
+    reads: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """All that a database has, by name, in the order of names. `sequences` are those of no identity column."""
+
+    tables: dict[str, Table] = {}
+    sequences: dict[str, Sequence] = {}
+    views: dict[str, View] = {}
+
+
+def same(one: Element, other: Element) -> bool:
+    """Whether two elements are the same but for their names."""
+    return type(one) is type(other) and _nameless(one) == _nameless(other)
+
+
+def _nameless(element: Element) -> Element:
+    if isinstance(element, ForeignKey):
+        return msgspec.structs.replace(element, name="", needs=())
+    return msgspec.structs.replace(element, name="")
+
+
+def same_view(one: View, other: View) -> bool:
+    """Whether two views give the same columns by the same query."""
+    return one.columns == other.columns and one.meaning == other.meaning

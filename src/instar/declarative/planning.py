@@ -1,0 +1,120 @@
+"""Plans: what would turn the live schema into another one, statement by statement, rehearsed on the live database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
+from instar.catalog.descriptors import Table
+from instar.database import Database, Session
+from instar.database.database import MEMORY
+from instar.database.rehearsal import Rehearsal, rehearsal
+from instar.declarative import changes as to
+from instar.declarative import model
+from instar.declarative.changes import Change, loss
+from instar.declarative.diff import difference
+from instar.declarative.order import ordered
+from instar.declarative.reading import read_schema, require_settled
+from instar.declarative.renames import Hint, follow, owned_sequences
+from instar.declarative.rendering import render
+from instar.schemachange.explain import Row
+from instar.schemachange.jobs import Problem, problem_of
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One statement. `loses`: what it destroys, in words; `problem`: why it cannot be done, as far as is known now."""
+
+    statement: str
+    loses: str = ""
+    stages: tuple[Row, ...] = ()
+    problem: Problem | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Steps in a safe order; none where the schemas are the same."""
+
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def problems(self) -> list[Step]:
+        """The steps that cannot be done."""
+        return [step for step in self.steps if step.problem is not None]
+
+    @property
+    def destructive(self) -> list[Step]:
+        """The steps that destroy something."""
+        return [step for step in self.steps if step.loses]
+
+
+def make_plan(session: Session, wanted: model.Schema, hints: Sequence[Hint] = ()) -> Plan:
+    """What turns the schema of the session's database into `wanted`. Nothing is changed.
+
+    55006 while a job changes the schema.
+    """
+    with rehearsal(session) as rehearsed:
+        require_settled(rehearsed.catalog)
+        found = _changes(rehearsed.catalog, wanted, hints)
+        return Plan(tuple(step for change in found for step in _steps(rehearsed, change)))
+
+
+def dump(session: Session) -> str:
+    """The live schema as a file: the plan that makes it in an empty database, where it is rehearsed."""
+    with rehearsal(session) as rehearsed:
+        schema = read_schema(rehearsed.catalog)
+    empty = Database.open(MEMORY)
+    try:
+        plan = make_plan(empty.session(), schema)
+    finally:
+        empty.release()
+    for step in plan.problems:
+        assert step.problem is not None
+        raise errors.error(
+            errors.INTERNAL_ERROR,
+            f"the schema cannot be written as SQL: {step.problem.message}",
+            detail=step.statement,
+        )
+    return "\n".join(f"{step.statement};\n" for step in plan.steps)
+
+
+def _changes(catalog: CatalogSnapshot, wanted: model.Schema, hints: Sequence[Hint]) -> list[Change]:
+    """Renames first, on the catalog itself, where names are all that they change; then what else differs."""
+    renamed, by_hint = follow(catalog, hints)
+    settled, by_owner = follow(renamed, owned_sequences(read_schema(renamed), wanted))
+    return ordered([*by_hint, *by_owner, *difference(read_schema(settled), wanted)])
+
+
+def _steps(rehearsed: Rehearsal, change: Change) -> Iterator[Step]:
+    step = _rehearsed(rehearsed, change)
+    yield step
+    if step.problem is None:
+        for rename in _generated(change, rehearsed.catalog):
+            yield _rehearsed(rehearsed, rename)
+
+
+def _rehearsed(rehearsed: Rehearsal, change: Change) -> Step:
+    statement = render(change)
+    try:
+        return Step(statement, loss(change), tuple(rehearsed.plan(statement)))
+    except errors.Error as error:
+        return Step(statement, loss(change), problem=problem_of(error))
+
+
+def _generated(change: Change, catalog: CatalogSnapshot) -> Iterator[Change]:
+    """Renames of sequences that identity columns have got with a generated name, where they are called otherwise."""
+    columns: Iterable[model.Column] = ()
+    if isinstance(change, to.CreateTable):
+        name, columns = change.table.name, change.table.columns
+    elif isinstance(change, to.AddColumn | to.AddIdentity):
+        name, columns = change.table, (change.column,)
+    for column in columns:
+        table = catalog.lookup("public", name)
+        if column.identity is None or not isinstance(table, Table):
+            continue
+        made = next(catalog.by_id(found.sequence or 0) for found in table.columns if found.name == column.name)
+        wanted = column.identity.sequence.name
+        if isinstance(made, SequenceDescriptor) and made.name != wanted:
+            yield to.RenameRelation("sequence", made.name, wanted)

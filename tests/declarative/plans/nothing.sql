@@ -1,0 +1,1 @@
+-- The database has this schema already.

@@ -1,0 +1,15 @@
+-- 1 of 4
+-- stage 1: table "sale": index "sale_note_key": public -> absent, version 3 -> 4, floor 4, waits for old snapshots, to free 1 rowset
+ALTER TABLE sale DROP CONSTRAINT sale_note_key;
+
+-- 2 of 4
+-- NOT SUPPORTED: 0A000: dropping the primary key of table "sale" is not supported
+ALTER TABLE sale DROP CONSTRAINT sale_pkey;
+
+-- 3 of 4
+-- NOT SUPPORTED: 0A000: SET NOT NULL is not supported
+ALTER TABLE sale ALTER COLUMN note SET NOT NULL;
+
+-- 4 of 4
+-- NOT SUPPORTED: 0A000: adding a primary key to a table is not supported
+ALTER TABLE sale ADD CONSTRAINT sale_pkey PRIMARY KEY (note);

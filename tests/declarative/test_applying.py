@@ -1,0 +1,117 @@
+"""Applying: one transaction where SQL allows it, several where not, and nothing at all where something is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import instar
+from instar import errors
+from instar.database import Result, Session
+from instar.declarative import applying, dump, load, make_plan
+
+BEFORE = "CREATE TABLE t (id int PRIMARY KEY, a int, b int); INSERT INTO t VALUES (1, 1, 1), (2, 2, 1)"
+T = "CREATE TABLE t (id int PRIMARY KEY, a int, b int);"
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        for statement in BEFORE.split(";"):
+            connection.execute(statement)
+        yield connection.session
+
+
+def applied(session: Session, text: str, **options: bool) -> list[str]:
+    told: list[str] = []
+    applying.apply(session, make_plan(session, *load(text)), told.append, **options)
+    return told
+
+
+def test_all_is_one_transaction_where_that_is_allowed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[str] = []
+    execute = Session.execute
+
+    def noted(self: Session, text: str) -> Result:
+        executed.append(text)
+        return execute(self, text)
+
+    monkeypatch.setattr(Session, "execute", noted)
+    applied(session, T + "CREATE TABLE u (x int); CREATE VIEW v AS SELECT a FROM t; CREATE INDEX i ON t (a)")
+    assert executed.count("BEGIN") == executed.count("COMMIT") == 1
+
+
+def test_a_key_that_is_still_to_be_built_is_committed_before_who_refers_to_it(session: Session) -> None:
+    text = "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE, b int); CREATE TABLE u (a int REFERENCES t (a));"
+    told = applied(session, text)
+    assert told[2] == "committing the 2 statements so far, which cannot be in one transaction with what comes next:"
+    assert make_plan(session, *load(text)).steps == ()
+
+
+@pytest.mark.parametrize("text", [T.replace(", b int", ""), "", T + "CREATE SEQUENCE s"])
+def test_what_destroys_is_refused_unless_it_is_allowed(session: Session, text: str) -> None:
+    session.execute("CREATE SEQUENCE q")
+    before = dump(session)
+    with pytest.raises(errors.Error) as caught:
+        applied(session, text)
+    assert caught.value.sqlstate == "2BP01"
+    assert dump(session) == before
+    applied(session, text, allow_destructive=True)
+    assert make_plan(session, *load(text)).steps == ()
+
+
+def test_what_is_not_supported_is_refused_before_anything_is_done(session: Session) -> None:
+    before = dump(session)
+    with pytest.raises(instar.NotSupportedError) as caught:
+        applied(session, "CREATE TABLE t (id bigint, a int, b int PRIMARY KEY)", allow_destructive=True)
+    assert caught.value.message == 'dropping the primary key of table "t" is not supported (nothing has been changed)'
+    assert caught.value.detail == "ALTER TABLE t DROP CONSTRAINT t_pkey"
+    assert dump(session) == before
+
+
+def test_what_the_rows_forbid_is_known_beforehand(session: Session) -> None:
+    with pytest.raises(instar.IntegrityError) as caught:
+        applied(session, T.replace("b int", "b int, c int NOT NULL"))
+    assert caught.value.sqlstate == "23502"
+
+
+def test_a_job_that_fails_says_what_stands(session: Session) -> None:
+    with pytest.raises(errors.Error) as caught:
+        applied(session, T.replace("a int", "a bigint") + "CREATE UNIQUE INDEX i ON t (b)")
+    assert caught.value.sqlstate == "XXS01"
+    assert caught.value.detail is not None
+    assert caught.value.detail.endswith("2 of 2 statements had been committed before.")
+    # The index was taken back; what else there was in the transaction stands.
+    assert make_plan(session, *load(T.replace("a int", "a bigint"))).steps == ()
+
+
+def test_an_error_leaves_no_transaction_open(session: Session) -> None:
+    plan = make_plan(session, *load(T.replace("a int", "a bigint") + "CREATE TABLE u (x int)"))
+    # Somebody takes the name between the plan and its execution.
+    session.execute("CREATE VIEW u AS SELECT 1 AS one")
+    with pytest.raises(errors.Error) as caught:
+        applying.apply(session, plan, lambda line: None)
+    assert caught.value.sqlstate == "42P07"
+    assert not session.in_transaction
+    assert "a bigint" not in dump(session)
+
+
+def test_cancelled_between_two_statements_leaves_nothing(session: Session) -> None:
+    before = dump(session)
+
+    def tell(line: str) -> None:
+        raise errors.error(errors.QUERY_CANCELED, "canceling statement due to user request")
+
+    plan = make_plan(session, *load(T + "CREATE TABLE u (x int); CREATE TABLE w (x int);"))
+    with pytest.raises(errors.Error) as caught:
+        applying.apply(session, plan, tell)
+    assert caught.value.sqlstate == "57014"
+    assert dump(session) == before
+
+
+def test_the_session_is_shown_the_jobs_that_it_waits_for(session: Session) -> None:
+    seen: list[str] = []
+    session.on_wait = lambda job: seen.append(job.statement)
+    applied(session, T + "CREATE INDEX i ON t (a)")
+    assert seen == ["CREATE INDEX i ON t (a)"]
