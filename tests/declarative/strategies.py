@@ -191,11 +191,10 @@ def _tables(draw: st.DrawFn, name: str, sequences: tuple[str, ...]) -> TableSpec
         table.primary = tuple(draw(st.lists(st.sampled_from(able), unique=True, min_size=1, max_size=2)))
         for column in table.primary:
             columns[column].nullable = False
-    integers = [found for found, column in columns.items() if column.type in WIDENING[0]]
     if draw(st.booleans()) and able:
         table.keys[f"{name} key"] = tuple(draw(st.lists(st.sampled_from(able), unique=True, min_size=1, max_size=2)))
-    if draw(st.booleans()) and integers:
-        table.checks[f"{name} check"] = draw(st.sampled_from(integers))
+    if draw(st.booleans()) and integers(table):
+        table.checks[f"{name} check"] = draw(st.sampled_from(integers(table)))
     for number in range(draw(st.integers(0, 2)) if able else 0):
         _draw_index(draw, table, f"{name}_index{number}")
     return table
@@ -206,23 +205,28 @@ def keyable(table: TableSpec) -> list[str]:
     return [name for name, column in table.columns.items() if any(column.type in chain for chain in KEY_CHAINS)]
 
 
+def integers(table: TableSpec) -> list[str]:
+    return [name for name, column in table.columns.items() if column.type in WIDENING[0]]
+
+
 def _draw_index(draw: st.DrawFn, table: TableSpec, name: str) -> None:
     able = keyable(table)
     columns = tuple(draw(st.lists(st.sampled_from(able), unique=True, min_size=1, max_size=2)))
     table.indexes[name] = (columns, draw(st.sampled_from(("", "UNIQUE"))))
 
 
-def _draw_foreign(draw: st.DrawFn, spec: Spec, name: str) -> None:
+def _draw_foreign(draw: st.DrawFn, spec: Spec, name: str, taken: tuple[str, ...] = ()) -> None:
     """A foreign key to any table with a key of one column, itself included: so they may go round in circles."""
     table = spec.tables[name]
+    key_name = f"{name} fkey{len(taken)}"
     parents = [other for other, found in spec.tables.items() if len(found.primary) == 1]
-    free = [name for name in NAMES if name not in table.columns]
+    free = [name for name in NAMES if name not in (*taken, *table.columns)]
     if not parents or not free or not draw(st.booleans()):
         return
     parent = draw(st.sampled_from(parents))
     key = spec.tables[parent].columns[spec.tables[parent].primary[0]]
     table.columns[free[0]] = ColumnSpec(key.type)
-    table.foreign[f"{name} {parent} fkey"] = (free[0], parent, draw(st.sampled_from(ACTIONS)))
+    table.foreign[key_name] = (free[0], parent, draw(st.sampled_from(ACTIONS)))
 
 
 @st.composite
@@ -268,7 +272,10 @@ def successors(draw: st.DrawFn, before: Spec) -> Spec:
             _draw_foreign(draw, spec, name)
     for name, table in spec.tables.items():
         if name in before.tables:
-            _alter(draw, name, table)
+            _alter(draw, name, table, before.tables[name])
+    for name in spec.tables:
+        if name in before.tables:
+            _draw_foreign(draw, spec, name, tuple(before.tables[name].columns))
     _change_sequences(draw, spec)
     spec.views = draw(_views(spec))
     return spec
@@ -280,10 +287,11 @@ def _drop_table(spec: Spec, name: str) -> None:
         table.foreign = {key: found for key, found in table.foreign.items() if found[1] != name}
 
 
-def _alter(draw: st.DrawFn, name: str, table: TableSpec) -> None:
-    relied_on = table.used()
+def _alter(draw: st.DrawFn, name: str, table: TableSpec, before: TableSpec) -> None:
+    relied_on = table.used() - set(table.checks.values())
+    foreign = {column for column, _, _ in table.foreign.values()}
     for column, spec in list(table.columns.items()):
-        action = draw(st.sampled_from(("keep", "keep", "drop", "widen", "default", "null")))
+        action = draw(st.sampled_from(("keep", "keep", "drop", "widen", "default", "null", "not null")))
         if action == "drop" and column not in table.primary and len(table.columns) > 1:
             table.without(column)
         elif action == "widen" and column not in relied_on and not spec.kind:
@@ -293,6 +301,8 @@ def _alter(draw: st.DrawFn, name: str, table: TableSpec) -> None:
             spec.default = draw(_defaults(spec.type, ()))
         elif action == "null" and column not in table.primary and not spec.kind:
             spec.nullable = True
+        elif action == "not null" and column not in foreign:
+            spec.nullable = False
     for listing in (table.keys, table.indexes, table.checks, table.foreign):
         for element in list(listing):
             if draw(st.integers(0, 3)) == 0:
@@ -300,7 +310,11 @@ def _alter(draw: st.DrawFn, name: str, table: TableSpec) -> None:
     # Of the columns that are there: rows of a new one have all the same value.
     if draw(st.booleans()) and keyable(table):
         _draw_index(draw, table, f"{name}_later")
-    free = [found for found in NAMES if found not in table.columns]
+    positive = [column for column in integers(table) if column not in foreign]
+    if draw(st.booleans()) and positive:
+        table.checks[f"{name} later check"] = draw(st.sampled_from(positive))
+    # A name that was another column's would be that column, of another type.
+    free = [found for found in NAMES if found not in (*table.columns, *before.columns)]
     if draw(st.booleans()) and free:
         added = draw(_columns(()))
         added.nullable = added.nullable or added.default is None

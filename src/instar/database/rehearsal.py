@@ -45,7 +45,7 @@ def rehearsal(session: Session) -> Iterator[Rehearsal]:
     told = len(session.notices)
     session.begin(ast.TransactionModes(isolation="repeatable read"))
     try:
-        session.begin_statement(session.open_transaction())
+        session.begin_statement(session.open_transaction(), writes=False)
         yield Rehearsal(session)
     finally:
         session.rollback()

@@ -108,6 +108,11 @@ class DropElement(msgspec.Struct, frozen=True):
     element: model.Element
 
 
+class ValidateConstraint(msgspec.Struct, frozen=True):
+    table: str
+    constraint: str
+
+
 class CreateSequence(msgspec.Struct, frozen=True):
     sequence: model.Sequence
 
@@ -144,7 +149,8 @@ class DropView(msgspec.Struct, frozen=True):
 Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
     | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
-    | DropElement | CreateSequence | AlterSequence | OwnSequence | DisownSequence | DropSequence | CreateView | DropView
+    | DropElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence | DropSequence
+    | CreateView | DropView
 )  # fmt: skip
 
 

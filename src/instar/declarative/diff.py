@@ -132,9 +132,12 @@ def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
 
 def _is_within(element: model.Element) -> bool:
     """Whether CREATE TABLE says it. Foreign keys come when all tables are there, and may go round in circles."""
-    return isinstance(element, model.PrimaryKey | model.Check) or (
-        isinstance(element, model.Index) and element.constraint
-    )
+    match element:
+        case model.Index():
+            return element.constraint
+        case model.Check():
+            return element.valid
+    return isinstance(element, model.PrimaryKey)
 
 
 def _early(column: model.Column, late: set[str]) -> model.Column:
@@ -249,6 +252,8 @@ def _elements(old: model.Table, new: model.Table, dropped: set[tuple[str, str]])
         kept.add(name)
         if name != element.name:
             yield to.RenameElement(old.name, element, name)
+        if not model.is_valid(element) and any(found.name == name and model.is_valid(found) for found in new.elements):
+            yield to.ValidateConstraint(old.name, name)
     for element in new.elements:
         if element.name not in kept:
             yield to.AddElement(new.name, element)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from instar import errors
 from instar.database import Database
 from instar.database.database import MEMORY
@@ -85,15 +87,57 @@ def _executed(statements: list[_Statement]) -> model.Schema:
     database = Database.open(MEMORY)
     try:
         session = database.session()
+        not_valid: set[tuple[str, str]] = set()
         for statement in statements:
+            asked = _adds_not_valid(statement.parsed)
+            before = _constraints(database) if asked else set()
             try:
                 session.run(statement.parsed, statement.text, ())
             except errors.Error as error:
                 raise _placed(error, statement.start) from None
-        with database.store.read() as reader:
-            return read_schema(database.catalog.at(reader))
+            if asked:
+                not_valid |= _constraints(database) - before
+        return _marked(_schema(database), not_valid)
     finally:
         database.release()
+
+
+def _schema(database: Database) -> model.Schema:
+    with database.store.read() as reader:
+        return read_schema(database.catalog.at(reader))
+
+
+# --- NOT VALID: in a table without rows every constraint is valid at once, and the words are forgotten ----------------
+
+
+def _adds_not_valid(statement: ast.Ddl) -> bool:
+    return isinstance(statement, ast.AlterTable) and any(
+        isinstance(action, ast.AddConstraint)
+        and isinstance(action.constraint, ast.Check | ast.ForeignKey)
+        and action.constraint.not_valid
+        for action in statement.actions
+    )
+
+
+def _constraints(database: Database) -> set[tuple[str, str]]:
+    tables = _schema(database).tables.values()
+    return {(table.name, element.name) for table in tables for element in table.elements}
+
+
+def _marked(schema: model.Schema, not_valid: set[tuple[str, str]]) -> model.Schema:
+    tables = {
+        name: msgspec.structs.replace(
+            table,
+            elements=tuple(
+                msgspec.structs.replace(element, valid=False)
+                if (name, element.name) in not_valid and isinstance(element, model.Check | model.ForeignKey)
+                else element
+                for element in table.elements
+            ),
+        )
+        for name, table in schema.tables.items()
+    }
+    return msgspec.structs.replace(schema, tables=tables)
 
 
 # --- hints -----------------------------------------------------------------------------------------------------------

@@ -62,12 +62,15 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True):
+    """`valid` False: NOT VALID, which rows that were there before it need not fulfil."""
+
     name: str
     expression: str
+    valid: bool = True
 
 
 class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
-    """`needs`: the indexes and keys of either table that it borrows, as (table, name); no part of what it means."""
+    """`valid` as of a check. `needs`: the indexes and keys of either table that it borrows, as (table, name)."""
 
     name: str
     columns: tuple[str, ...]
@@ -75,6 +78,7 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
     parent_columns: tuple[str, ...]
     on_delete: Action
     on_update: Action
+    valid: bool = True
     needs: tuple[tuple[str, str], ...] = ()
 
 
@@ -112,14 +116,22 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 def same(one: Element, other: Element) -> bool:
-    """Whether two elements are the same but for their names."""
-    return type(one) is type(other) and _nameless(one) == _nameless(other)
+    """Whether two elements are the same but for their names, what they borrow, and whether they have been validated."""
+    return type(one) is type(other) and _meaning(one) == _meaning(other)
 
 
-def _nameless(element: Element) -> Element:
-    if isinstance(element, ForeignKey):
-        return msgspec.structs.replace(element, name="", needs=())
+def _meaning(element: Element) -> Element:
+    match element:
+        case ForeignKey():
+            return msgspec.structs.replace(element, name="", valid=True, needs=())
+        case Check():
+            return msgspec.structs.replace(element, name="", valid=True)
     return msgspec.structs.replace(element, name="")
+
+
+def is_valid(element: Element) -> bool:
+    """Whether all rows are known to fulfil it."""
+    return not isinstance(element, Check | ForeignKey) or element.valid
 
 
 def same_view(one: View, other: View) -> bool:

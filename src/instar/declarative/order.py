@@ -44,8 +44,9 @@ PHASES = (
     Phase("Indexes are there before the foreign keys that borrow them.", ((to.AddElement, model.Index),)),
     Phase("Checks see the columns as they will be.", ((to.AddElement, model.Check),)),
     Phase("Views come when all that they read is there, those that others read first.", (to.CreateView,)),
-    Phase("Foreign keys are last, so that the indexes they make take no name of others.",
+    Phase("Foreign keys come behind all else that is new, so that the indexes they make take no name of others.",
           ((to.AddElement, model.ForeignKey),)),
+    Phase("A constraint is validated when all that it may need is there.", (to.ValidateConstraint,)),
 )  # fmt: skip
 
 _NUMBERS = {kind: number for number, phase in enumerate(PHASES) for kind in phase.kinds}

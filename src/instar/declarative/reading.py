@@ -75,7 +75,7 @@ def _names(table: descriptors.Table) -> dict[int, str]:
 
 
 def _table(table: descriptors.Table, catalog: CatalogSnapshot) -> model.Table:
-    columns = tuple(_column(column, catalog) for column in table.columns if not column.hidden)
+    columns = tuple(_column(column, catalog) for column in table.columns if column.visible)
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
     return model.Table(name=table.name, columns=columns, elements=tuple(elements))
@@ -128,18 +128,19 @@ def _indexes(table: descriptors.Table) -> list[model.Element]:
 
 def _checks(table: descriptors.Table, catalog: CatalogSnapshot) -> list[model.Element]:
     return [
-        model.Check(check.name, thaw_check(check.expression, table, catalog))
+        model.Check(check.name, thaw_check(check.expression, table, catalog), not check.not_valid)
         for check in table.checks
-        if check.state is descriptors.State.PUBLIC
+        if _is_there(check)
     ]
 
 
 def _foreign_keys(table: descriptors.Table, catalog: CatalogSnapshot) -> list[model.Element]:
-    return [
-        _foreign_key(key, table, catalog.table(key.parent))
-        for key in table.foreign_keys
-        if key.state is descriptors.State.PUBLIC
-    ]
+    return [_foreign_key(key, table, catalog.table(key.parent)) for key in table.foreign_keys if _is_there(key)]
+
+
+def _is_there(constraint: descriptors.Check | descriptors.ForeignKey) -> bool:
+    """Whether it has come to where it was to come: NOT VALID is not on its way to being valid."""
+    return constraint.state is descriptors.State.PUBLIC or (constraint.not_valid and constraint.enforced)
 
 
 def _foreign_key(key: descriptors.ForeignKey, table: descriptors.Table, parent: descriptors.Table) -> model.ForeignKey:
@@ -159,6 +160,7 @@ def _foreign_key(key: descriptors.ForeignKey, table: descriptors.Table, parent: 
         parent_columns=tuple(parent_names[column] for column in key.parent_columns),
         on_delete=key.on_delete,
         on_update=key.on_update,
+        valid=not key.not_valid,
         needs=tuple(needs),
     )
 

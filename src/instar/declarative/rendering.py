@@ -79,7 +79,8 @@ def _add_element(change: to.AddElement) -> str:
         unique = "UNIQUE " if element.unique else ""
         columns = ", ".join(quoted(name) + (" DESC" if descending else "") for name, descending in element.columns)
         return f"CREATE {unique}INDEX {quoted(element.name)} ON {quoted(change.table)} ({columns})"
-    return _alter(change.table, f"ADD {constraint_definition(element)}")
+    not_valid = "" if model.is_valid(element) else " NOT VALID"
+    return _alter(change.table, f"ADD {constraint_definition(element)}{not_valid}")
 
 
 def _is_constraint(element: model.Element) -> bool:
@@ -182,6 +183,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     to.DropIdentity: lambda c: _alter_column(c.table, c.column, "DROP IDENTITY"),
     to.AddElement: _add_element,
     to.DropElement: _drop_element,
+    to.ValidateConstraint: lambda c: _alter(c.table, f"VALIDATE CONSTRAINT {quoted(c.constraint)}"),
     to.CreateSequence: _create_sequence,
     to.AlterSequence: _alter_sequence,
     to.OwnSequence: lambda c: f"ALTER SEQUENCE {quoted(c.sequence)} OWNED BY {_place(c.owner)}",

@@ -7,7 +7,9 @@ ALTER TABLE sale DROP CONSTRAINT sale_note_key;
 ALTER TABLE sale DROP CONSTRAINT sale_pkey;
 
 -- 3 of 4
--- NOT SUPPORTED: 0A000: SET NOT NULL is not supported
+-- stage 1: table "sale": not null constraint of column "note": absent -> write-only, version 4 -> 5, revertible
+-- stage 2: table "sale": all writers maintain it, version 5, floor 5, validate of not null constraint of column "note", about 2 rows, in the call, revertible
+-- stage 3: table "sale": not null constraint of column "note": write-only -> public, version 5 -> 6, floor 5
 ALTER TABLE sale ALTER COLUMN note SET NOT NULL;
 
 -- 4 of 4
