@@ -1,0 +1,85 @@
+"""What schema leases cost while no change runs: the same look-ups and writes on a store with them and on one without.
+
+At `synchronous = off` nothing waits for a disk, so an operation takes as long as its thread computes. That is what is
+measured: other work on the machine would hide a hundredth. Rounds are short and many, and alternate. A lease of a
+second is renewed twice a second, much more often than those of minutes that F1 gives its servers.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import instar
+from benchmarks.harness import Figure, Options, paired
+from benchmarks.tables import fill_instar
+
+LEASE_SECONDS = 1.0
+ROWS = 100_000
+OPERATIONS = 2_000
+# So much of the throughput is to be kept.
+_TARGET = 0.99
+
+Work = Callable[[instar.Connection], float]
+
+
+def run(options: Options) -> Iterator[Figure]:
+    connections = {lease: _filled(options, lease) for lease in (0.0, LEASE_SECONDS)}
+    rounds = 21 if options.quick else 101
+    for name, work in _works().items():
+        pair = paired(
+            lambda work=work: work(connections[LEASE_SECONDS]), lambda work=work: work(connections[0.0]), rounds
+        )
+        beside = f"without {pair.peer:,.0f}/s"
+        yield Figure(
+            f"{name}, leases of {LEASE_SECONDS:g} s", pair.ratio, "x", _TARGET, ">=", f"{pair.ours:,.0f}/s", beside
+        )
+    for connection in connections.values():
+        connection.close()
+
+
+def _filled(options: Options, lease: float) -> instar.Connection:
+    path = options.directory / f"lease-{lease:g}.instar"
+    connection = instar.connect(path, synchronous="off", schema_lease=lease, autocommit=True)
+    fill_instar(connection, ROWS)
+    return connection
+
+
+def _works() -> dict[str, Work]:
+    draw = random.Random(3)
+    fresh = itertools.count(ROWS)
+
+    def measured(text: str, parameters: Callable[[], tuple[object, ...]], transaction: bool = False) -> Work:
+        def work(connection: instar.Connection) -> float:
+            sets = [parameters() for _ in range(OPERATIONS)]
+
+            def execute() -> None:
+                for given in sets:
+                    if transaction:
+                        connection.execute("BEGIN")
+                    connection.execute(text, given)
+                    if transaction:
+                        connection.execute("COMMIT")
+
+            gc.collect()
+            begin = time.thread_time()
+            execute()
+            return OPERATIONS / (time.thread_time() - begin)
+
+        return work
+
+    lookup = "SELECT b FROM t WHERE id = ?"
+    update = "UPDATE t SET b = ? WHERE id = ?"
+    return {
+        "look-up": measured(lookup, lambda: (draw.randrange(ROWS),)),
+        "update of one row": measured(update, lambda: (draw.randrange(10**6), draw.randrange(ROWS))),
+        "the same in BEGIN, COMMIT": measured(
+            update, lambda: (draw.randrange(10**6), draw.randrange(ROWS)), transaction=True
+        ),
+        "insert of one row": measured(
+            "INSERT INTO t VALUES (?, 1, 2, 3, 4, 5, 6, 7, '8', NULL)", lambda: (next(fresh),)
+        ),
+    }
