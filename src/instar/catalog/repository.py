@@ -75,21 +75,30 @@ class SchemaRepository:
         StaleSchema if none here is old enough and still leased: the state is to be read again.
         """
         newest = self._newest
-        for known in (newest, *reversed(self._older)):
-            if known is not None and at_least <= known.catalog.version <= reader.catalog_version:
+        if newest is not None and at_least <= newest.catalog.version <= reader.catalog_version:
+            return newest
+        for known in reversed(self._older):
+            if at_least <= known.catalog.version <= reader.catalog_version:
                 return known
         raise StaleSchema(0, None)
 
     def snapshot(self, at_least: int) -> tuple[int, CatalogSnapshot]:
         """A new snapshot's timestamp, and the schema that a statement which writes uses on it (rule 17)."""
+        schema = self._newest
         for _ in range(_ROUNDS):
+            if schema is not None and schema.catalog.version >= at_least:
+                reader = self._store.read()
+                try:
+                    # The clock is asked when the snapshot is there: a process may be stopped anywhere.
+                    runs = self._clock.monotonic_ns() < self._renew_at and schema is self._newest
+                    if runs and self._serves(schema, reader):
+                        return reader.timestamp, schema.catalog
+                    # One that is too far ahead is caught up with; for one step it is enough to renew when it is due.
+                    if reader.catalog_version > schema.catalog.version and not self._serves(schema, reader):
+                        at_least = reader.catalog_version
+                finally:
+                    reader.close()
             schema = self.schema(at_least)
-            with self._store.read() as reader:
-                # Asked when the snapshot is there: a process may be stopped anywhere.
-                if self._clock.monotonic_ns() < schema.lease.until and self._serves(schema, reader):
-                    return reader.timestamp, schema.catalog
-                if reader.catalog_version > schema.catalog.version:
-                    at_least = reader.catalog_version
         raise errors.error(
             errors.SERIALIZATION_FAILURE,
             f"the schema lease of {self._store.schema_lease:g} s ran out {_ROUNDS} times before a snapshot was taken",
@@ -101,7 +110,7 @@ class SchemaRepository:
         """Whether the schema may be used on the snapshot: it is the snapshot's, or the one right before in a compatible
         step. Floors protect writes alone; what a statement reads before it writes would miss rows."""
         ahead = reader.catalog_version - schema.catalog.version
-        return ahead == 0 or (ahead == 1 and not read_version(reader).abrupt)
+        return not ahead or (ahead == 1 and not read_version(reader).abrupt)
 
     # --- leases ------------------------------------------------------------------------------------------------------
 

@@ -82,12 +82,11 @@ class Committer:
         repository = self._database.repository
         if repository is None:
             return
-        self._began = self._database.clock.monotonic_ns()
         if self._transaction.ddl:
-            return
-        if isinstance(refused, StaleSchema):
+            self._began = self._database.clock.monotonic_ns()
+        elif isinstance(refused, StaleSchema):
             repository.reload()
-        else:
+        elif refused is not None:
             repository.schema(self._at_least)
 
     def derive(self, reader: Reader) -> Commit | None:

@@ -37,6 +37,7 @@ from instar.tables.index import IndexCodec
 from instar.tables.layout import layout_format
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
+from instar.transactions.commit import MAX_EXPIRIES
 from instar.types import Kind, Type
 from instar.values import converter
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 ROUNDS = 20
 
 _CONSTANT = Context(now=0)
-# In place of a number of rows: nothing was written, since the schema's lease had run out.
-_LEASE_EXPIRED = -2
 # Classes of errors that a commit may have ended with although it stands, or that no other way would mend: 08 (it may
 # stand or not), 53 and 58 (the disk), XX.
 _OF_THE_COMMIT = frozenset({"08", "53", "58", "XX"})
@@ -168,7 +167,6 @@ class _PointWriter:
         self._write = prepared.write
         self._version = version
         self._repository = database.repository
-        self._monotonic_ns = database.clock.monotonic_ns
         self._lease = _lease(database, version)
         self._prefix = writer.prefix
         self._table = writer.table
@@ -216,9 +214,6 @@ class _PointWriter:
             if view.catalog_version != self._version:
                 count = -1
                 return None
-            if lease is not None and self._monotonic_ns() >= lease.until:
-                count = _LEASE_EXPIRED
-                return None
             stored = view.get(stored_at)
             if stored is None or stored[LAYOUT_OFFSET] & 1:
                 count = 0
@@ -231,17 +226,17 @@ class _PointWriter:
                 body = None if new is None else self._encode(new)
                 entries = self._entries(key, old, new)
             count = 1
-            return RowCommit(self._table_id, self._table_version, stored_at, stored, body, self._layout, entries)
+            return RowCommit(self._table_id, self._table_version, stored_at, stored, body, self._layout, entries, lease)
 
-        if self._store.commit_derived(derive):
-            self._after_commit()
-        elif count == _LEASE_EXPIRED:
-            # The general way tries as often as it is worth, and says so in the end.
-            if not self._renewed():
-                return -1
-            if self._store.commit_derived(derive):
-                self._after_commit()
-        return max(count, -1)
+        for _ in range(MAX_EXPIRIES):
+            try:
+                if self._store.commit_derived(derive):
+                    self._after_commit()
+                return count
+            except LeaseExpired:
+                if not self._renewed():
+                    break
+        return -1
 
     def _insert(self, frame: list[Any]) -> int:
         # A default, a name or a check may be another by now, even where the row's layout still stands.

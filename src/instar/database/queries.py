@@ -58,12 +58,8 @@ class Queries:
             return None
         return Result(command, None, (), count)
 
-    def knows(self, text: str) -> bool:
-        """Whether the text is a query or DML that was planned before."""
-        return self._plans.columns(text) is not None
-
-    def writes(self, text: str) -> bool:
-        """Whether a text that was planned before is an INSERT, UPDATE or DELETE."""
+    def known(self, text: str) -> bool | None:
+        """Whether a text that was planned before is an INSERT, UPDATE or DELETE; None for other texts."""
         return self._plans.writes(text)
 
     def execute(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Result:

@@ -98,8 +98,8 @@ class Session:
             if result is not None:
                 return result
         self._cancelled.clear()
-        if self._queries.knows(text):
-            writes = self.database.repository is not None and self._queries.writes(text)
+        writes = self._queries.known(text)
+        if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:
             return self.run(parse_one(text), text, parameters)

@@ -217,10 +217,10 @@ class PlanCache:
         entry = self._entries.get(text)
         return entry.plans[0][1].columns if entry is not None and entry.plans else None
 
-    def writes(self, text: str) -> bool:
-        """Whether a text that was planned before is no query."""
+    def writes(self, text: str) -> bool | None:
+        """Whether a text that was planned before is no query, by its newest plan; None for other texts."""
         entry = self._entries.get(text)
-        return entry is not None and bool(entry.plans) and not entry.plans[0][1].is_query
+        return not entry.plans[0][1].is_query if entry is not None and entry.plans else None
 
     def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
         """The plan for parameters of these classes, if there is one and it holds for the snapshot.

@@ -23,7 +23,6 @@ from instar.store.engine import (
     Derive,
     EntryWrite,
     KeyExists,
-    LeaseExpired,
     Precondition,
     PreconditionFailed,
     RangeEmpty,
@@ -66,9 +65,6 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     """
     if not isinstance(request, Commit):
         return _apply_derived(section, request(section), clock)
-    lease = request.lease
-    if lease is not None and clock.monotonic_ns() >= lease.until:
-        raise LeaseExpired("the lease of the schema version has run out")
     _judge_fence(section, request)
     for table in request.tables:
         _judge_rows(section, table.rows)
@@ -76,7 +72,7 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
         overlay = _Overlay(request)
         for precondition in request.preconditions:
             _judge(section, precondition, overlay)
-    timestamp = section.next_timestamp(clock)
+    timestamp = section.next_timestamp(clock, request.lease)
     _write(section, request, timestamp)
     if request.bump_catalog:
         schema_version.publish(section, timestamp, request.change, abrupt=request.abrupt)
@@ -87,7 +83,7 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     """Write what was derived here and now, which has seen the row as it is stored, under the schema of the moment."""
     if derived is None:
         return 0
-    timestamp = section.next_timestamp(clock)
+    timestamp = section.next_timestamp(clock, derived.lease)
     _write_change(section, derived.table, derived.version, derived, derived.stored, timestamp, 0)
     if derived.entries:
         _write_entries(section, derived.entries, timestamp)
@@ -95,7 +91,7 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
 
 
 def _judge_fence(section: WriteSection, request: Commit) -> None:
-    """Catalog version, floors and lists; watermark; claim (rule 6)."""
+    """Catalog version, floors and lists; watermark; claim (rule 6). The lease is judged with the timestamp."""
     if request.catalog_version != section.catalog_version:
         for writes in request.tables:
             value = section.get(table_key(writes.table))

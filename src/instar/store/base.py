@@ -74,7 +74,7 @@ class BaseStore(ABC):
     def now(self) -> int:
         """As in `Store`."""
         timestamp, _log_end, header = self._head()
-        believed, _remembered = believed_wall(self._clock, header)
+        believed, _remembered = believed_wall(self._clock, header, self._clock.monotonic_ns())
         return max(timestamp + 1, wall_timestamp(believed))
 
     def log_bytes(self) -> int:

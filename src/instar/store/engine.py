@@ -218,9 +218,9 @@ class Commit(msgspec.Struct, kw_only=True):
     """One atomic test-and-set.
 
     Judged in this order on the current state; nothing is written unless all stand:
-    fence (`lease` still runs; `catalog_version` as derived under: if it moved, every table's floor and list; `snapshot`
-    at or above the watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal),
-    then preconditions. A moved catalog refuses a table without a header: StaleSchema.
+    fence (`catalog_version` as derived under: if it moved, every table's floor and list; `snapshot` at or above the
+    watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal), then
+    preconditions, then `lease`: it still runs. A moved catalog refuses a table without a header: StaleSchema.
 
     `bump_catalog` publishes a catalog version, made by the statement `change`; `abrupt`: nobody may use the version
     before on a snapshot that shows this one.
@@ -253,6 +253,7 @@ class RowCommit(msgspec.Struct):
     body: bytes | None
     layout: int
     entries: list[EntryWrite]
+    lease: Lease | None = None
     locks: tuple[int, ...] = ()
     pair: int = 0
     after: bytes | None = None

@@ -136,14 +136,15 @@ def head_of(header: Header, key: bytes, value: bytes) -> Head:
     return header.timestamp, header.log_end, header
 
 
-def believed_wall(clock: Clock, header: Header) -> tuple[int, Header]:
-    """The believed wall time in nanoseconds, and `header` with what is to be remembered of the clocks (rule 8).
+def believed_wall(clock: Clock, header: Header, monotonic: int) -> tuple[int, Header]:
+    """The believed wall time in nanoseconds, and `header` with what is to be remembered of the clocks (rule 8);
+    `monotonic` is the clock's monotonic time of this moment.
 
     Within one boot a wall clock more than an hour past what the monotonic clock allows is not believed. What is
     remembered never falls behind the monotonic clock, so that a wall clock that falls and recovers is believed again,
     and one that creeps forward is measured from where it was. It is the same header where nothing new is remembered.
     """
-    now, monotonic, boot = clock.wall_ns(), clock.monotonic_ns(), clock.boot_id()
+    now, boot = clock.wall_ns(), clock.boot_id()
     if boot != header.boot:
         return now, header._replace(boot=boot, monotonic=monotonic, wall=now)
     expected = header.wall + monotonic - header.monotonic

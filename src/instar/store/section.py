@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 
 from instar.clock import Clock
+from instar.store.engine import Lease, LeaseExpired
 from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_header, wall_timestamp
 
 
@@ -34,9 +35,15 @@ class WriteSection(ABC):
         self.watermark = header.watermark
         self.moved = False
 
-    def next_timestamp(self, clock: Clock) -> int:
-        """A timestamp greater than every one before it (rule 8 judges the wall clock)."""
-        wall, header = believed_wall(clock, self.header)
+    def next_timestamp(self, clock: Clock, lease: Lease | None) -> int:
+        """A timestamp greater than every one before it (rule 8 judges the wall clock), for a commit under `lease`.
+
+        LeaseExpired if that has run out: judged here because the clock is read here, and nothing has been written.
+        """
+        monotonic = clock.monotonic_ns()
+        if lease is not None and monotonic >= lease.until:
+            raise LeaseExpired("the lease of the schema version has run out")
+        wall, header = believed_wall(clock, self.header, monotonic)
         if header is not self.header:
             self._move(header)
         timestamp = wall_timestamp(wall)
