@@ -69,6 +69,7 @@ def apply(connection: Connection, file: declarative.SchemaFile, out: TextIO, *, 
             out.flush()
             require_wanted()
 
+        session.on_notice = lambda notice: print(output.notice_line(notice), file=sys.stderr)
         applying.apply(session, made, tell, allow_destructive=allow_destructive)
     count = len(made.steps)
     out.write("nothing to do\n" if not count else f"APPLY {count}\n")
