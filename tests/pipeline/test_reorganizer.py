@@ -14,6 +14,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Index, State, Table
 from instar.clock import SystemClock
+from instar.pipeline import backfill as spark_backfill
 from instar.pipeline import reorganizer, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.jobs import Held, Jobs
@@ -106,7 +107,7 @@ MOMENTS = pytest.mark.parametrize("moment", [tasks, first_range])
 @pytest.fixture
 def narrow(monkeypatch) -> None:
     """Ranges of a few thousand entries, so that small tables have many, and frequent pulses, to meet them midway."""
-    monkeypatch.setattr(reorganizer, "ENTRIES_PER_RANGE", 5_000)
+    monkeypatch.setattr(spark_backfill, "ENTRIES_PER_RANGE", 5_000)
     monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,11 +13,11 @@ from pyspark.sql.types import StructType
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.pipeline.failures import from_spark, in_task
+from instar.pipeline.importable import imported
 from instar.pipeline.row_checks import Problem, Snapshot, check_entries, check_rows
 from instar.pipeline.session import spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.pipeline.stores import opened
-from instar.schemachange.validate import CompileCheck
 
 FORMAT = "instar-check"
 
@@ -97,10 +96,4 @@ class CheckReader(DataSourceReader):
                 index = next(index for index in table.indexes if index.id == number)
                 yield from map(tuple, check_entries(snapshot, table, index, start, stop))
             else:
-                yield from map(tuple, check_rows(snapshot, table, _imported(work.compile_check), start, stop))
-
-
-def _imported(name: str) -> CompileCheck:
-    module, _, function = name.partition(":")
-    imported: CompileCheck = getattr(importlib.import_module(module), function)
-    return imported
+                yield from map(tuple, check_rows(snapshot, table, imported(work.compile_check), start, stop))

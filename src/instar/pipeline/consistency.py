@@ -26,6 +26,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
+from instar.pipeline.importable import name_of
 from instar.pipeline.row_checks import Problem, Snapshot, check_entries, check_rows
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
@@ -137,7 +138,7 @@ class Consistency:
             timestamp=snapshot.timestamp,
             objects=tuple(snapshot.catalog.tables()),
             table=table.id,
-            compile_check=f"{self._compile.__module__}:{self._compile.__qualname__}",
+            compile_check=name_of(self._compile),
             ranges=tuple(self._ranges(table, 4 * (os.cpu_count() or 1))),
         )
         yield from check_source.problems(work, lambda share: self._told(table.name, share))

@@ -2,20 +2,16 @@
 
 Both are Python data sources of one format, because that is how Arrow batches enter and leave Spark: reading it derives
 entries from key ranges of the table (schemachange/reorganize.py says how), writing to it puts the sorted entries of
-each range into a file, its run. Tasks only read the store. What they made is put into it by the worker process itself
-(reorganizer.py), so that Spark can be run at the lowest priority there is: a task that was kept from the processor
-while it held the store's mutex would hold up every writer.
+each range into a file, its run (runs.py). What tasks made is put into the store by the worker process itself.
 """
 
 from __future__ import annotations
 
 import base64
 import bisect
-import hashlib
-import os
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import BufferedWriter
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -34,6 +30,7 @@ from pyspark.sql.types import StructType
 
 from instar.catalog.descriptors import Index, Table
 from instar.pipeline.failures import in_task
+from instar.pipeline.runs import Todo, beat, note_read, write_run
 from instar.pipeline.stores import opened
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
 from instar.schemachange.loading import LoadedIndex
@@ -53,16 +50,6 @@ _TYPES: list[tuple[str, pa.DataType]] = [
     (UNIQUE, pa.bool_()),
 ]
 _ARROW = pa.schema(_TYPES)
-
-
-class Todo(msgspec.Struct, frozen=True, array_like=True):
-    """An entry range that is not done: the number of its checkpoint, its bounds, and where to go on."""
-
-    number: int
-    start: bytes
-    stop: bytes
-    position: bytes
-    rows: int
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -183,58 +170,21 @@ class EntriesWriter(DataSourceArrowWriter):
         self._work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as PySpark itself does
-        """A run per range. A run appears whole or not at all: a task may be killed, and is then tried again."""
+        """A run per range."""
         with in_task():
             work = _DECODER.decode(self._work)
+            runs = Path(work.runs)
             for number, batches in groupby(_by_range(iterator), key=itemgetter(0)):
-                _write_run(Path(work.runs), work.entries[number], (batch for _, batch in batches))
+                write = partial(_write_batches, directory=runs, batches=(batch for _, batch in batches))
+                write_run(runs, work.entries[number], write)
             return Written()
 
 
-def beat(directory: Path) -> None:
-    """Note that somebody is at work on the runs of `directory`."""
-    (directory / "beat").touch()
-
-
-def note_read(directory: Path, start: bytes, rows: int) -> None:
-    """Note how many rows of the key range that begins at `start` have been read."""
-    (directory / f"read-{hashlib.blake2b(start, digest_size=12).hexdigest()}").write_bytes(rows.to_bytes(8, "big"))
-
-
-def rows_read(directory: Path) -> int:
-    """How many rows all tasks have read; of one whose note is being written, none."""
-    return sum(int.from_bytes(note.read_bytes(), "big") for note in directory.glob("read-*"))
-
-
-class Heard:
-    """Who waits for runs, and listens. It goes by its own clock: that of the file may be set."""
-
-    def __init__(self, directory: Path) -> None:
-        beat(directory)
-        self._file = directory / "beat"
-        self._last = self._file.stat().st_mtime_ns
-        self._at = time.monotonic()
-
-    def seconds(self) -> float:
-        """How long ago somebody was heard to be at work."""
-        now = self._file.stat().st_mtime_ns
-        if now != self._last:
-            self._last, self._at = now, time.monotonic()
-        return time.monotonic() - self._at
-
-
-def run_path(directory: Path, todo: Todo) -> Path:
-    """Where the run of a range lies once it is whole."""
-    return directory / f"{todo.number}.arrow"
-
-
-def _write_run(directory: Path, todo: Todo, batches: Iterable[pa.RecordBatch]) -> None:
-    handle, name = tempfile.mkstemp(dir=directory, prefix="part-")
-    with os.fdopen(handle, "wb") as file, pa.ipc.new_file(file, _ARROW) as sink:
+def _write_batches(file: BufferedWriter, directory: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    with pa.ipc.new_file(file, _ARROW) as sink:
         for batch in batches:
             sink.write_batch(batch)
             beat(directory)
-    os.replace(name, run_path(directory, todo))
 
 
 def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:

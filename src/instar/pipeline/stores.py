@@ -10,6 +10,7 @@ import os
 
 from instar import errors
 from instar.catalog import system
+from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.store.engine import Store, prefix_end, rowset_prefix
@@ -20,11 +21,12 @@ _DESCRIPTORS = rowset_prefix(system.DESCRIPTORS)
 
 
 class Opened:
-    """A store in this process, with its cache of layouts."""
+    """A store in this process, with its caches of layouts and catalog."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.layouts = Layouts(store)
+        self.catalog = Catalog()
 
 
 _opened: dict[tuple[int, str], Opened] = {}

@@ -1,0 +1,109 @@
+"""The backfill of an index on Spark, from the side of the process that runs the job.
+
+Map tasks read key ranges of the table as it is now and derive entries; Spark brings the entries into ranges of the
+index and sorts each into a run. This process puts each run in small gated batches. Writes in the order of the index
+cost the store least, and a range is a unit of progress: each has a checkpoint, written in the same batch as the entries
+it speaks of. An entry that stands is left alone, so what is done twice is harmless.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from instar.pipeline import key_ranges
+from instar.pipeline.entries import FORMAT, KEY, RANGE, Work, put_run
+from instar.pipeline.runs import Todo, planned, record, rows_read
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.loading import LoadedIndex
+from instar.schemachange.reorganize import Backfill
+from instar.store.engine import prefix_end, rowset_prefix
+
+# A range of this many entries is written in a few seconds, which is what a kill costs at most.
+ENTRIES_PER_RANGE = 100_000
+MAX_RANGES = 512
+# An entry on its way: a key of full length, with what goes along.
+MAX_ENTRY_BYTES = 640
+# Where index keys are looked at to cut the index into ranges: so many places of the table, so many rows in each.
+SAMPLED_PLACES = 256
+SAMPLED_ROWS = 16
+
+
+class SparkBackfill:
+    """One backfill, cut into ranges of the index."""
+
+    def __init__(self, path: str, task: Backfill) -> None:
+        self.need = task.rows * MAX_ENTRY_BYTES
+        self._path = path
+        self._task = task
+        task.rows_read = 0
+
+    def ranges(self) -> list[Checkpoint]:
+        """The ranges of the index, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+        found = planned(self._task)
+        if found:
+            return found
+        prefix = rowset_prefix(self._task.index.rowset)
+        bounds = [prefix, *_bounds(self._task), prefix_end(prefix)]
+        made = [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
+        record(self._task, made)
+        return made
+
+    def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
+        """Derive, bring into ranges and order, write runs."""
+        option = self._work(todo, runs).option()
+        entries = session.read.format(FORMAT).option("work", option).load()
+        ranged = entries.repartitionById(len(todo), RANGE).sortWithinPartitions(KEY)
+        ranged.write.format(FORMAT).option("work", option).mode("append").save()
+
+    def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
+        """Put the entries of a run."""
+        put_run(self._task, todo, run, between)
+
+    def tell(self, runs: Path, taken: int) -> None:
+        """First all rows are read, then entries are put."""
+        task = self._task
+        task.rows_read = rows_read(runs)
+        reads = task.rows_read < task.rows and not taken
+        task.doing = f"Spark reads rows, {task.rows_read:,} so far" if reads else "entries are sorted and put"
+
+    def finish(self) -> None:
+        """Mark ranges done that no row fell into."""
+        current = planned(self._task)
+        record(self._task, [Checkpoint(found.start, found.stop, found.stop, found.rows, True) for found in current])
+
+    def _work(self, todo: tuple[Todo, ...], runs: Path) -> Work:
+        task = self._task
+        parts = max(2 * (os.cpu_count() or 1), min(task.rows // ENTRIES_PER_RANGE, MAX_RANGES))
+        return Work(
+            path=self._path,
+            runs=str(runs),
+            uuid=task.store.uuid,
+            table=task.table,
+            index=task.index,
+            job=task.job,
+            stage=task.stage,
+            place=task.place,
+            claim=task.claim,
+            rows=tuple(key_ranges.split(task.store.read, task.start, task.stop, parts).ranges),
+            entries=todo,
+            unseen=isinstance(task, LoadedIndex),
+        )
+
+
+def _bounds(backfill: Backfill) -> list[bytes]:
+    """Entry keys that cut the index into ranges of about as many entries, from a sample of the table's rows."""
+    store = backfill.store
+    places = key_ranges.split(store.read, backfill.start, backfill.stop, SAMPLED_PLACES)
+    wanted = min(max(max(backfill.rows, 1) // ENTRIES_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)
+    sample: list[bytes] = []
+    for start, stop in places.ranges:
+        with store.read() as reader:
+            keys, stored = reader.batch(start, stop, SAMPLED_ROWS)
+            sample += [entry.key for entry in backfill.entries(reader, keys, stored)]
+    sample.sort()
+    cuts = {sample[len(sample) * part // wanted] for part in range(1, wanted)} if sample else set()
+    return sorted(cuts)

@@ -1,0 +1,108 @@
+"""How tasks on Spark hand over what they made: each key range's result is a file, its run, which appears whole or not
+at all. The process that started them takes each as soon as it is there, and records the range's checkpoint.
+
+Tasks only read the store, so that Spark can be run at the lowest priority there is: a task that was kept from the
+processor while it held the store's mutex would hold up every writer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from io import BufferedWriter
+from pathlib import Path
+
+import msgspec
+
+from instar.clock import SystemClock
+from instar.schemachange.jobs import Checkpoint, Jobs
+from instar.schemachange.tasks import RANGES_PER_WORK, Task
+from instar.store.engine import Section
+
+# Numbers of checkpoints; 0 is the in-process reorganizer's.
+FIRST_NUMBER = 1
+
+
+class Todo(msgspec.Struct, frozen=True, array_like=True):
+    """A key range that is not done: the number of its checkpoint, its bounds, and where to go on."""
+
+    number: int
+    start: bytes
+    stop: bytes
+    position: bytes
+    rows: int
+
+
+def beat(directory: Path) -> None:
+    """Note that somebody is at work on the runs of `directory`."""
+    (directory / "beat").touch()
+
+
+def note_read(directory: Path, start: bytes, rows: int) -> None:
+    """Note how many rows of the key range that begins at `start` have been read."""
+    (directory / f"read-{hashlib.blake2b(start, digest_size=12).hexdigest()}").write_bytes(rows.to_bytes(8, "big"))
+
+
+def rows_read(directory: Path) -> int:
+    """How many rows all tasks have read; of one whose note is being written, none."""
+    return sum(int.from_bytes(note.read_bytes(), "big") for note in directory.glob("read-*"))
+
+
+class Heard:
+    """Who waits for runs, and listens. It goes by its own clock: that of the file may be set."""
+
+    def __init__(self, directory: Path) -> None:
+        beat(directory)
+        self._file = directory / "beat"
+        self._last = self._file.stat().st_mtime_ns
+        self._at = time.monotonic()
+
+    def seconds(self) -> float:
+        """How long ago somebody was heard to be at work."""
+        now = self._file.stat().st_mtime_ns
+        if now != self._last:
+            self._last, self._at = now, time.monotonic()
+        return time.monotonic() - self._at
+
+
+def run_path(directory: Path, todo: Todo) -> Path:
+    """Where the run of a range lies once it is whole."""
+    return directory / f"{todo.number}.run"
+
+
+def write_run(directory: Path, todo: Todo, write: Callable[[BufferedWriter], object]) -> None:
+    """Have the run of a range written. A task may be killed, and is then tried again."""
+    handle, name = tempfile.mkstemp(dir=directory, prefix="part-")
+    with os.fdopen(handle, "wb") as file:
+        write(file)
+    os.replace(name, run_path(directory, todo))
+
+
+def planned(task: Task) -> list[Checkpoint]:
+    """The checkpoints of the task's key ranges in key order; none if nobody has planned it yet."""
+    found = Jobs(task.store, SystemClock()).checkpoints(task.job, task.stage)
+    own = range(task.place * RANGES_PER_WORK + FIRST_NUMBER, (task.place + 1) * RANGES_PER_WORK)
+    return [found[number] for number in sorted(found) if number in own]
+
+
+def record(task: Task, checkpoints: list[Checkpoint]) -> None:
+    """Write the checkpoints of all ranges in one batch: there is a whole plan or none."""
+    steps = [task.checkpoint(number, found) for number, found in enumerate(checkpoints, FIRST_NUMBER)]
+
+    def all_of_them(section: Section) -> None:
+        for step in steps:
+            step(section)
+
+    task.store.background([all_of_them], claim=task.claim)
+
+
+def left(ranges: list[Checkpoint]) -> tuple[Todo, ...]:
+    """What is to be done still of the ranges of a plan."""
+    return tuple(
+        Todo(number, found.start, found.stop, found.position, found.rows)
+        for number, found in enumerate(ranges, FIRST_NUMBER)
+        if not found.done
+    )

@@ -1,0 +1,183 @@
+"""The validation of a pending constraint on Spark: tasks examine key ranges of the table as it stands, and hand over
+what they found (schemachange/validate.py says what, and why no snapshot is needed).
+
+CHECK and NOT NULL are filters. A foreign key is an anti-join on encoded key bytes: in the store the parents lie sorted
+by just those bytes, so each task looks up the keys of its batch, each once and in order, in the same short read as the
+rows. A shuffle of both tables would cost more, and would see them at different moments.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from instar.pipeline import key_ranges
+from instar.pipeline.failures import in_task
+from instar.pipeline.importable import imported, name_of
+from instar.pipeline.runs import Todo, beat, planned, record, write_run
+from instar.pipeline.stores import opened
+from instar.schemachange.elements import Element
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.validate import NAMED_ROWS, Offender, Validation
+
+FORMAT = "instar-validation"
+# A range of so many rows is examined in about a second, which is what a kill costs at most.
+ROWS_PER_RANGE = 100_000
+MAX_RANGES = 512
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What tasks are told. `ranges`: a task each; `runs`: the directory that their findings are written into."""
+
+    path: str
+    runs: str
+    uuid: bytes
+    element: Element
+    compile_check: str
+    job: int
+    stage: int
+    place: int
+    claim: tuple[bytes, bytes]
+    ranges: tuple[Todo, ...]
+
+    def validation(self) -> Validation:
+        """The validation in a task's own process."""
+        found = opened(self.path, self.uuid)
+        return Validation(
+            found.store,
+            found.catalog,
+            self.element,
+            imported(self.compile_check),
+            job=self.job,
+            stage=self.stage,
+            claim=self.claim,
+            rows=0,
+            place=self.place,
+        )
+
+
+class Finding(msgspec.Struct, frozen=True, array_like=True):
+    """The run of a range: how many rows it has, how many of them violate the constraint, and the first of those."""
+
+    rows: int
+    violations: int
+    offenders: list[Offender]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Work)
+_FINDINGS = msgspec.msgpack.Decoder(Finding)
+
+
+class SparkValidation:
+    """One validation, cut up for Spark. Ranges with violations are not recorded as done, so that whoever resumes meets
+    them again."""
+
+    need = 0
+
+    def __init__(self, path: str, task: Validation) -> None:
+        self._path = path
+        self._task = task
+        self._found: dict[int, Finding] = {}
+
+    def ranges(self) -> list[Checkpoint]:
+        """The ranges of the table, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+        task = self._task
+        found = planned(task)
+        if found:
+            return found
+        parts = min(max(task.rows // ROWS_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)
+        split = key_ranges.split(task.store.read, task.start, task.stop, parts).ranges
+        made = [Checkpoint(start, stop, start, 0) for start, stop in split]
+        record(task, made)
+        return made
+
+    def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
+        """Run the Spark job to its end."""
+        task = self._task
+        work = Work(
+            path=self._path,
+            runs=str(runs),
+            uuid=task.store.uuid,
+            element=task.element,
+            compile_check=name_of(task.compile_check),
+            job=task.job,
+            stage=task.stage,
+            place=task.place,
+            claim=task.claim,
+            ranges=todo,
+        )
+        option = base64.b64encode(_ENCODER.encode(work)).decode()
+        session.read.format(FORMAT).option("work", option).load().collect()
+
+    def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
+        """Record what was found in a range."""
+        between()
+        task = self._task
+        finding = self._found[todo.number] = _FINDINGS.decode(run.read_bytes())
+        done = not finding.violations
+        position = todo.stop if done else todo.start
+        at = Checkpoint(todo.start, todo.stop, position, finding.rows, done)
+        task.store.background([task.checkpoint(todo.number, at)], claim=task.claim)
+
+    def tell(self, runs: Path, taken: int) -> None:
+        """Ranges are examined one by one."""
+        self._task.doing = "Spark examines rows"
+
+    def finish(self) -> None:
+        """Raises what the violations are, if there are any."""
+        found = [self._found[number] for number in sorted(self._found) if self._found[number].violations]
+        if found:
+            offenders = [offender for finding in found for offender in finding.offenders]
+            raise self._task.problem(sum(finding.violations for finding in found), offenders)
+
+
+class ValidationSource(DataSource):
+    """Option `work`: a `Work` in Base64."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The numbers of the ranges that were examined."""
+        return "number int"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Examines the ranges."""
+        return ValidationReader(base64.b64decode(self.options["work"]))
+
+
+class ValidationReader(DataSourceReader):
+    """One range per task."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work = work
+
+    def partitions(self) -> list[InputPartition]:
+        """One per range."""
+        return [InputPartition(place) for place in range(len(_DECODER.decode(self._work).ranges))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        """Examine one range, and write its run."""
+        with in_task():
+            work = _DECODER.decode(self._work)
+            todo = work.ranges[partition.value]
+            rows = violations = 0
+            offenders: list[Offender] = []
+            for examined in work.validation().examine(todo.start, todo.stop):
+                rows += examined.rows
+                violations += examined.violations
+                offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
+                beat(Path(work.runs))
+            finding = _ENCODER.encode(Finding(rows, violations, offenders))
+            write_run(Path(work.runs), todo, lambda file: file.write(finding))
+            yield (todo.number,)
