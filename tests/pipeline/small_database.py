@@ -182,11 +182,11 @@ class SmallDatabase:
 
 
 def compile_check(table: Table, check: Check) -> Predicate:
-    """What the database compiles from SQL: here every check is `a >= 0`."""
-    place = [column.name for column in table.columns].index("a")
+    """What the database compiles from SQL: here every check is that its column is not negative."""
+    place = [column.id for column in table.columns].index(check.columns[0])
 
     def holds(image: Row) -> bool | None:
         value = image[place]
-        return None if value is None else value >= 0  # type: ignore[operator]  # a is an integer
+        return None if value is None else value >= 0  # type: ignore[operator]  # the column is an integer
 
     return holds

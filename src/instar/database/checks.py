@@ -18,7 +18,7 @@ from instar.types import TEXT
 if TYPE_CHECKING:
     from instar.database.session import Session
 
-COLUMNS = (("table", TEXT), ("clause", TEXT), ("key", TEXT), ("problem", TEXT))
+COLUMNS = (("table", TEXT), ("object", TEXT), ("clause", TEXT), ("key", TEXT), ("problem", TEXT))
 
 
 def check(session: Session, tables: Iterable[str] | None) -> Result:

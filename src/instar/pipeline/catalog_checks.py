@@ -60,14 +60,14 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
     yield from _rowsets(snapshot, reader)
     yield from _strange_keys(reader)
     for key in damaged_copies(reader):
-        yield Problem("", CATALOG, key.hex(), "a copy of the canonical schema version is damaged")
+        yield Problem("", "schema version", CATALOG, key.hex(), "a copy of the canonical schema version is damaged")
 
 
 def _names(reader: Reader, found: Object) -> Iterator[Problem]:
     for name in sorted(system.relation_names(found)):
         bearer = _bearer(reader.get(system.name_key(name)))
         if bearer != found.id:
-            yield Problem(found.name, CATALOG, name, f"the name belongs to object {bearer}, not to {found.id}")
+            yield Problem(found.name, "name", CATALOG, name, f"the name belongs to object {bearer}, not to {found.id}")
 
 
 def _strange_names(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
@@ -79,36 +79,37 @@ def _strange_names(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
             owner is None or key not in {system.name_key(name) for name in system.relation_names(owner)}
         ):
             yield Problem(
-                "", CATALOG, key[len(prefix) :].hex(), f"a name is taken for object {bearer}, which has not it"
+                "", "name", CATALOG, key[len(prefix) :].hex(), f"a name is taken for object {bearer}, which has not it"
             )
 
 
 def _header(reader: Reader, table: Table) -> Iterator[Problem]:
     stored = reader.get(table_key(table.id))
     if stored is None:
-        yield Problem(table.name, CATALOG, "", "the table has no header")
+        yield Problem(table.name, "header", CATALOG, "", "the table has no header")
         return
     header = decode_table_header(stored)
     if header.dropped:
-        yield Problem(table.name, CATALOG, "", "the table's header says that it was dropped")
+        yield Problem(table.name, "header", CATALOG, "", "the table's header says that it was dropped")
     if header.current != table.version:
         message = f"the header is at version {header.current}, the descriptor at {table.version}"
-        yield Problem(table.name, CATALOG, "", message)
+        yield Problem(table.name, "header", CATALOG, "", message)
     if header.floor > header.current:
-        yield Problem(table.name, CATALOG, "", f"the floor {header.floor} is above version {header.current}")
+        yield Problem(table.name, "header", CATALOG, "", f"the floor {header.floor} is above version {header.current}")
     if header.checks != table.checks_version:
         message = f"the header has checks of version {header.checks}, the descriptor of {table.checks_version}"
-        yield Problem(table.name, CATALOG, "", message)
+        yield Problem(table.name, "header", CATALOG, "", message)
 
 
 def _parts(table: Table) -> Iterator[Problem]:
     """Ids inside one descriptor: unique, below next_id, and pointing somewhere."""
     columns = [column.id for column in table.columns]
     listed = [*columns]
-    for parts in (table.indexes, table.checks, table.foreign_keys):
+    for parts in (table.indexes, table.checks, table.foreign_keys, table.locks, table.coverage_changes):
         listed += [part.id for part in parts]
     if len(set(listed)) < len(listed) or max(listed, default=0) >= table.next_id:
-        yield Problem(table.name, CATALOG, "", "ids of columns, indexes and constraints are not distinct and used up")
+        message = "ids of columns, indexes and constraints are not distinct and used up"
+        yield Problem(table.name, "table", CATALOG, "", message)
     used = {
         "the primary key": table.primary_key,
         **{f'index "{index.name}"': tuple(part.column for part in index.columns) for index in table.indexes},
@@ -117,39 +118,46 @@ def _parts(table: Table) -> Iterator[Problem]:
     }
     for what, wanted in used.items():
         if not set(columns).issuperset(wanted):
-            yield Problem(table.name, CATALOG, "", f"{what} has columns that the table has not")
+            yield Problem(table.name, what, CATALOG, "", f"{what} has columns that the table has not")
     stored = {column for column, _ in table.layout.columns}
     if stored != set(columns):
-        yield Problem(table.name, CATALOG, "", f"layout {table.layout.id} has other columns than the table")
+        yield Problem(
+            table.name,
+            f"layout {table.layout.id}",
+            CATALOG,
+            "",
+            f"layout {table.layout.id} has other columns than the table",
+        )
 
 
 def _layouts(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
     if not table.oldest_layout <= table.layout.id:
-        yield Problem(table.name, CATALOG, "", "the oldest layout is newer than the newest")
+        yield Problem(table.name, "layouts", CATALOG, "", "the oldest layout is newer than the newest")
     for number in range(table.oldest_layout, table.layout.id + 1):
         try:
             found = snapshot.layouts.get(table.id, number)
         except errors.Error as failed:
-            yield Problem(table.name, CATALOG, "", failed.message)
+            yield Problem(table.name, f"layout {number}", CATALOG, "", failed.message)
             continue
         if number == table.layout.id and found != table.layout:
-            yield Problem(table.name, CATALOG, "", f"layout {number} is not what its record says")
+            yield Problem(table.name, f"layout {number}", CATALOG, "", f"layout {number} is not what its record says")
 
 
 def _foreign_keys(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
     for found in table.foreign_keys:
+        what = f'foreign key "{found.name}"'
         parent = snapshot.catalog.by_id(found.parent)
         if not isinstance(parent, Table):
-            yield Problem(table.name, CATALOG, "", f'foreign key "{found.name}" refers to a table that is not there')
+            yield Problem(table.name, what, CATALOG, "", f"{what} refers to a table that is not there")
             continue
         if table.id not in parent.referenced_by:
-            yield Problem(parent.name, CATALOG, "", f'does not know that table "{table.name}" refers to it')
+            yield Problem(parent.name, "table", CATALOG, "", f'does not know that table "{table.name}" refers to it')
         yield from _probed(table, found, table, found.child_index)
         yield from _probed(table, found, parent, found.parent_index)
     for child_id in table.referenced_by:
         child = snapshot.catalog.by_id(child_id)
         if not isinstance(child, Table) or all(found.parent != table.id for found in child.foreign_keys):
-            yield Problem(table.name, CATALOG, "", f"says that table {child_id} refers to it, which does not")
+            yield Problem(table.name, "table", CATALOG, "", f"says that table {child_id} refers to it, which does not")
 
 
 def _probed(table: Table, found: ForeignKey, holder: Table, index_id: int | None) -> Iterator[Problem]:
@@ -157,16 +165,17 @@ def _probed(table: Table, found: ForeignKey, holder: Table, index_id: int | None
         return
     index = next((index for index in holder.indexes if index.id == index_id), None)
     if index is None or index.state is not State.PUBLIC:
-        yield Problem(table.name, CATALOG, "", f'foreign key "{found.name}" uses an index that is not public')
+        what = f'foreign key "{found.name}"'
+        yield Problem(table.name, what, CATALOG, "", f"{what} uses an index that is not public")
 
 
 def _depends(snapshot: Snapshot, view: View) -> Iterator[Problem]:
     for object_id, columns in view.depends_on:
         found = snapshot.catalog.by_id(object_id)
         if found is None:
-            yield Problem(view.name, CATALOG, "", f"the view reads object {object_id}, which is not there")
+            yield Problem(view.name, "view", CATALOG, "", f"the view reads object {object_id}, which is not there")
         elif isinstance(found, Table) and not {column.id for column in found.columns}.issuperset(columns):
-            yield Problem(view.name, CATALOG, "", f'the view reads columns that table "{found.name}" has not')
+            yield Problem(view.name, "view", CATALOG, "", f'the view reads columns that table "{found.name}" has not')
 
 
 def _owner(snapshot: Snapshot, sequence: Sequence) -> Iterator[Problem]:
@@ -175,23 +184,23 @@ def _owner(snapshot: Snapshot, sequence: Sequence) -> Iterator[Problem]:
     table_id, column_id = sequence.owned_by
     table = snapshot.catalog.by_id(table_id)
     if not isinstance(table, Table) or all(column.id != column_id for column in table.columns):
-        yield Problem(sequence.name, CATALOG, "", "the sequence belongs to a column that is not there")
+        yield Problem(sequence.name, "sequence", CATALOG, "", "the sequence belongs to a column that is not there")
 
 
 def _owned(table: Table) -> dict[int, str]:
-    return {table.rowset: "its rows", **{index.rowset: f'index "{index.name}"' for index in table.indexes}}
+    return {table.rowset: "rows", **{index.rowset: f'index "{index.name}"' for index in table.indexes}}
 
 
 def _rowset_records(reader: Reader, table: Table) -> Iterator[Problem]:
     for rowset, what in _owned(table).items():
         stored = reader.get(rowset_key(rowset))
         if stored is None:
-            yield Problem(table.name, ROWSETS, "", f"rowset {rowset} of {what} has no record")
+            yield Problem(table.name, what, ROWSETS, "", f"rowset {rowset} of {what} has no record")
             continue
         record = decode_rowset_record(stored)
         if record.state is not RowsetState.LIVE or record.owner != table.id:
             message = f"the record of rowset {rowset} of {what} says {record.state.value}, owner {record.owner}"
-            yield Problem(table.name, ROWSETS, "", message)
+            yield Problem(table.name, what, ROWSETS, "", message)
 
 
 def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
@@ -203,7 +212,7 @@ def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
         recorded.add(rowset)
         record = decode_rowset_record(stored)
         if record.state is RowsetState.LIVE and rowset not in owned:
-            yield Problem("", ROWSETS, "", f"rowset {rowset} is live, but nothing owns it")
+            yield Problem("", f"rowset {rowset}", ROWSETS, "", f"rowset {rowset} is live, but nothing owns it")
     position = PREFIX_ROW
     while True:
         # One seek per rowset: to the first key at or above, then past all that share its prefix.
@@ -212,7 +221,9 @@ def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
             return
         rowset = _ROWSET.unpack_from(keys[0])[1]
         if rowset not in recorded:
-            yield Problem("", ROWSETS, "", f"there are keys under rowset {rowset}, which has no record")
+            yield Problem(
+                "", f"rowset {rowset}", ROWSETS, "", f"there are keys under rowset {rowset}, which has no record"
+            )
         position = prefix_end(rowset_prefix(rowset))
 
 
@@ -223,7 +234,7 @@ def _strange_keys(reader: Reader) -> Iterator[Problem]:
     for start, stop in zip(starts, stops, strict=True):
         keys, _ = reader.batch(start, stop, 1)
         if keys:
-            yield Problem("", KEYS, keys[0].hex(), "a key of no known kind")
+            yield Problem("", "store", KEYS, keys[0].hex(), "a key of no known kind")
 
 
 class _Published(NamedTuple):
@@ -254,7 +265,7 @@ def check_writers(snapshot: Snapshot) -> Iterator[Problem]:
                 f"a commit at {record.timestamp} was derived under version {record.version} of the table, "
                 f"when the floor was at least {known.floor} and the version {known.version}"
             )
-            yield Problem(name, WRITERS, record.key[5:].hex(), message)
+            yield Problem(name, "log", WRITERS, record.key[5:].hex(), message)
 
 
 def _history(reader: Reader, table: Table, snapshot: int) -> list[_Published]:

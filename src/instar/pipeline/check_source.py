@@ -65,7 +65,7 @@ class CheckSource(DataSource):
 
     def schema(self) -> str:
         """A `Problem`."""
-        return "`table` string, clause string, `key` string, message string"
+        return "`table` string, object string, clause string, `key` string, message string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Checks the ranges."""

@@ -27,7 +27,7 @@ from instar.catalog.layouts import Layouts
 from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
 from instar.pipeline.importable import name_of
-from instar.pipeline.row_checks import Problem, Snapshot, check_entries, check_rows
+from instar.pipeline.row_checks import ROWS, Problem, Snapshot, check_entries, check_rows
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
 from instar.tables.view import END
@@ -112,7 +112,7 @@ class Consistency:
         except errors.Error as failed:
             if failed.sqlstate != errors.DATA_CORRUPTED:
                 raise
-            yield Problem(table.name, "1 rows", "", f"the table cannot be checked: {failed.message}")
+            yield Problem(table.name, "rows", ROWS, "", f"the table cannot be checked: {failed.message}")
 
     def _ranges(self, table: Table, parts: int) -> list[tuple[int, bytes, bytes]]:
         """Rows (0) and each index (its id) in about so many ranges of keys without their prefix."""

@@ -6,30 +6,38 @@ the row as of the snapshot.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Check, Index, State, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, Check, Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Reader, Store, prefix_end
 from instar.store.versions import read_row, scan_rows
 from instar.tables.index import IndexCodec
+from instar.tables.locks import LockTimestamps
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key
 from instar.tables.writes import ForeignKeyProbe
 
+# Clauses of definition 4 that rows and entries are judged by.
+ROWS, COLUMNS, COMPLETE, VALID, CONSTRAINTS = "1 rows", "2 columns", "4 complete", "5 valid", "6 constraints"
 # Rows or entries per read transaction: about 20 ms of checking.
 BATCH = 2_048
 
+_TIMESTAMP = struct.Struct("<Q")
+
 
 class Problem(NamedTuple):
-    """Something that should not be: `table` and `key` as people read them, "" where there is none."""
+    """Something that should not be: which part of which table it is about, and which row. `table` and `key` are as
+    people read them, "" where there is none."""
 
     table: str
+    object: str
     clause: str
     key: str
     message: str
@@ -108,6 +116,8 @@ class _RowChecker:
             for ordinal, column in enumerate(table.columns)
             if not column.nullable and column.state is State.PUBLIC
         ]
+        self._locks = [DEFAULT_LOCK, *(lock.id for lock in table.locks)] if table.locks else []
+        self._timestamps = LockTimestamps(table, snapshot.layouts)
         self._checks = [(found.name, compile_check(table, found)) for found in table.checks if _is_public(found)]
         self._indexes = [_Indexed(table, index) for index in table.indexes if index.state is State.PUBLIC]
         self._parents = [
@@ -116,36 +126,42 @@ class _RowChecker:
             if found.state is State.PUBLIC
         ]
 
-    def problem(self, clause: str, key: bytes, message: str) -> Problem:
-        return Problem(self.table.name, clause, _described(self.table, key), message)
+    def problem(self, what: str, clause: str, key: bytes, message: str) -> Problem:
+        return Problem(self.table.name, what, clause, _described(self.table, key), message)
 
     def check(self, reader: Reader, key: bytes, stored: bytes) -> Iterator[Problem]:
         """One row as of the snapshot; `key` is its encoded primary key."""
         layout = int.from_bytes(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8
         if layout < self.table.oldest_layout:
-            yield self.problem("1 rows", key, f"the row is in layout {layout}, which is said to be used no more")
+            message = f"the row is in layout {layout}, which is said to be used no more"
+            yield self.problem(f"layout {layout}", ROWS, key, message)
         try:
             image = self.reader.decode(stored)
             own = self.reader.encode_key([image[ordinal] for ordinal in self._key])
         except errors.Error as failed:
-            yield self.problem("1 rows", key, f"the row cannot be read: {failed.message}")
+            yield self.problem("rows", ROWS, key, f"the row cannot be read: {failed.message}")
             return
         if own != key:
-            yield self.problem("1 rows", key, f"the row stands under a key that is not its own, {own.hex()}")
+            yield self.problem("rows", ROWS, key, f"the row stands under a key that is not its own, {own.hex()}")
+        if self._locks and self._timestamps.newest(stored, self._locks) > _TIMESTAMP.unpack_from(stored)[0]:
+            yield self.problem("locks", COLUMNS, key, "a lock of the row is newer than the row")
         if None in image:
             for ordinal, name in self._required:
                 if image[ordinal] is None:
-                    yield self.problem("2 columns", key, f'column "{name}" is NULL, which it must not be')
+                    what = f'column "{name}"'
+                    yield self.problem(what, COLUMNS, key, f"{what} is NULL, which it must not be")
         for name, holds in self._checks:
             if holds(image) is False:
-                yield self.problem("6 constraints", key, f'the row violates check constraint "{name}"')
+                yield self.problem(f'check "{name}"', CONSTRAINTS, key, f'the row violates check constraint "{name}"')
         for indexed in self._indexes:
+            what = f'index "{indexed.name}"'
             entry = reader.get(indexed.codec.entry(image, key))
             if entry is None or not _may_be_live(entry, self.timestamp):
-                yield self.problem("4 complete", key, f'the row has no entry in index "{indexed.name}"')
+                yield self.problem(what, COMPLETE, key, f"the row has no entry in {what}")
         for parent in self._parents:
             if not parent.holds(reader, image):
-                yield self.problem("6 constraints", key, f'the row violates foreign key constraint "{parent.name}"')
+                message = f'the row violates foreign key constraint "{parent.name}"'
+                yield self.problem(f'foreign key "{parent.name}"', CONSTRAINTS, key, message)
 
 
 def _is_public(found: Check) -> bool:
@@ -210,7 +226,7 @@ class _EntryChecker:
     def check(self, reader: Reader, key: bytes, value: bytes) -> Iterator[Problem]:
         """One entry as stored."""
         if len(value) != ENTRY_VALUE.size:
-            yield self._problem("5 valid", key, b"", "the entry is damaged")
+            yield self._problem(VALID, key, b"", "the entry is damaged")
             return
         timestamp, live, offset = ENTRY_VALUE.unpack(value)
         if timestamp <= self._timestamp and not live:
@@ -224,17 +240,17 @@ class _EntryChecker:
         belongs = image is not None and self.codec.prefix + self.codec.part(image) == key[:offset]
         if timestamp <= self._timestamp and not belongs:
             what = "no row" if image is None else "a row with other values"
-            yield self._problem("5 valid", key, primary, f'an entry of index "{self._index.name}" points to {what}')
+            yield self._problem(VALID, key, primary, f'an entry of index "{self._index.name}" points to {what}')
         if belongs and image is not None and self._unique and self.codec.unique_prefix(image) is not None:
             if self._before is not None and self._before[0] == key[:offset]:
                 other = _described(self._table, self._before[1])
                 message = f'the row violates unique constraint "{self._index.name}", as does {other}'
-                yield self._problem("6 constraints", key, primary, message)
+                yield self._problem(CONSTRAINTS, key, primary, message)
             self._before = key[:offset], primary
 
     def _problem(self, clause: str, entry: bytes, primary: bytes, message: str) -> Problem:
         shown = _described(self._table, primary) if primary else entry.hex()
-        return Problem(self._table.name, clause, shown, message)
+        return Problem(self._table.name, f'index "{self._index.name}"', clause, shown, message)
 
 
 def _described(table: Table, key: bytes) -> str:
