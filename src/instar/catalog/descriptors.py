@@ -128,7 +128,8 @@ class Layout(msgspec.Struct, frozen=True):
     locks: tuple[int, ...] = ()
 
 
-DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does
+DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does; it has no descriptor
+DEFAULT_LOCK_NAME = "default"
 
 
 class Lock(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,10 +143,12 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
 
 class CoverageChange(msgspec.Struct, frozen=True, kw_only=True):
     """Columns on their way to another lock (F1 §3.4): until the change is complete, the one that covers them and the
-    one to come are both read, validated and updated. `covers` are (column, lock to come)."""
+    one to come are both read, validated and updated. `covers` are (column, lock to come); `drops` are locks that go
+    then."""
 
     id: int
     covers: tuple[tuple[int, int], ...]
+    drops: tuple[int, ...] = ()
 
 
 class StepKind(enum.Enum):

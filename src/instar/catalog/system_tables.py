@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
-from instar.catalog.descriptors import Check, Column, ForeignKey, Index, State, Table
+from instar.catalog.descriptors import (
+    DEFAULT_LOCK,
+    DEFAULT_LOCK_NAME,
+    Check,
+    Column,
+    ForeignKey,
+    Index,
+    State,
+    Table,
+)
 from instar.store.engine import Store
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMBERS, TEXT, TIMESTAMPTZ, Kind, Type
 
@@ -80,6 +89,15 @@ def _constraints(source: Source) -> Iterator[Row]:
 
 def _has_row_id(table: Table) -> bool:
     return any(column.hidden and column.id in table.primary_key for column in table.columns)
+
+
+def _locks(source: Source) -> Iterator[Row]:
+    """A row per lock, the default one included; during a change of coverage a column stands at both its locks."""
+    for table in source.catalog.tables():
+        default = (DEFAULT_LOCK, DEFAULT_LOCK_NAME, State.PUBLIC)
+        for number, name, state in (default, *((lock.id, lock.name, lock.state) for lock in table.locks)):
+            columns = [column.name for column in user_columns(table) if number in table.covering(column.id)]
+            yield (table.id, table.name, number, name, ", ".join(columns), state.value)
 
 
 def _sequences(source: Source) -> Iterator[Row]:
@@ -173,6 +191,9 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         is_unique=BOOLEAN, state=TEXT,
     ),
     _view("instar", "constraints", _constraints, table_name=TEXT, name=TEXT, kind=TEXT, state=TEXT),
+    _view(
+        "instar", "locks", _locks, table_id=BIGINT, table_name=TEXT, id=BIGINT, name=TEXT, columns=TEXT, state=TEXT,
+    ),
     _view(
         "instar", "sequences", _sequences, id=BIGINT, name=TEXT, type=TEXT, start=BIGINT, increment=BIGINT,
         minimum=BIGINT, maximum=BIGINT, cycles=BOOLEAN,

@@ -7,7 +7,18 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
-from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequence, State, Table, View
+from instar.catalog.descriptors import (
+    DEFAULT_LOCK,
+    DEFAULT_LOCK_NAME,
+    Column,
+    ForeignKey,
+    Index,
+    Object,
+    Sequence,
+    State,
+    Table,
+    View,
+)
 from instar.cli.output import Column as Heading
 from instar.cli.output import Row, write_table
 
@@ -106,6 +117,7 @@ def _describe_table(table: Table, by_id: Mapping[int, Object], out: TextIO) -> N
             f'"{key.name}" {_foreign_key(key, table, by_id)}' + _state(key.state) for key in table.foreign_keys
         ],
         "Referenced by:": _references(table, by_id),
+        "Locks:": _lock_lines(table),
     }
     footer = "".join(
         f"{heading}\n" + "".join(f"    {line}\n" for line in lines) for heading, lines in sections.items() if lines
@@ -160,6 +172,19 @@ def _index_lines(table: Table) -> list[str]:
     for index in table.indexes:
         kind = "" if not index.unique else "UNIQUE CONSTRAINT " if index.constraint else "UNIQUE "
         lines.append(f'"{index.name}" {kind}({_index_columns(table, index)})' + _state(index.state))
+    return lines
+
+
+def _lock_lines(table: Table) -> list[str]:
+    """As ALTER TABLE ... ADD LOCK takes them, and what is on its way to another lock."""
+    lines = []
+    names = {DEFAULT_LOCK: DEFAULT_LOCK_NAME}
+    for lock in table.locks:
+        names[lock.id] = lock.name
+        lines.append(f'"{lock.name}" COVERS ({_column_names(table, lock.columns)})' + _state(lock.state))
+    for change in table.coverage_changes:
+        for column, lock_id in change.covers:
+            lines.append(f'"{names[lock_id]}" COVERS ({_column_names(table, [column])}) [dual]')
     return lines
 
 

@@ -136,7 +136,7 @@ def set_type(draft: Draft, wanted: want.SetType) -> None:
         table,
         column,
         StepKind.WIDEN_TYPE,
-        layout=Layout(table.layout.id + 1, stored),
+        layout=Layout(table.layout.id + 1, stored, table.layout.locks),
         type=wanted.type,
         missing=missing,
     )

@@ -151,7 +151,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     number = table.next_id
     column = msgspec.structs.replace(_column(draft, table.id, table.name, number, new), missing=missing)
     kind = StepKind.ADD_REQUIRED_COLUMN if per_row or (required and missing is None) else StepKind.ADD_COLUMN
-    layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)))
+    layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)), table.layout.locks)
     if draft.staged:
         kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=State.WRITE_ONLY)
         element = Element(ElementKind.COLUMN, table.id, number)

@@ -1,8 +1,8 @@
 """Schema elements: what can change, and which state each is in (F1 §3.1).
 
 An element is named by kind, table and id, never by name. Its state is read off the table's descriptor; an element that
-the descriptor does not list is absent. A lock (DESIGN: optimistic locks) and a materialized view would be further
-kinds: an element needs a state in the descriptor, a path in states.py, and what its step does in stages.py.
+the descriptor does not list is absent. A materialized view would be a further kind: an element needs a state in the
+descriptor, a path in states.py, and what its step does in stages.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ class ElementKind(enum.Enum):
     CHECK = "check constraint"
     FOREIGN_KEY = "foreign key"
     NOT_NULL = "not null constraint"
+    LOCK = "lock"
+    COVERAGE = "lock coverage"  # of columns: absent is the old one, write-only dual coverage
 
 
 class Phase(enum.Enum):
@@ -79,6 +81,10 @@ def _states(table: Table) -> Iterator[tuple[Element, State]]:
         yield Element(ElementKind.CHECK, table.id, check.id), check.state
     for foreign_key in table.foreign_keys:
         yield Element(ElementKind.FOREIGN_KEY, table.id, foreign_key.id), foreign_key.state
+    for lock in table.locks:
+        yield Element(ElementKind.LOCK, table.id, lock.id), lock.state
+    for change in table.coverage_changes:
+        yield Element(ElementKind.COVERAGE, table.id, change.id), State.WRITE_ONLY
 
 
 def entered(table: Table, element: int) -> int:
@@ -97,9 +103,13 @@ def name_of(table: Table, element: Element) -> str:
     """The element's name for people: `index "t_a_idx"`; its id if the descriptor does not list it."""
     names = {
         listed.id: listed.name
-        for group in (table.columns, table.indexes, table.checks, table.foreign_keys)
+        for group in (table.columns, table.indexes, table.checks, table.foreign_keys, table.locks)
         for listed in group
     }
+    for change in table.coverage_changes:
+        if change.id == element.id:
+            moved = ", ".join(f'"{names[column]}"' for column, _ in change.covers if column in names)
+            return f"{element.kind.value} of {moved}"
     if element.id in names:
         of = "of column " if element.kind is ElementKind.NOT_NULL else ""
         return f'{element.kind.value} {of}"{names[element.id]}"'

@@ -37,6 +37,7 @@ from instar.schemachange.jobs import (
     problem_of,
 )
 from instar.schemachange.planner import Standing
+from instar.schemachange.propagate import Propagation
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Publication, Reorganization, Stage, Superseded, advance
@@ -209,6 +210,11 @@ class Executor:
                 claim=held.claim,
                 rows=work.rows,
                 place=place,
+            )
+        if work.work is Work.PROPAGATE:
+            change = next(found for found in table.coverage_changes if found.id == element.id)
+            return Propagation(
+                self._store, table, change, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
             )
         index = next(found for found in table.indexes if found.id == element.id)
         return Backfill(

@@ -16,7 +16,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import StepKind, Table
-from instar.schemachange import alteration, creation, removal, rules, sequences
+from instar.schemachange import alteration, creation, locks, removal, rules, sequences
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, Facts, Ids
 from instar.schemachange.elements import Element, Phase, phases
@@ -25,7 +25,10 @@ from instar.schemachange.stages import Change, Edit, Move, Plan, Publication, Re
 from instar.schemachange.states import PATHS
 
 # Actions that may take a job on a table with rows; together with one of them, those of _LATER wait for the end of it.
-_ON_PATHS = (want.CreateIndex, want.AddConstraint, want.SetNotNull, want.ValidateConstraint)
+_ON_PATHS = (
+    want.CreateIndex, want.AddConstraint, want.SetNotNull, want.ValidateConstraint, want.AddLock, want.AlterLock,
+    want.DropLock,
+)  # fmt: skip
 _LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint)
 
 
@@ -230,4 +233,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.CreateView: alteration.create_view,
     want.CreateSequence: sequences.create_sequence,
     want.AlterSequence: sequences.alter_sequence,
+    want.AddLock: locks.add_lock,
+    want.AlterLock: locks.alter_lock,
+    want.DropLock: locks.drop_lock,
 }

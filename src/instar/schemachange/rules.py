@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from instar.catalog.descriptors import StepKind, Table
 from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases
+from instar.schemachange.lock_elements import skips_dual_coverage
 from instar.schemachange.states import PATHS
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ def _both_sides(before: Table, after: Table) -> int:
     return after.version if any(step.kind is StepKind.ELEMENT_STATE and not step.columns for step in new) else 0
 
 
+def _dual_coverage(before: Table, after: Table) -> int:
+    return after.version if skips_dual_coverage(before, after) else 0
+
+
 FLOOR_RULES = (
     FloorRule(
         "two versions",
@@ -69,6 +74,11 @@ FLOOR_RULES = (
         _two_versions,
     ),
     FloorRule("collapsed", "A collapsed path admits nobody who has not seen all of it: f = c.", _collapsed),
+    FloorRule(
+        "dual coverage",
+        "Writers on either side of a change of a column's lock have a lock in common, or f = c (F1 §3.4).",
+        _dual_coverage,
+    ),
     FloorRule("incompatible", "Versions before an incompatible direct step are never admitted: f = c.", _incompatible),
     FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
     FloorRule(

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from instar.catalog.descriptors import Check, Column, ForeignKey, Layout, Object, Step, StepKind, Table
-from instar.schemachange import rules
+from instar.schemachange import lock_elements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.states import Work
 
@@ -155,8 +155,10 @@ def new_version(table: Table, steps: list[Step], **changes: object) -> Table:
 
 def without_column(table: Table, column: int) -> dict[str, object]:
     """The fields that change when a column goes: rows are written without it from now on, in a layout of their own."""
-    layout = Layout(table.layout.id + 1, tuple(part for part in table.layout.columns if part[0] != column))
-    return {"columns": tuple(found for found in table.columns if found.id != column), "layout": layout}
+    stored = tuple(part for part in table.layout.columns if part[0] != column)
+    layout = Layout(table.layout.id + 1, stored, table.layout.locks)
+    columns = tuple(found for found in table.columns if found.id != column)
+    return {"columns": columns, "layout": layout, **lock_elements.without_column(table, column)}
 
 
 def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str) -> Publication:
@@ -227,7 +229,7 @@ def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], st
             steps.append((StepKind.DROP_COLUMN, (move.element.id,)))
         moved = msgspec.structs.replace(moved, **_moved(moved, move))
     if moved.layout != table.layout:  # however many steps, one layout
-        moved = msgspec.structs.replace(moved, layout=Layout(table.layout.id + 1, moved.layout.columns))
+        moved = msgspec.structs.replace(moved, layout=msgspec.structs.replace(moved.layout, id=table.layout.id + 1))
     made = [Step(version=version, kind=kind, columns=ids, statement=statement) for kind, ids in steps]
     return new_version(moved, made)
 
@@ -251,7 +253,8 @@ def _edited(table: Table, edit: Edit) -> Table:
         columns[place] = msgspec.structs.replace(columns[place], **wanted)
     types = {column.id: column.type for column in columns}
     stored = tuple((column, types.get(column, type_)) for column, type_ in table.layout.columns)
-    return msgspec.structs.replace(table, columns=tuple(columns), layout=Layout(table.layout.id, stored))
+    layout = msgspec.structs.replace(table.layout, columns=stored)
+    return msgspec.structs.replace(table, columns=tuple(columns), layout=layout)
 
 
 def _moved(table: Table, move: Move) -> dict[str, object]:
@@ -262,6 +265,8 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
         return {"columns": _in_phase(table.columns, move)}
     if move.element.kind is ElementKind.NOT_NULL:
         return {"columns": tuple(_required(found, move) for found in table.columns)}
+    if move.element.kind in lock_elements.KINDS:
+        return lock_elements.moved(table, move.element, move.goal)
     field = _FIELDS[move.element.kind]
     return {field: _in_phase(getattr(table, field), move)}
 

@@ -20,6 +20,7 @@ class Work(enum.Enum):
     BACKFILL = "reorganize: backfill"
     POPULATE = "reorganize: populate"
     VALIDATE = "validate"
+    PROPAGATE = "propagate lock timestamps"
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -53,4 +54,6 @@ PATHS: dict[ElementKind, Path] = {
     ElementKind.FOREIGN_KEY: Path(
         (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.VALIDATE}
     ),
+    ElementKind.LOCK: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {}),
+    ElementKind.COVERAGE: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.PROPAGATE}),
 }

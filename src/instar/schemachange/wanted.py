@@ -208,6 +208,28 @@ class DropIdentity:
 
 
 @dataclass(frozen=True)
+class AddLock:
+    table: str
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AlterLock:
+    """The lock covers these columns, and no others."""
+
+    table: str
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DropLock:
+    table: str
+    name: str
+
+
+@dataclass(frozen=True)
 class CreateIndex:
     """`columns`: (name, descending)."""
 
@@ -268,5 +290,5 @@ Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence | DropSequences
-    | CreateView | DropViews
+    | CreateView | DropViews | AddLock | AlterLock | DropLock
 )  # fmt: skip

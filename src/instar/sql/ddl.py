@@ -266,6 +266,15 @@ class _Translator:
                     yield want.DropConstraint(name, action.name, action.cascade)
             case ast.DropIdentity():
                 yield from self._drop_identity(table, action)
+            case ast.AddLock():
+                yield want.AddLock(name, action.name, action.columns)
+            case ast.AlterLock():
+                yield want.AlterLock(name, action.name, action.columns)
+            case ast.DropLock():
+                if action.if_exists and all(lock.name != action.name for lock in table.locks):
+                    self._notice(f'lock "{action.name}" of relation "{name}" does not exist, skipping')
+                else:
+                    yield want.DropLock(name, action.name)
             case ast.SetNotNull():
                 yield want.SetNotNull(name, action.column)
             case ast.ValidateConstraint():

@@ -240,9 +240,28 @@ class DropConstraint:
     cascade: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AddLock:
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterLock:
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropLock:
+    name: str
+    if_exists: bool = False
+
+
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
+    | AddLock | AlterLock | DropLock
 )  # fmt: skip
 
 

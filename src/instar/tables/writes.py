@@ -13,7 +13,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import ForeignKey, State, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.store.apply import is_live
@@ -175,7 +175,9 @@ class TableWriter:
     """Everything that deriving the writes of one table at one version needs, compiled once."""
 
     def __init__(self, table: Table, catalog: CatalogSnapshot, layouts: Layouts) -> None:
-        if [column.id for column in table.columns] != [column for column, _ in table.layout.columns]:
+        stored = [column for column, _ in table.layout.columns]
+        locks = (DEFAULT_LOCK, *(lock.id for lock in table.locks)) if table.locks else ()
+        if [column.id for column in table.columns] != stored or table.layout.locks != locks:
             raise errors.error(errors.DATA_CORRUPTED, f'table "{table.name}" does not match its layout')
         self.table = table
         self.prefix = rowset_prefix(table.rowset)

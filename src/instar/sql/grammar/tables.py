@@ -10,6 +10,7 @@ from instar import errors
 from instar.catalog.descriptors import Action
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import WORD
+from instar.sql.grammar.locks import LockGrammar
 from instar.sql.grammar.objects import ObjectGrammar
 from instar.sql.grammar.type_names import SERIALS, take_type
 from instar.types import Type
@@ -33,7 +34,7 @@ class _Column:
     identity: ast.Identity | None = None
 
 
-class TableGrammar(ObjectGrammar):
+class TableGrammar(ObjectGrammar, LockGrammar):
     """Definitions of tables."""
 
     def create_table(self) -> ast.CreateTable:
@@ -305,6 +306,9 @@ class TableGrammar(ObjectGrammar):
         if word == "drop":
             return self._drop()
         if word == "alter":
+            lock = self.try_alter_lock()
+            if lock is not None:
+                return lock
             self.try_words("column")
             return self._alter_column(self.take_name())
         if word == "validate":
@@ -316,6 +320,9 @@ class TableGrammar(ObjectGrammar):
         raise errors.unsupported(f"ALTER TABLE ... {word.upper()}", position=position)
 
     def _add(self) -> ast.AlterAction:
+        lock = self.try_add_lock()
+        if lock is not None:
+            return lock
         if self.at_any(_TABLE_CONSTRAINTS):
             return ast.AddConstraint(self.table_constraint())
         self.try_words("column")
@@ -323,6 +330,9 @@ class TableGrammar(ObjectGrammar):
         return ast.AddColumn(self.column_definition(), if_not_exists)
 
     def _drop(self) -> ast.AlterAction:
+        lock = self.try_drop_lock()
+        if lock is not None:
+            return lock
         constraint = self.try_words("constraint")
         if not constraint:
             self.try_words("column")
