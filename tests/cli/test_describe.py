@@ -10,10 +10,12 @@ import pytest
 from instar.catalog.descriptors import (
     Check,
     Column,
+    CoverageChange,
     ForeignKey,
     Index,
     IndexColumn,
     Layout,
+    Lock,
     Sequence,
     State,
     Table,
@@ -60,6 +62,13 @@ ORDERS = table(
 )
 CUSTOMER = table(2, "customer", (Column(id=1, name="id", type=INTEGER, nullable=False),), referenced_by=(1,))
 KEYLESS = table(5, "keyless", (Column(id=1, name="row", type=BIGINT, hidden=True), Column(id=2, name="a", type=TEXT)))
+LOCKED = table(
+    6,
+    "locked",
+    tuple(Column(id=number, name=name, type=INTEGER) for number, name in enumerate(("id", "a", "B"), 1)),
+    locks=(Lock(id=7, name="la", columns=(2, 3)), Lock(id=8, name="lb", columns=(), state=State.WRITE_ONLY)),
+    coverage_changes=(CoverageChange(id=9, covers=((3, 8), (2, 0))),),
+)
 SEQUENCE = Sequence(id=3, name="orders_id_seq", version=1, type=BIGINT, owned_by=(1, 1))
 VIEW = View(id=4, name="big", version=1, query="", columns=(("id", BIGINT),), depends_on=())
 OBJECTS = (ORDERS, CUSTOMER, SEQUENCE, VIEW, KEYLESS)
@@ -105,6 +114,16 @@ def test_the_hidden_row_id_is_hidden():
         " Column | Type | Nullable | Default",
         "--------+------+----------+---------",
         " a      | text |          |",
+    ]
+
+
+def test_locks():
+    assert shown(LOCKED)[-5:] == [
+        "Locks:",
+        '    "la" COVERS (a, "B")',
+        '    "lb" COVERS () [write-only]',
+        '    "lb" COVERS ("B") [dual]',
+        '    "default" COVERS (a) [dual]',
     ]
 
 

@@ -63,6 +63,17 @@ def world() -> ChangingWorld:
         server = Server(made, name)
         server.insert(*row)
         server.commit()
+    return with_locked_table(made)
+
+
+def with_locked_table(made: ChangingWorld) -> ChangingWorld:
+    """And locked (id, a, b), with lock l on b, and a row."""
+    columns = (NewColumn("id", types.BIGINT), NewColumn("a", types.INTEGER), NewColumn("b", types.INTEGER))
+    made.execute(want.CreateTable("locked", columns, ("id",)))
+    made.execute(want.AddLock("locked", "l", ("b",)))
+    server = Server(made, "locked")
+    server.insert(1, 1, 1)
+    server.commit()
     return made
 
 
@@ -104,6 +115,14 @@ GOLDEN: dict[str, tuple[want.Wanted, ...]] = {
     "widen_type": (want.SetType("child", "parent", types.BIGINT), want.SetType("parent", "code", types.TEXT)),
     "truncate": (want.Truncate(("child",)),),
     "truncate_cascade": (want.Truncate(("parent",), cascade=True),),
+    "add_lock": (want.AddLock("child", "l", ("n", "parent")),),
+    "alter_lock": (want.AlterLock("locked", "l", ("a",)),),
+    "drop_lock": (want.DropLock("locked", "l"),),
+    "lock_with_others": (
+        want.AddLock("locked", "m", ("a",)),
+        want.AddColumn("locked", NewColumn("c", types.INTEGER)),
+        want.DropLock("locked", "l"),
+    ),
     "create_view": (want.CreateView("w", "", (("id", types.BIGINT),), ()),),
     "drop_view": (want.DropViews(("v",)),),
     "drop_constraint": (want.DropConstraint("child", "child_parent_fkey"),),

@@ -104,6 +104,31 @@ def test_renames_and_types(client: Client) -> None:
     assert (table.indexes[0].name, table.checks[0].name) == ("k", "positive")
 
 
+def test_locks(client: Client) -> None:
+    client.execute("ALTER TABLE t ADD LOCK l COVERS (a), ADD lock int")
+    client.execute('ALTER TABLE t ADD LOCK lock COVERS (b, lock), ADD LOCK "L" COVERS (lock)')
+    table = client.table()
+    assert [(lock.name, lock.columns) for lock in table.locks] == [("l", (2,)), ("lock", (3,)), ("L", (7,))]
+    assert table.layout.locks == (0, *(lock.id for lock in table.locks))
+    client.execute("ALTER TABLE t ALTER LOCK l COVERS (a, b), ALTER lock SET DEFAULT 1")
+    assert [lock.columns for lock in client.table().locks] == [(2, 3), (), (7,)]
+    client.execute("ALTER TABLE t DROP LOCK lock, DROP LOCK IF EXISTS m, DROP lock CASCADE")
+    assert [(lock.name, lock.columns) for lock in client.table().locks] == [("l", (2, 3)), ("L", ())]
+    assert client.notices[-1] == 'lock "m" of relation "t" does not exist, skipping'
+    for refused, sqlstate in (
+        ("ALTER TABLE t ADD LOCK l COVERS (a)", "42710"),
+        ("ALTER TABLE t ADD LOCK m COVERS (id)", "42P16"),
+        ("ALTER TABLE t ADD LOCK m COVERS (z)", "42703"),
+        ("ALTER TABLE t ADD LOCK m COVERS (a, a)", "42701"),
+        ("ALTER TABLE t ADD LOCK m COVERS ()", "42601"),
+        ("ALTER TABLE t ADD LOCK m", "42704"),
+        ("ALTER TABLE t DROP LOCK m", "42704"),
+        ("ALTER TABLE t ALTER LOCK m COVERS (a)", "42704"),
+        ('ALTER TABLE t DROP LOCK "default"', "0A000"),
+    ):
+        assert client.refused(refused) == sqlstate, refused
+
+
 def test_views_are_kept_by_ids(client: Client) -> None:
     client.execute("CREATE VIEW v (x) AS SELECT a, b FROM t WHERE a > 1")
     view = client.world.catalog().lookup("public", "v")

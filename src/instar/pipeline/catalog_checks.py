@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from instar import errors
 from instar.catalog import system
-from instar.catalog.descriptors import ForeignKey, Object, Sequence, State, Table, View
+from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Object, Sequence, State, Table, View
 from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
 from instar.store.engine import (
@@ -128,6 +128,14 @@ def _parts(table: Table) -> Iterator[Problem]:
             "",
             f"layout {table.layout.id} has other columns than the table",
         )
+    layout = f"layout {table.layout.id}"
+    locks = (DEFAULT_LOCK, *(lock.id for lock in table.locks)) if table.locks else ()
+    if table.layout.locks != locks:
+        yield Problem(table.name, layout, CATALOG, "", f"{layout} has other locks than the table")
+    covered = [column for lock in table.locks for column in lock.columns]
+    if len(set(covered)) < len(covered) or not set(columns).issuperset(covered):
+        message = "its locks cover a column twice, or one that the table has not"
+        yield Problem(table.name, "locks", CATALOG, "", message)
 
 
 def _layouts(snapshot: Snapshot, table: Table) -> Iterator[Problem]:

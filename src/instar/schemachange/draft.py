@@ -197,6 +197,11 @@ class Draft:
         edited = new_version(table, new_steps, **fields)
         if not first:
             edited = msgspec.structs.replace(edited, version=version)
+        if isinstance(old, Table) and edited.layout.id > old.layout.id:
+            # However many actions make one, the statement publishes one: the numbers of layouts have no gaps.
+            edited = msgspec.structs.replace(
+                edited, layout=msgspec.structs.replace(edited.layout, id=old.layout.id + 1)
+            )
         self.view = self.view.changed([edited], [])
         return edited
 

@@ -8,8 +8,8 @@ from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, DEFAULT_LOCK_NAME, CoverageChange, Lock, State, StepKind, Table
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
-from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
-from instar.schemachange.lock_elements import KINDS, covered, with_locks
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of
+from instar.schemachange.lock_elements import covered, with_locks
 from instar.schemachange.stages import Scheduled
 
 
@@ -19,7 +19,7 @@ def add_lock(draft: Draft, wanted: want.AddLock) -> None:
     if wanted.name == DEFAULT_LOCK_NAME or any(lock.name == wanted.name for lock in table.locks):
         raise errors.error(errors.DUPLICATE_OBJECT, f'lock "{wanted.name}" of relation "{table.name}" already exists')
     columns = _columns(draft, table, wanted.columns)
-    _require_still(table)
+    _require_still(table, columns)
     direct = draft.collapses(table)
     state = State.PUBLIC if direct else State.WRITE_ONLY
     lock = Lock(id=table.next_id, name=wanted.name, columns=(), state=state)
@@ -39,7 +39,7 @@ def alter_lock(draft: Draft, wanted: want.AlterLock) -> None:
     table = draft.find(Table, wanted.table)
     lock = _find(table, wanted.name)
     columns = _columns(draft, table, wanted.columns)
-    _require_still(table)
+    _require_still(table, (*columns, *lock.columns), lock)
     covers = [(column, lock.id) for column in columns if column not in lock.columns]
     covers += [(column, DEFAULT_LOCK) for column in lock.columns if column not in columns]
     if covers:
@@ -50,7 +50,7 @@ def drop_lock(draft: Draft, wanted: want.DropLock) -> None:
     """DROP LOCK: its columns go to the default lock first, by dual coverage; the lock goes with the last step."""
     table = draft.find(Table, wanted.table)
     lock = _find(table, wanted.name)
-    _require_still(table)
+    _require_still(table, lock.columns, lock, goes=True)
     direct = not lock.columns or draft.collapses(table)
     if direct:
         left = tuple(found for found in table.locks if found.id != lock.id)
@@ -107,12 +107,19 @@ def _columns(draft: Draft, table: Table, names: Sequence[str]) -> tuple[int, ...
     return tuple(ids)
 
 
-def _require_still(table: Table) -> None:
-    """55006 while another change of the table's locks is under way."""
-    for element in moving(table):
-        if element.kind in KINDS:
-            raise errors.error(
-                errors.OBJECT_IN_USE,
-                f'table "{table.name}" is being changed: {name_of(table, element)} is not complete',
-                hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB).",
-            )
+def _require_still(table: Table, columns: Sequence[int], lock: Lock | None = None, *, goes: bool = False) -> None:
+    """55006 where these columns or the lock, which may be going, are part of another change that is under way."""
+    for change in table.coverage_changes:
+        moves = any(column in columns or (goes and lock is not None and to == lock.id) for column, to in change.covers)
+        if moves or (lock is not None and lock.id in change.drops):
+            raise _in_use(table, Element(ElementKind.COVERAGE, table.id, change.id))
+    if lock is not None and lock.state is not State.PUBLIC:
+        raise _in_use(table, Element(ElementKind.LOCK, table.id, lock.id))
+
+
+def _in_use(table: Table, element: Element) -> errors.Error:
+    return errors.error(
+        errors.OBJECT_IN_USE,
+        f'table "{table.name}" is being changed: {name_of(table, element)} is not complete',
+        hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB).",
+    )
