@@ -8,6 +8,7 @@ the first job that is large enough for it, and kept warm until the process ends.
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts, layout_key
 from instar.clock import Clock, SystemClock
+from instar.schemachange import hooks
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Job, Jobs, JobState
 from instar.schemachange.reorganize import InProcess
@@ -78,6 +80,7 @@ class Worker:
         large: Callable[[], Reorganizer] = InProcess,
         *,
         stopping: Callable[[], bool] = lambda: False,
+        hook: Callable[[Job], str] | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -97,6 +100,7 @@ class Worker:
             compile_check,
             stopping=stopping,
             overtaken=self._more_urgent,
+            hook=hook,
         )
         self._dead_entries = DeadEntries(self._newest, self._layouts)
         self._collected_ns = 0
@@ -278,14 +282,20 @@ def _deletion(keys: list[bytes]) -> Callable[[Section], None]:
     return step
 
 
-def serve(path: str, clock: Clock, stopping: Callable[[], bool], idle_seconds: float = IDLE_SECONDS) -> None:
+def serve(
+    path: str,
+    clock: Clock,
+    stopping: Callable[[], bool],
+    idle_seconds: float = IDLE_SECONDS,
+    hook: Callable[[Job], str] | None = None,
+) -> None:
     """Work on the store at `path` until told to stop, or idle for so long. Another worker there: return at once."""
     store = open_store(path, create=False, clock=clock)
     try:
         if store.worker_present():
             return
         store.announce_worker(True)
-        worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping)
+        worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping, hook=hook)
         busy_ns = clock.monotonic_ns()
         # A store whose directory was removed has nobody to work for.
         while not stopping() and clock.monotonic_ns() - busy_ns < idle_seconds * 1e9 and os.path.isdir(path):
@@ -308,9 +318,10 @@ def _spark(path: str, store: Store) -> Reorganizer:
 
 def main(arguments: list[str]) -> int:
     """Run the worker of one store; SIGTERM and SIGINT end it after the batch that it is at."""
-    if len(arguments) != 1:
-        print("usage: python -m instar.worker PATH", file=sys.stderr)  # noqa: T201 - a command of its own
-        return 2
+    parser = argparse.ArgumentParser("python -m instar.worker", description="The background process of a database.")
+    parser.add_argument("path", metavar="PATH")
+    parser.add_argument("--job-hook", metavar="COMMAND", default=os.environ.get(hooks.VARIABLE, ""))
+    options = parser.parse_args(arguments)
     os.nice(NICENESS)
     # The thread that starts Spark computes for a second. Whoever is in the atomic section gets the interpreter from it
     # soon: others wait for the section.
@@ -323,7 +334,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
     try:
-        serve(arguments[0], SystemClock(), lambda: bool(stop))
+        hook = hooks.Hook(options.job_hook, os.path.realpath(options.path)) if options.job_hook else None
+        serve(options.path, SystemClock(), lambda: bool(stop), hook=hook)
     except errors.Error as failed:
         print(f"{failed.sqlstate}: {failed}", file=sys.stderr)  # noqa: T201 - a command of its own
         return 1

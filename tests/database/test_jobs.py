@@ -11,13 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
 import instar
+from instar.database import database
 from instar.database.settings import duration_us
 from instar.dbapi import Connection
+from instar.schemachange.jobs import lease_key
 from instar.schemachange.shown import NO_WORKER
+from instar.store.engine import Section
 from support.databases import fails, rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
@@ -249,6 +253,77 @@ def test_the_latency_target_slows_the_job_down_while_clients_suffer(shop: Shop) 
         stop.set()
         thread.join()
     assert rows(shop.connection, "CHECK DATABASE") == []
+
+
+# --- orphans ----------------------------------------------------------------------------------------------------------
+
+
+def deletion(key: bytes) -> Callable[[Section], None]:
+    def delete(section: Section) -> None:
+        section.delete(key)
+
+    return delete
+
+
+def orphan(shop: Shop) -> int:
+    """A job whose worker was killed in the middle of it, and whose lease has ended (its ten seconds are not waited
+    for)."""
+    worker = shop.start_worker()
+    run(shop.connection, "SET max_rows_per_second = 2000", "CREATE INDEX t_a ON t (a)")
+    number = shop.newest()
+    wait_for(lambda: shop.job(number)["progress"] > 0.02)
+    worker.kill()
+    worker.wait()
+    left = shop.job(number)
+    assert (left["state"], "no worker runs" in left["reason"]) == ("running", False)  # its lease is believed still
+    shop.connection.database.store.background([deletion(lease_key(number))])
+    left = shop.job(number)
+    assert (left["state"], left["reason"]) == ("waiting", "whoever worked on it is gone; no worker runs")
+    run(shop.connection, f"ALTER JOB {number} SET (max_rows_per_second = 0)")
+    return number
+
+
+def test_an_orphan_is_adopted_by_who_commits_now_and_then(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has the database open since before, and opens nothing: one commit is enough."""
+    monkeypatch.setattr(database, "LOOK_NS", 2_000_000_000)
+    shop.table("t")
+    number = orphan(shop)
+    share = shop.job(number)["progress"]
+    time.sleep(2.1)
+    run(shop.connection, "UPDATE t SET a = 1 WHERE id = 1")
+    wait_for(lambda: shop.job(number)["state"] == "succeeded")
+    assert share > 0
+    assert rows(shop.connection, "CHECK DATABASE") == []
+    seen = shop.connection.database.store.worker_present()
+    assert seen, "it was not a worker that adopted it"
+    stop_worker(shop)
+
+
+def test_an_orphan_is_adopted_by_who_waits_for_another_job(shop: Shop) -> None:
+    shop.table("t")
+    shop.table("u", 10_000)
+    number = orphan(shop)
+    run(shop.connection, "SET schema_change_mode = wait", "CREATE INDEX u_a ON u (a)")
+    wait_for(lambda: shop.job(number)["state"] == "succeeded")
+    assert rows(shop.connection, "CHECK DATABASE") == []
+    stop_worker(shop)
+
+
+def test_an_orphan_is_adopted_by_the_worker_that_is_started(shop: Shop) -> None:
+    shop.table("t")
+    number = orphan(shop)
+    share = shop.job(number)["progress"]
+    shop.start_worker()
+    wait_for(lambda: shop.job(number)["progress"] > share)
+    wait_for(lambda: shop.job(number)["state"] == "succeeded")
+
+
+def stop_worker(shop: Shop) -> None:
+    """End the worker that this process has started on its own."""
+    for child in psutil.Process().children():
+        if shop.path in child.cmdline():
+            child.terminate()
+            child.wait(10)
 
 
 def test_in_memory_who_resumes_or_cancels_a_job_runs_it() -> None:

@@ -12,7 +12,7 @@ from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.executor import Executor, apply
-from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
+from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
@@ -74,7 +74,12 @@ class ChangingWorld(World):
         self.commit(change=change)
         return job
 
-    def executor(self, owner: bytes = b"worker", reorganizer: Callable[[Task], Reorganizer] | None = None) -> Executor:
+    def executor(
+        self,
+        owner: bytes = b"worker",
+        reorganizer: Callable[[Task], Reorganizer] | None = None,
+        hook: Callable[[Job], str] | None = None,
+    ) -> Executor:
         return Executor(
             self.store,
             self.catalog_cache,
@@ -83,6 +88,7 @@ class ChangingWorld(World):
             owner,
             reorganizer or (lambda task: InProcess()),
             compile_check,
+            hook=hook,
         )
 
     def table(self, name: str = "t") -> Table:

@@ -247,14 +247,25 @@ def apply_(
 
 
 @app.command()
-def worker(path: DatabasePath) -> None:
+def worker(
+    path: DatabasePath,
+    job_hook: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            envvar="INSTAR_JOB_HOOK",
+            help="Run this whenever a job enters a stage or state; INSTAR_JOB_ID, INSTAR_JOB_STATE and so on say which.",
+            show_default=False,
+        ),
+    ] = "",
+) -> None:
     """Do the background work of a database here: jobs, garbage collection. Starts by itself where it is needed.
 
     Ends when there has been nothing to do for a minute, or at once where another worker is at it.
     """
     from instar.worker import main as run
 
-    raise typer.Exit(run([str(path)]))
+    raise typer.Exit(run([str(path), "--job-hook", job_hook]))
 
 
 # --- looking inside --------------------------------------------------------------------------------------------------

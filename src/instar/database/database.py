@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 MAX_POINT_WRITERS = 2048
 
-# A look costs some microseconds; a log that is smaller than this may as well stay.
-COMMITS_PER_LOOK = 4096
+# How often a process that commits looks for jobs that nobody works on, or a log to be cut, which takes a fraction of a
+# millisecond.
+LOOK_NS = 5_000_000_000
+# Whoever commits more seldom than this asks the clock at each commit, others at every eighth or so.
+_SELDOM_NS = 500_000_000
 LOG_WORTH_A_WORKER = 64 << 20
 # Asking whether the data file is still there costs two microseconds: less of what a commit costs that waits for the
 # disk than of one that does not.
@@ -74,7 +77,9 @@ class Database:
         self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
         self._commits = 0
         self._file = None if path == MEMORY else DataFile(path)
-        self._interval = COMMITS_PER_QUESTION[store.synchronous]
+        self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
+        self._interval, self._question = 1, 0
+        self._asked_ns = self._looked_ns = clock.monotonic_ns()
         self._analytic: Analytic | None = None
         self._users = 1
         self._process = os.getpid()
@@ -194,18 +199,22 @@ class Database:
         58030 if its directory was removed, and the commit with it.
         """
         self._commits += 1
-        if self._commits % self._interval:
+        if self._commits < self._question:
             return
+        now = self.clock.monotonic_ns()
+        self._interval = 1 if now - self._asked_ns > _SELDOM_NS else min(2 * self._interval, self._most_commits)
+        self._question, self._asked_ns = self._commits + self._interval, now
         if self.repository is not None:
             self.repository.tend()
         if self._file is not None and self._file.is_removed():
-            self._interval = 1  # from now on no commit is acknowledged
+            self._question, self._most_commits = 0, 1  # from now on no commit is acknowledged
             raise errors.error(
                 errors.IO_ERROR,
                 f"the store {self.path} was removed while it was open",
                 detail="What was committed since is lost when the last process that has it open ends.",
             )
-        if not self._commits % COMMITS_PER_LOOK:
+        if now - self._looked_ns > LOOK_NS:
+            self._looked_ns = now
             try:
                 self.look_after()
             except (errors.Error, OSError):

@@ -71,6 +71,7 @@ class Executor:
         *,
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
+        hook: Callable[[Job], str] | None = None,
     ) -> None:
         self.jobs = Jobs(store, clock)
         self._store = store
@@ -82,6 +83,7 @@ class Executor:
         self._compile_check = compile_check
         self._stopping = stopping
         self._overtaken = overtaken
+        self._hook = hook
         self._who = owner.partition(b":")[0].decode()  # for the history: the rest of it makes it unique
 
     def run(self, job: int) -> Job | None:
@@ -103,7 +105,7 @@ class Executor:
         return found
 
     def _run(self, job: int, held: Held) -> Job:
-        found = self.jobs.update(job, self._begun, held)
+        found = self._entered(self.jobs.update(job, self._begun, held), held)
         if not found.stages and found.state is not JobState.REVERTING:
             return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
         pulse = Pulse(
@@ -116,11 +118,12 @@ class Executor:
                 cancelled = errors.error(errors.QUERY_CANCELED, f"job {job} was cancelled")
                 found = self._revert(found, held, problem_of(cancelled))
             elif found.requested == "pause":
-                return self.jobs.update(job, lambda asked: paused(asked).noted(self._now(), self._who), held)
+                stopped = self.jobs.update(job, lambda asked: paused(asked).noted(self._now(), self._who), held)
+                return self._entered(stopped, held)
             elif found.state is JobState.PAUSED:
                 return found
             elif pulse.gives_way_to is not None:
-                return self.jobs.update(job, self._giving_way(pulse.gives_way_to), held)
+                return self._entered(self.jobs.update(job, self._giving_way(pulse.gives_way_to), held), held)
             else:
                 found = self._next(found, held, pulse)
                 if found.retry_at is not None:
@@ -181,7 +184,21 @@ class Executor:
             )
             return after.noted(self._now(), self._who, said)
 
-        return self.jobs.update(job.id, wait, held)
+        return self._entered(self.jobs.update(job.id, wait, held), held)
+
+    def _entered(self, job: Job, held: Held) -> Job:
+        """Tell the hook, if there is one, of the state and stage that the job is in now; returns the job, with what
+        went wrong with the hook in its history."""
+        if self._hook is None:
+            return job
+        if not job.is_finished:
+            self.jobs.renew(held)
+        failed = self._hook(job)
+        if not failed:
+            return job
+        # The claim of a job that has ended is gone, and nobody else writes its record.
+        under = None if job.is_finished else held
+        return self.jobs.update(job.id, lambda found: found.noted(self._now(), self._who, failed), under)
 
     # --- work --------------------------------------------------------------------------------------------------------
 
@@ -281,7 +298,7 @@ class Executor:
                 self._store.commit(request)
             except (StaleRow, StaleSchema, PreconditionFailed):
                 continue
-            return after
+            return self._entered(after, held)
 
     def _request(self, reader: Reader, job: Job, stage: Stage | None, after: Job) -> Commit:
         if stage is None:

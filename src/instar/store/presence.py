@@ -77,6 +77,8 @@ class Presence:
         self._lock = threading.Lock()
         self._tokens = counter(os.getpid() << 32)  # a forked child is handed its parent's tokens
         self._snapshots: dict[int, tuple[int, int]] = {}
+        self._since = self._monotonic_ns()  # this process's own, kept here too: a mapped word is read more slowly
+        self._usual = 0
         self._fill_slot()
 
     def _fill_slot(self) -> None:
@@ -98,19 +100,17 @@ class Presence:
 
     def wait_begins(self) -> None:
         """A foreground commit is about to ask for the atomic section."""
-        self._words[self._base + _WAITING] = self._monotonic_ns()
+        self._words[self._base + _WAITING] = self._since = self._monotonic_ns()
 
     def wait_ends(self) -> None:
         """The foreground commit is done, for better or worse."""
         words, base = self._words, self._base
-        since = words[base + _WAITING]
         words[base + _WAITING] = 0
         words[base + _COMMITTED] = now = self._monotonic_ns()
-        if since:
-            # A mean that forgets, and rises faster than it falls: of commits that take unequally long, near the long.
-            usual = words[base + _LATENCY]
-            more = now - since - usual
-            words[base + _LATENCY] = usual + (more >> (2 if more > 0 else 4))
+        # A mean that forgets, and rises faster than it falls: of commits that take unequally long, near the long.
+        usual = self._usual
+        more = now - self._since - usual
+        self._usual = words[base + _LATENCY] = usual + (more >> 2 if more > 0 else more >> 4)
 
     def foreground_about(self) -> bool:
         """Whether any process waits to commit, or committed in the last few milliseconds."""

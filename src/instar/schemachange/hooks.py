@@ -1,0 +1,75 @@
+"""A command that the worker runs whenever a job enters a stage or a state: to tell an operator, or another system.
+
+The command comes from whoever starts the worker (its option, or INSTAR_JOB_HOOK), never from SQL: who may write to a
+database may not thereby run programs on its host. It is split as a shell would, and run without one. It has a time
+limit, and the job goes on however it ends: what goes wrong with it is noted in the job's history.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+
+from instar import errors
+from instar.schemachange.jobs import Job
+
+VARIABLE = "INSTAR_JOB_HOOK"
+# Less than half of a lease: whoever holds the job renews it before the hook runs.
+SECONDS = 4.0
+_MOST_SAID = 200
+
+
+class Hook:
+    """The command `text`, for the jobs of the database at `path`. 22023 if it cannot be split into words."""
+
+    def __init__(self, text: str, path: str, seconds: float = SECONDS) -> None:
+        try:
+            self._words = shlex.split(text)
+        except ValueError as bad:
+            raise errors.error(errors.INVALID_PARAMETER, f"the job hook {text!r} cannot be read: {bad}") from None
+        self._path = path
+        self._seconds = seconds
+
+    def __call__(self, job: Job) -> str:
+        """Run the command with the job in its environment; returns what went wrong with it, in words, or nothing."""
+        if not self._words:
+            return ""
+        try:
+            # A group of its own, so that what it has started ends with it.
+            process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=os.environ | self._variables(job),
+                process_group=0,
+            )
+        except OSError as failed:
+            return f"the hook could not be run: {failed.strerror}: {self._words[0]}"
+        try:
+            _, said = process.communicate(timeout=self._seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return f"the hook took longer than {self._seconds:g} s and was killed"
+        if process.returncode:
+            last = said.decode(errors="replace").strip().rpartition("\n")[2][:_MOST_SAID]
+            return f"the hook ended with status {process.returncode}" + (f": {last}" if last else "")
+        return ""
+
+    def _variables(self, job: Job) -> dict[str, str]:
+        problem = "" if job.problem is None else job.problem.message
+        return {
+            "INSTAR_DATABASE": self._path,
+            "INSTAR_JOB_ID": str(job.id),
+            "INSTAR_JOB_KIND": job.kind,
+            "INSTAR_JOB_STATEMENT": job.statement.replace("\0", ""),
+            "INSTAR_JOB_STATE": job.state.value,
+            "INSTAR_JOB_STAGE": str(job.stage),
+            "INSTAR_JOB_STAGES": str(len(job.stages)),
+            "INSTAR_JOB_REASON": (job.reason or problem).replace("\0", ""),
+        }
