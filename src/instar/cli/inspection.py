@@ -1,4 +1,4 @@
-"""What an operator asks: is the database sound, what jobs run, what lies in the store."""
+"""What an operator asks: is the database sound, what lies in the store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from instar.store import engine
 
 if TYPE_CHECKING:
     from instar.database import Database
-    from instar.dbapi import Connection, Row
+    from instar.dbapi import Connection
 
 _BATCH = 1_000  # pairs per read, so that no read of the store stays open while somebody looks at the output
 
@@ -35,12 +35,6 @@ PARTS = {
 }
 
 
-def _query(connection: Connection, statement: str) -> tuple[list[output.Column], list[Row]]:
-    with connection.execute(statement) as cursor:
-        columns = [output.Column(each[0], each[1]) for each in cursor.description or ()]
-        return columns, cursor.fetchall()
-
-
 def check(connection: Connection, out: TextIO) -> bool:
     """CHECK DATABASE, on Spark where tables are large: one line per problem. True: the database is sound."""
     with progress_bars() as bars, interruptible(connection.session):
@@ -50,15 +44,6 @@ def check(connection: Connection, out: TextIO) -> bool:
         return True
     output.write_table([output.Column(name, type_.kind.value) for name, type_ in COLUMNS], problems, out)
     return False
-
-
-def jobs(connection: Connection, out: TextIO, *, json: bool) -> None:
-    """SHOW JOBS."""
-    columns, rows = _query(connection, "SHOW JOBS")
-    if json:
-        output.write_json(columns, rows, out)
-    else:
-        output.write_table(columns, rows, out)
 
 
 # --- what lies in the store ------------------------------------------------------------------------------------------

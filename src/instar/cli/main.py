@@ -254,7 +254,7 @@ def worker(
         typer.Option(
             metavar="COMMAND",
             envvar="INSTAR_JOB_HOOK",
-            help="Run this whenever a job enters a stage or state; INSTAR_JOB_ID, INSTAR_JOB_STATE and so on say which.",
+            help="Run this whenever a job enters a stage or state; INSTAR_JOB_ID, INSTAR_JOB_STATE, ... say which.",
             show_default=False,
         ),
     ] = "",
@@ -283,13 +283,35 @@ def check(path: DatabasePath) -> None:
 
 @app.command()
 def jobs(
-    path: DatabasePath, json: Annotated[bool, typer.Option("--json", help="An array of objects.")] = False
+    path: DatabasePath,
+    action: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[pause N | resume N | cancel N | set N NAME=VALUE...]",
+            help="What to do with job N; priority, max_rows_per_second and reorganize_latency_target can be set.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="An array of objects.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="As they are now, though on a terminal.")] = False,
 ) -> None:
-    """List the schema changes that run, wait, or have ended."""
-    from instar.cli import inspection
+    """Watch the schema changes that run, wait, or have ended; or steer one.
+
+    On a terminal the view is drawn anew until no job is left to wait for, or Ctrl-C; elsewhere it is a list.
+    """
+    from rich.console import Console
+
+    from instar.cli import jobs as view
 
     with opened(path) as connection:
-        inspection.jobs(connection, sys.stdout, json=json)
+        connection.on_notice = lambda notice: print(output.notice_line(notice), file=sys.stderr)
+        console = Console()
+        if action:
+            print(view.control(connection, action))
+        elif json or once or not console.is_terminal:
+            view.write(connection, sys.stdout, json=json)
+        else:
+            view.watch(connection, console)
 
 
 @app.command()
