@@ -157,5 +157,7 @@ def test_ctrl_c_leaves_the_job_running(shop: Path, file: Path):
             process.send_signal(signal.SIGINT)
             error = process.stderr.read().decode()
             assert process.wait(timeout=30) == 1
-        assert error.startswith("ERROR:  57014: canceling statement due to user request\n")
+        # What it has waited for is told before.
+        assert all(line.startswith("NOTICE:  job ") for line in error[: error.index("ERROR:")].splitlines())
+        assert "ERROR:  57014: canceling statement due to user request\n" in error
         assert "1 of 1 statements had been committed before." in error

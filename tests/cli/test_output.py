@@ -186,3 +186,4 @@ def test_command_tags(command: str, count: int, tag: str):
 def test_notices():
     assert output.notice_line("it waits: job 3") == "NOTICE:  it waits: job 3"
     assert output.notice_line("WARNING: no transaction") == "WARNING:  no transaction"
+    assert output.notice_line('NOTICE:  table "t" does not exist') == 'NOTICE:  table "t" does not exist'

@@ -250,4 +250,4 @@ def command_tag(command: str, rowcount: int) -> str:
 def notice_line(notice: str) -> str:
     """What the session has to say beside the result, with its severity in front."""
     severity, colon, rest = notice.partition(": ")
-    return f"{severity}:  {rest.lstrip()}" if colon and severity == "WARNING" else f"NOTICE:  {notice}"
+    return f"{severity}:  {rest.lstrip()}" if colon and severity in ("NOTICE", "WARNING") else f"NOTICE:  {notice}"
