@@ -9,7 +9,7 @@ from instar import errors
 from instar.dbapi import Connection
 from support.databases import Engine, fails, rows, run, value
 
-LEVELS = ["READ COMMITTED", "REPEATABLE READ"]
+LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
 @pytest.fixture
@@ -131,11 +131,23 @@ def test_write_skew_is_possible_under_repeatable_read(pair: tuple[Connection, Co
     assert value(one, "SELECT sum(a) FROM t") == -30
 
 
-def test_serializable_is_refused(engine: Engine) -> None:
+def test_read_committed_lock_is_refused(engine: Engine) -> None:
     connection = engine.connect()
-    with fails(errors.FEATURE_NOT_SUPPORTED, "SERIALIZABLE"):
-        connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+    with fails(errors.FEATURE_NOT_SUPPORTED, "READ COMMITTED LOCK"):
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED LOCK")
     assert not connection.in_transaction
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_the_level_is_fixed_by_the_first_query(pair: tuple[Connection, Connection], level: str) -> None:
+    """A look-up by key takes a way of its own from its second execution on; it is a query all the same."""
+    one, _ = pair
+    for _ in range(3):
+        one.execute("BEGIN")
+        assert value(one, "SELECT a FROM t WHERE id = 1") == 10
+        with fails(errors.ACTIVE_TRANSACTION, "must be called before any query"):
+            one.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        one.execute("ROLLBACK")
 
 
 # --- conflicts -------------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from instar.store.engine import (
     Commit,
     EntryWrite,
     KeyExists,
+    LogRecord,
+    LogUntouched,
     PreconditionFailed,
     RangeEmpty,
     RangeUnchanged,
@@ -28,6 +30,7 @@ from instar.store.engine import (
     TableHeader,
     TableWrites,
     ValueUnchanged,
+    View,
 )
 from instar.store.records import encode_table_header, table_key
 from store.building import (
@@ -39,6 +42,7 @@ from store.building import (
     change,
     contents,
     entry_key,
+    queued,
     raw,
     request,
     row_key,
@@ -330,6 +334,57 @@ def test_range_unchanged_sees_tombstones(store: Store) -> None:
     change(store, {9: b"x"}, condition._replace(since=since))
     with pytest.raises(PreconditionFailed):
         change(store, {9: b"y"}, condition._replace(since=since - 1, start=row_key(2)))
+
+
+def test_log_untouched_looks_at_every_change_since(store: Store) -> None:
+    """Inserts, updates and deletes, predecessors in a group included; one's own writes are none."""
+    change(store, {1: b"a", 2: b"a"})
+    since = change(store, {3: b"a"})
+    met: list[tuple[bytes, bytes | None]] = []
+
+    def touches(view: View, record: LogRecord) -> bytes | None:
+        met.append((record.key, view.get(record.key)))
+        return record.key if record.key == row_key(2) else None
+
+    condition = LogUntouched(since, 4, touches, None)
+    change(store, {2: b"b"}, condition)
+    assert met == []
+    since = change(store, {4: b"a", 1: None})
+    change(store, {9: b"x"}, condition._replace(since=since - 1))
+    assert [key for key, _value in met] == [row_key(1), row_key(4)]
+    assert all(value == contents(store).get(key) for key, value in met)
+    since = change(store, {5: b"a"})
+    first, second = queued(
+        store, [request(store, {2: b"c"}), request(store, {8: b"x"}, [condition._replace(since=since)])]
+    )
+    assert isinstance(first, int)
+    assert isinstance(second, PreconditionFailed)
+    assert second.found == row_key(2)
+    with pytest.raises(PreconditionFailed) as caught:
+        change(store, {9: b"y"}, condition._replace(since=since))
+    assert caught.value.found == row_key(2)
+
+
+def test_log_untouched_gives_up_where_too_much_has_changed(store: Store) -> None:
+    since = change(store, {0: b"a"})
+    for number in range(1, 4):
+        change(store, {number: b"a", number + 10: b"a"})
+    condition = LogUntouched(since, 6, lambda view, record: None, None)
+    change(store, {90: b"x"}, condition)
+    with pytest.raises(StaleRow):
+        change(store, {91: b"x"}, condition)
+
+
+def test_a_commit_that_validates_reads_stands_under_the_newest_catalog_only(store: Store) -> None:
+    """Rule 13, e = c."""
+    raw(store, (table_key(TABLE), encode_table_header(TableHeader(current=1, floor=1, checks=0))), bump=True)
+    since = change(store, {1: b"a"})
+    plain, validating = request(store, {2: b"a"}), request(store, {3: b"a"}, snapshot=since)
+    raw(store, bump=True)
+    store.commit(plain)
+    with pytest.raises(StaleSchema):
+        store.commit(validating)
+    store.commit(request(store, {3: b"a"}, snapshot=since))
 
 
 def test_value_unchanged(store: Store) -> None:

@@ -67,7 +67,8 @@ class CatalogConflict(msgspec.Struct, frozen=True):
     object_id: int
     name: str
 
-    def error(self) -> errors.Error:
+    def error(self, found: bytes | None = None) -> errors.Error:
+        """40001; `found` says nothing more."""
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'"{self.name}" was changed by a concurrent schema change',

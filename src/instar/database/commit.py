@@ -19,6 +19,7 @@ from instar.sql.functions import Context
 from instar.store.engine import Commit, Lease, Reader, Refused, StaleSchema
 from instar.tables.locks import Recheck
 from instar.tables.upgrade import upgraded
+from instar.tables.validation import Validation
 from instar.tables.writes import Derivation, NewerRow
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
@@ -76,18 +77,40 @@ class Committer:
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
+        self._validation: tuple[CatalogSnapshot, Validation] | None = None
+        self._validated = 0 if transaction.snapshot is None else transaction.snapshot.timestamp
+        reads = transaction.reads
+        if reads is not None and transaction.buffer.merged:
+            reads.keep_probes()
 
     def prepare(self, refused: Refused | None) -> None:
-        """Before each round, and so before the state is read that it is derived on: see to the schema's lease."""
+        """Before each round, and so before the state is read that it is derived on: see to the schema's lease, and
+        judge what a SERIALIZABLE transaction has read, as far as that takes longer than a reader may be open."""
         repository = self._database.repository
-        if repository is None:
-            return
-        if self._transaction.ddl:
-            self._began = self._database.clock.monotonic_ns()
-        elif isinstance(refused, StaleSchema):
-            repository.reload()
-        elif refused is not None:
-            repository.schema(self._at_least)
+        if repository is not None:
+            if self._transaction.ddl:
+                self._began = self._database.clock.monotonic_ns()
+            elif isinstance(refused, StaleSchema):
+                repository.reload()
+            elif refused is not None:
+                repository.schema(self._at_least)
+        if self._transaction.reads:
+            database = self._database
+            with database.store.read() as reader:
+                validation = self._validation_under(database.catalog.at(reader))
+                upto = reader.timestamp
+            self._validated = validation.check(database.store, self._validated, upto)
+
+    def _validation_under(self, newest: CatalogSnapshot) -> Validation:
+        if self._validation is not None and self._validation[0] is newest:
+            return self._validation[1]
+        transaction = self._transaction
+        assert transaction.reads is not None  # or there would be nothing to validate
+        assert transaction.snapshot is not None  # or nothing could have been read
+        known, snapshot = transaction.snapshot.catalog, transaction.snapshot.timestamp
+        validation = Validation(transaction.reads, known, newest, snapshot, self._database.layouts)
+        self._validation = newest, validation
+        return validation
 
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""
@@ -95,6 +118,9 @@ class Committer:
         ddl = transaction.ddl
         catalog, lease = self._schema(reader)
         request = Commit(catalog_version=catalog.version, lease=lease)
+        if transaction.reads and transaction.snapshot is not None:
+            request.snapshot = transaction.snapshot.timestamp
+            request.preconditions.extend(self._validation_under(catalog).preconditions(self._validated))
         if ddl:
             try:
                 ddl.rebase(catalog)

@@ -66,6 +66,8 @@ class Queries:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
         prepared = self._prepare(text, statement, parameters)
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
+        if prepared.is_query and not self._session.in_block:
+            context.view.reads = None  # nothing will be written that what is read now could have to do with
         # A query may take longer than retention keeps the log: the collector is told what it still needs.
         token = self._database.store.register_snapshot(context.view.snapshot)
         try:
@@ -168,7 +170,7 @@ class Queries:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
         buffer = open_.buffer if open_.buffer else None
         return ExecutionContext(
-            view=View(database.store, open_.snapshot.timestamp, buffer, database.layouts),
+            view=View(database.store, open_.snapshot.timestamp, buffer, database.layouts, open_.reads),
             catalog=catalog,
             buffer=open_.buffer,
             parameters=parameters,
@@ -211,4 +213,7 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         return job_rows(session.database)
     if name == "instar.job_history":
         return history_rows(session.database)
+    reads = session.open_transaction().reads
+    if reads is not None:
+        reads.catalog = True
     return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))

@@ -26,6 +26,7 @@ from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
 from instar.tables.upgrade import image_upgrader, upgraded_change
 from instar.transactions.commit import Conflict, commit
+from instar.transactions.reads import ReadSet
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Session:
         elif open_ is not None and open_.is_plain:
             result = self._queries.fast(text, parameters, write=False)
             if result is not None:
+                open_.queried = True
                 return result
         self._cancelled.clear()
         writes = self._queries.known(text)
@@ -364,10 +366,12 @@ class Session:
     def begin_statement(self, open_: SessionTransaction, *, writes: bool) -> None:
         """Take the statement's snapshot, and bring what is buffered to its schema (rule 14)."""
         store = self.database.store
-        fixed = open_.isolation is Isolation.REPEATABLE_READ and open_.snapshot is not None
+        fixed = open_.keeps_snapshot and open_.snapshot is not None
         if not fixed:
             open_.snapshot = self._snapshot(open_, writes=writes)
-            if open_.isolation is Isolation.REPEATABLE_READ:
+            if open_.isolation is Isolation.SERIALIZABLE and not open_.read_only:
+                open_.reads = ReadSet()
+            if open_.keeps_snapshot:
                 self._lasting = store.register_snapshot(open_.snapshot.timestamp)
         if open_.ddl and not fixed and open_.snapshot is not None:
             open_.ddl.rebase(open_.snapshot.catalog)
@@ -459,7 +463,7 @@ def _inherited() -> errors.Error:
 
 
 def _isolation(name: str) -> Isolation:
-    if name in ("serializable", "read committed lock"):
+    if name == "read committed lock":
         raise errors.unsupported(f"isolation level {name.upper()}")
     if name == "read uncommitted":
         # PostgreSQL gives READ COMMITTED for it.
@@ -535,13 +539,13 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
             return Result("SET")
         open_ = session._open(explicit=False)
     if modes.isolation is not None:
-        if open_.snapshot is not None and _isolation(modes.isolation) is not open_.isolation:
+        if open_.has_begun and _isolation(modes.isolation) is not open_.isolation:
             raise errors.error(
                 errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
             )
         open_.isolation = _isolation(modes.isolation)
     if modes.read_only is not None:
-        if open_.snapshot is not None and open_.read_only and not modes.read_only:
+        if open_.has_begun and open_.read_only and not modes.read_only:
             raise errors.error(
                 errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
             )

@@ -89,7 +89,9 @@ SETTINGS: dict[str, Setting] = {
     "application_name": Setting("", _text),
     "client_encoding": Setting("UTF8", _choice("utf8", "utf-8")),
     "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
-    "default_transaction_isolation": Setting("read committed", _choice("read committed", "repeatable read")),
+    "default_transaction_isolation": Setting(
+        "read committed", _choice("read committed", "repeatable read", "serializable")
+    ),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
     "max_rows_per_second": Setting("0", _integer(0, 2**31 - 1)),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),

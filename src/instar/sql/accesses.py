@@ -143,9 +143,9 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
         return _lookups(access, compiler.keys(access), execution, layouts)
     ranges = compiler.ranges(access)
     reverse = access.path.reverse
-    reader: TableReader | IndexReader = TableReader(access.table, access.ordinals, layouts)
+    reader: TableReader | IndexReader = TableReader(access.table, access.ordinals, layouts, access.reads)
     if access.path.index is not None:
-        reader = IndexReader(access.table, access.path.index, access.ordinals, layouts)
+        reader = IndexReader(access.table, access.path.index, access.ordinals, layouts, access.reads)
 
     def plain(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
@@ -167,7 +167,7 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
 
 
 def _lookups(access: Access, wanted: Callable[[Frame], list[bytes]], execution: int, layouts: Layouts) -> Source:
-    reader = TableReader(access.table, access.ordinals, layouts)
+    reader = TableReader(access.table, access.ordinals, layouts, access.reads)
     reverse = access.path.reverse
 
     def lookups(p: Frame) -> Iterator[Row]:

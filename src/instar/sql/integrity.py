@@ -231,7 +231,8 @@ class StatementEnd:
         self._rules = rules
         given = context.view
         # The view of the statement itself may have no buffer, where nothing was written before it.
-        self._view = View(given.store, given.snapshot, context.buffer, given.layouts)
+        probes = None if given.reads is None else given.reads.probes
+        self._view = View(given.store, given.snapshot, context.buffer, given.layouts, probes)
         self._all: list[Staged] = []
         self._vanished: list[tuple[_Reference, Row]] = []
 

@@ -185,13 +185,14 @@ class JoinPlanner:
         found = restrictions(relation, conditions, lambda expr: not free_relations(expr) & unknown)
         best = min(candidates(table, found), key=lambda candidate: candidate.rank)
         versions = relation == self._target
-        ordinals = tuple(range(len(table.columns))) if versions else self._ordinals(relation)
+        reads = self._ordinals(relation)
+        ordinals = tuple(range(len(table.columns))) if versions else reads
         columns = [(relation, ordinal) for ordinal in ordinals]
         not_null = frozenset(column for column in columns if not table.columns[column[1]].nullable)
         if versions:
             columns += [(relation, KEY_ORDINAL), (relation, BASE_ORDINAL)]
         scope = scope_of(columns, not_null)
-        node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions)
+        node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions, reads)
         level = best.rank[0]
         bounded = level <= 1 and not any(isinstance(values[0], tree.InSubquery) for values in best.path.equal)
         return Part(node, Effort(bounded, level == 5), frozenset({relation}), best.rank, best.used)

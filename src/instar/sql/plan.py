@@ -60,7 +60,10 @@ def is_single(values: tuple[Expr, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL."""
+    """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL.
+
+    `reads` are those of `ordinals` that the statement looks at; DML fetches all columns to carry them along.
+    """
 
     scope: Scope
     relation: int
@@ -70,6 +73,7 @@ class Access:
     path: KeyPath
     filter: tuple[Expr, ...] = ()
     versions: bool = False
+    reads: tuple[int, ...] | None = None  # None: all of them
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from instar.store.engine import (
     Derive,
     EntryWrite,
     KeyExists,
+    LogUntouched,
     Precondition,
     PreconditionFailed,
     RangeEmpty,
@@ -34,7 +35,7 @@ from instar.store.engine import (
     ValueUnchanged,
     prefix_end,
 )
-from instar.store.log import LOG_KEY, encode_change, encode_inserts, encode_replaced
+from instar.store.log import LOG_KEY, decode, encode_change, encode_inserts, encode_replaced
 from instar.store.records import decode_table_header, table_key
 from instar.store.section import WriteSection
 
@@ -93,6 +94,9 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
 def _judge_fence(section: WriteSection, request: Commit) -> None:
     """Catalog version, floors and lists; watermark; claim (rule 6). The lease is judged with the timestamp."""
     if request.catalog_version != section.catalog_version:
+        if request.snapshot is not None:
+            # What was read is validated under the newest schema only (rule 13: e = c).
+            raise StaleSchema(0, None)
         for writes in request.tables:
             value = section.get(table_key(writes.table))
             if value is None:
@@ -190,9 +194,34 @@ def _judge(section: WriteSection, precondition: Precondition, overlay: _Overlay)
             if not _stands(section, key, overlay):
                 raise PreconditionFailed(precondition)
         case RangeUnchanged(start=start, stop=stop, since=since):
-            for key, value in section.scan(start, stop):
-                if int.from_bytes(value[:8], "little") > since:
-                    raise PreconditionFailed(precondition, key)
+            _judge_unchanged(section, precondition, start, stop, since)
+        case LogUntouched():
+            _judge_log(section, precondition)
+
+
+def _judge_unchanged(section: WriteSection, precondition: Precondition, start: bytes, stop: bytes, since: int) -> None:
+    if stop == start + b"\x00":
+        value = section.get(start)
+        if value is not None and int.from_bytes(value[:8], "little") > since:
+            raise PreconditionFailed(precondition, start)
+        return
+    for key, value in section.scan(start, stop):
+        if int.from_bytes(value[:8], "little") > since:
+            raise PreconditionFailed(precondition, key)
+
+
+def _judge_log(section: WriteSection, precondition: LogUntouched) -> None:
+    since, limit, touches, _on_failure = precondition
+    left = limit
+    start, stop = _pack_log_key(PREFIX_LOG, since + 1, 0), _pack_log_key(PREFIX_LOG, section.timestamp + 1, 0)
+    for key, value in section.scan(start, stop):
+        for record in decode(key, value):
+            left -= 1
+            if left < 0:
+                raise StaleRow(record.key)
+            found = touches(section, record)
+            if found is not None:
+                raise PreconditionFailed(precondition, found)
 
 
 def _stands(section: WriteSection, key: bytes, overlay: _Overlay) -> bool:

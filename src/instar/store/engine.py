@@ -184,6 +184,20 @@ class RangeUnchanged(NamedTuple):
     on_failure: object
 
 
+class LogUntouched(NamedTuple):
+    """Among the changes in the log after `since` is none for which `touches` gives a key.
+
+    For reads that are too many to be looked at one by one: the changes since the commit was derived are few. If they
+    are more than `limit`, the commit is refused with StaleRow, to be derived again. `touches` reads nothing but the
+    view and what it was made with.
+    """
+
+    since: int
+    limit: int
+    touches: Callable[[View, LogRecord], bytes | None]
+    on_failure: object
+
+
 class ValueUnchanged(NamedTuple):
     """The raw value at `key` is still `value`: for records read at their latest state, table headers, claims."""
 
@@ -192,7 +206,7 @@ class ValueUnchanged(NamedTuple):
     on_failure: object
 
 
-Precondition = KeyExists | RangeEmpty | RangeUnchanged | ValueUnchanged
+Precondition = KeyExists | RangeEmpty | RangeUnchanged | LogUntouched | ValueUnchanged
 
 
 class RowsetReplaced(NamedTuple):
@@ -218,9 +232,10 @@ class Commit(msgspec.Struct, kw_only=True):
     """One atomic test-and-set.
 
     Judged in this order on the current state; nothing is written unless all stand:
-    fence (`catalog_version` as derived under: if it moved, every table's floor and list; `snapshot` at or above the
-    watermark if reads or ranges are validated, else 72000; `claim`), then rows (stored bytes equal), then
-    preconditions, then `lease`: it still runs. A moved catalog refuses a table without a header: StaleSchema.
+    fence (`catalog_version` as derived under: if it moved, every table's floor and list; `claim`), then rows (stored
+    bytes equal), then preconditions, then `lease`: it still runs. A moved catalog refuses a table without a header:
+    StaleSchema. With `snapshot`, for commits that validate reads since then, it refuses at all (rule 13); and the
+    snapshot is at or above the watermark, else 72000 (rule 6).
 
     `bump_catalog` publishes a catalog version, made by the statement `change`; `abrupt`: nobody may use the version
     before on a snapshot that shows this one.

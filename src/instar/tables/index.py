@@ -18,9 +18,10 @@ from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.store.engine import Reader, rowset_prefix
 from instar.store.versions import entry_at, read_row
-from instar.tables.rowset import TableReader, described
+from instar.tables.rowset import TableReader, described, scanned
 from instar.tables.view import RowVersion, View
 from instar.transactions.buffer import Change
+from instar.transactions.reads import Place
 
 ENTRIES_PER_READ = 512
 CUT = keys.MAX_INDEX_PART_BYTES
@@ -97,13 +98,24 @@ def _ordered(hits: Iterator[_Hit], reverse: bool) -> Iterator[_Hit]:
 
 
 class IndexReader:
-    """Reads rows through one index. `start` and `stop` of the scans bound the index columns' part of the key."""
+    """Reads rows through one index. `start` and `stop` of the scans bound the index columns' part of the key.
 
-    def __init__(self, table: Table, index: Index, ordinals: Sequence[int], layouts: Layouts) -> None:
+    `ordinals`, `reads`: as in `TableReader`.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        index: Index,
+        ordinals: Sequence[int],
+        layouts: Layouts,
+        reads: Sequence[int] | None = None,
+    ) -> None:
         self.table = table
         self.codec = IndexCodec(table, index)
         self._rows = TableReader(table, range(len(table.columns)), layouts)
-        self._wanted = TableReader(table, ordinals, layouts)
+        self._wanted = TableReader(table, ordinals, layouts, reads)
+        self._place = Place(table.id, index.id, index.rowset, frozenset(part.column for part in index.columns))
 
     def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
         """The wanted columns of the rows whose index part is in [start, stop), in index order."""
@@ -149,6 +161,12 @@ class IndexReader:
             with view.store.read_at(view.snapshot) as reader:
                 entries = list(islice(reader.scan(lower, upper, reverse=reverse), ENTRIES_PER_READ))
                 hits = [hit for key, value in entries if (hit := self._accept(view, reader, key, value, changes))]
+            if view.reads is not None:
+                keys_read = [key for key, _value in entries]
+                read = scanned(lower, upper, keys_read, ENTRIES_PER_READ, reverse=reverse)
+                view.reads.add_range(self._place, *read, len(entries))
+                rows_read = [self._rows.prefix + hit.version.key for hit in hits]
+                view.reads.add_keys(self._wanted.place, rows_read)
             yield from hits
             if len(entries) < ENTRIES_PER_READ:
                 return

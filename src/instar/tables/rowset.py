@@ -26,6 +26,7 @@ from instar.tables.layout import arrow_type, body_encoder, row_start
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
 from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import TableBuffer
+from instar.transactions.reads import Place
 from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
 from instar.values import from_text, to_text
 
@@ -71,16 +72,30 @@ def described(columns: Sequence[Column], values: Sequence[object]) -> str:
     return f"({', '.join(column.name for column in columns)})=({', '.join(shown)})"
 
 
-class TableReader:
-    """Reads the columns `ordinals` (positions in `table.columns`) of a table."""
+def scanned(lower: bytes, upper: bytes, found: Sequence[bytes], size: int, *, reverse: bool) -> tuple[bytes, bytes]:
+    """What of [lower, upper) a batch of `size` has read that found these keys: all up to the last of them, or all."""
+    if len(found) < size:
+        return lower, upper
+    return (found[-1], upper) if reverse else (lower, found[-1] + b"\x00")
 
-    def __init__(self, table: Table, ordinals: Sequence[int], layouts: Layouts) -> None:
+
+class TableReader:
+    """Reads the columns `ordinals` (positions in `table.columns`) of a table.
+
+    `reads`: those of them that decide what happens, where the others are only carried along.
+    """
+
+    def __init__(
+        self, table: Table, ordinals: Sequence[int], layouts: Layouts, reads: Sequence[int] | None = None
+    ) -> None:
         self.table = table
         self.ordinals = tuple(ordinals)
         self.prefix = rowset_prefix(table.rowset)
         self.encode_key = key_encoder(table)
         self._layouts = layouts
         self.wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
+        decisive = self.ordinals if reads is None else reads
+        self.place = Place(table.id, None, table.rowset, frozenset(table.columns[found].id for found in decisive))
         self._decoders: dict[int, Decoder] = {}
         self.schema = pa.schema(
             [pa.field(f"c{i}", arrow_type(table.columns[ordinal].type)) for i, ordinal in enumerate(ordinals)]
@@ -118,11 +133,16 @@ class TableReader:
                 return None if change.image is None else RowVersion(key, change.base, self.project(change.image))
         with view.store.read_at(view.snapshot) as reader:
             value = read_row(reader, self.prefix + key, view.snapshot)
+        if view.reads is not None:
+            view.reads.add_key(self.place, self.prefix + key)
         return None if value is None else self.version(key, value)
 
     def get_many(self, view: View, wanted_keys: Sequence[bytes]) -> list[RowVersion]:
         """The rows of those keys, in their order, those that are not there left out; one store read per 8,192."""
         overlay = view.overlay(self.table.id)
+        if view.reads is not None:
+            own = overlay.changes if overlay is not None else {}
+            view.reads.add_keys(self.place, [self.prefix + key for key in wanted_keys if key not in own])
         found: list[RowVersion] = []
         for begin in range(0, len(wanted_keys), 8192):
             with view.store.read_at(view.snapshot) as reader:
@@ -181,6 +201,9 @@ class TableReader:
         while last is not None:
             with view.store.read_at(view.snapshot) as reader:
                 block = reader.block(lower, upper, BLOCK_BYTES)
+            if view.reads is not None:
+                stop_read = upper if block.last is None else block.last + b"\x00"
+                view.reads.add_range(self.place, lower, stop_read, len(block.values.starts))
             values = block.values if overlay is None else self._unchanged(block, overlay)
             yield visible_values(view.store, values, view.snapshot)
             last = block.last
@@ -238,6 +261,9 @@ class TableReader:
                     stored_keys, values = [key for key, _ in pairs], [value for _, value in pairs]
                 else:
                     stored_keys, values = reader.batch(lower, upper, size)
+                if view.reads is not None:
+                    read = scanned(lower, upper, stored_keys, size, reverse=reverse)
+                    view.reads.add_range(self.place, *read, len(stored_keys))
                 if not stored_keys:
                     return
                 visible = visible_rows(reader, stored_keys, values, view.snapshot)

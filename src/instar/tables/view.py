@@ -12,21 +12,26 @@ from typing import NamedTuple
 from instar.catalog.layouts import Layouts
 from instar.store.engine import Store
 from instar.transactions.buffer import Buffer, TableBuffer
+from instar.transactions.reads import ReadSet
 
 # Keys never begin with ff (encoding/keys.py), so this is above all of them.
 END = b"\xff"
 
 
 class View:
-    """One statement's reads. `buffer` is None where the transaction has written nothing."""
+    """One statement's reads. `buffer` is None where the transaction has written nothing; `reads` is where SERIALIZABLE
+    transactions remember what they read."""
 
-    __slots__ = ("buffer", "layouts", "snapshot", "store")
+    __slots__ = ("buffer", "layouts", "reads", "snapshot", "store")
 
-    def __init__(self, store: Store, snapshot: int, buffer: Buffer | None, layouts: Layouts) -> None:
+    def __init__(
+        self, store: Store, snapshot: int, buffer: Buffer | None, layouts: Layouts, reads: ReadSet | None = None
+    ) -> None:
         self.store = store
         self.snapshot = snapshot
         self.buffer = buffer
         self.layouts = layouts
+        self.reads = reads
 
     def overlay(self, table: int) -> TableBuffer | None:
         """The buffered changes of `table`, or None if there are none."""

@@ -59,7 +59,8 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     detail: str
     judged: bool = True
 
-    def error(self) -> errors.Error:
+    def error(self, found: bytes | None = None) -> errors.Error:
+        """40001, or the violation; the detail says more than the key that was `found`."""
         what = {
             errors.UNIQUE_VIOLATION: "duplicate key value violates unique constraint",
             errors.FOREIGN_KEY_VIOLATION: "write violates foreign key constraint",

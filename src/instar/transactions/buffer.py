@@ -72,12 +72,13 @@ class TableBuffer:
 class Buffer:
     """All buffered changes of one transaction, with an undo journal for savepoints and failed statements."""
 
-    __slots__ = ("_journal", "_pairs", "max_rows", "rows", "tables")
+    __slots__ = ("_journal", "_pairs", "max_rows", "merged", "rows", "tables")
 
     def __init__(self, max_rows: int = DEFAULT_MAX_ROWS) -> None:
         self.tables: dict[int, TableBuffer] = {}
         self.rows = 0
         self.max_rows = max_rows
+        self.merged = False  # whether a row was ever changed more than once
         self._journal: list[tuple[TableBuffer, bytes, Change | None]] = []
         self._pairs = 0
 
@@ -175,6 +176,8 @@ class Buffer:
 
     def _put(self, buffer: TableBuffer, key: bytes, change: Change | None) -> None:
         before = buffer.set(key, change)
+        if before is not None:
+            self.merged = True
         self._journal.append((buffer, key, before))
         self._count(before, change)
         if self.rows > self.max_rows:

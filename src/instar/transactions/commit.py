@@ -45,9 +45,10 @@ def commit(
     """Commit what `derive` makes of the buffer on the state that a reader sees. Returns the commit timestamp, or None
     if there is nothing to write. `prepare` is called before each round, with what the round before was refused for.
 
-    `derive` raises Conflict where a row moved or a validator has a veto, and StaleSchema where its schema is not fit to
-    derive under. Raises Conflict too where a precondition fails in the atomic section: something newer than the reader
-    stands in the way. What trying again could not help is raised as the error that the failed precondition makes.
+    `prepare` may take longer than a reader may be open, and may raise Conflict. `derive` raises Conflict where a row
+    moved or a validator has a veto, and StaleSchema where its schema is not fit to derive under. Raises Conflict too
+    where a precondition fails in the atomic section: something newer than the reader stands in the way. What trying
+    again could not help is raised as the error that the failed precondition makes.
     """
     refused: Refused | None = None
     expired = 0
@@ -67,7 +68,7 @@ def commit(
                 raise _expired() from None
         except PreconditionFailed as failed:
             failure = failed.precondition.on_failure
-            reported: errors.Error = failure.error()  # type: ignore[attr-defined]  # the store hands back any object
+            reported: errors.Error = failure.error(failed.found)  # type: ignore[attr-defined]  # any object
             if reported.sqlstate != errors.SERIALIZATION_FAILURE:
                 raise reported from None
             raise Conflict(reported) from None

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from instar import errors
 from instar.transactions.buffer import DEFAULT_MAX_ROWS, Buffer
+from instar.transactions.reads import ReadSet
 
 
 class Isolation(enum.Enum):
@@ -14,6 +15,7 @@ class Isolation(enum.Enum):
 
     READ_COMMITTED = "read committed"
     REPEATABLE_READ = "repeatable read"
+    SERIALIZABLE = "serializable"
 
 
 class Catalog(Protocol):
@@ -61,7 +63,9 @@ class Savepoint(Generic[D, T, K]):
 class Transaction(Generic[C, D, T, K]):
     """One transaction of one session.
 
-    `snapshot` is fixed by the first statement under REPEATABLE READ and by each statement under READ COMMITTED.
+    `snapshot` is taken by each statement under READ COMMITTED, at the other levels by the first for all. `queried`: a
+    statement was executed without one, on the newest state. `reads` is what a SERIALIZABLE transaction that may write
+    has read.
     `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
     descriptors, by table id, under which the buffered changes were meant (I).
     """
@@ -74,6 +78,8 @@ class Transaction(Generic[C, D, T, K]):
         self.explicit = explicit
         self.buffer = Buffer(max_rows)
         self.snapshot: Snapshot[C] | None = None
+        self.queried = False
+        self.reads: ReadSet | None = None
         self.ddl: D | None = None
         self.enlisted: dict[int, T] = {}
         self.failed = False
@@ -84,6 +90,16 @@ class Transaction(Generic[C, D, T, K]):
     def has_written(self) -> bool:
         """Whether there is anything to commit."""
         return bool(self.buffer) or bool(self.ddl)
+
+    @property
+    def keeps_snapshot(self) -> bool:
+        """Whether all statements see one snapshot."""
+        return self.isolation is not Isolation.READ_COMMITTED
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a statement has read something: the isolation level is fixed from then on."""
+        return self.snapshot is not None or self.queried
 
     @property
     def is_plain(self) -> bool:
@@ -99,6 +115,8 @@ class Transaction(Generic[C, D, T, K]):
     def restore(self, point: Savepoint[D, T, K]) -> None:
         """Undo everything since `point` (the caller restores the catalog change and what it has kept)."""
         self.buffer.rollback(point.mark)
+        if self.reads is not None:
+            self.reads.keep_probes()
         self.enlisted = dict(point.enlisted)
 
     def savepoint(self, name: str, ddl: D | None, kept: K) -> None:
