@@ -1,7 +1,7 @@
 """The rules of the commit (docs/architecture/rules.md, 10 to 18) in whole databases: each schedule goes well, and does
 the damage that the rule speaks of once the rule is switched off.
 
-Where the rule is about leases (17) or SERIALIZABLE (13) there is nothing to run yet. Of rule 11 the half without leases
+Where the rule is about leases (17) there is nothing to run here. Of rule 11 the half without leases
 is here: a snapshot's schema comes from the header that its timestamp comes from, so what it writes over is never newer.
 """
 
@@ -133,6 +133,29 @@ def test_rule_12_a_floor_never_falls(
     floor = header(store, table.id).floor  # type: ignore[union-attr]  # no system view
     run(one, "alter table t rename column d to e")
     assert header(store, table.id).floor == floor  # type: ignore[union-attr]
+
+
+# --- rule 13 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_rule_13_an_index_that_nobody_keeps_any_more_proves_nothing(
+    servers: tuple[Connection, Connection], store: Store, monkeypatch: Patch, rule: bool
+) -> None:
+    one, two = servers
+    run(two, "create table seen (n int)", "create index ta on t (a)")
+    run(one, "begin isolation level serializable")
+    assert rows(one, "select id from t where a = 7") == []
+    run(one, "insert into seen values (0)")
+    if not rule:
+        monkeypatch.setattr(apply, "_judge_fence", judge_no_fence)
+    between(store, monkeypatch, lambda: run(two, "drop index ta", "insert into t values (1, 7)"))
+    if rule:
+        with fails("40001", '"t"', '"ta"'):
+            one.execute("commit")
+    else:
+        one.execute("commit")  # although what it says it has seen is no longer so
+    assert rows(two, "select n from seen") == ([] if rule else [(0,)])
 
 
 # --- rule 14 ---------------------------------------------------------------------------------------------------------
