@@ -59,6 +59,7 @@ class TableSpec:
     indexes: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     checks: dict[str, str] = field(default_factory=dict)
     foreign: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    locks: dict[str, list[str]] = field(default_factory=dict)
 
     def used(self) -> set[str]:
         """The columns whose type, or presence, something of the table relies on."""
@@ -70,6 +71,7 @@ class TableSpec:
         self.indexes = {name: found for name, found in self.indexes.items() if column not in found[0]}
         self.checks = {name: found for name, found in self.checks.items() if found != column}
         self.foreign = {name: found for name, found in self.foreign.items() if found[0] != column}
+        self.locks = {name: [found for found in columns if found != column] for name, columns in self.locks.items()}
 
 
 @dataclass
@@ -90,6 +92,10 @@ class Spec:
                     f"ALTER TABLE {quoted(name)} ADD CONSTRAINT {quoted(key)} FOREIGN KEY ({quoted(column)}) "
                     f"REFERENCES {quoted(parent)}{action}"
                 )
+        for name, table in self.tables.items():
+            for lock, covered in table.locks.items():
+                if covered:
+                    made.append(f"ALTER TABLE {quoted(name)} ADD LOCK {quoted(lock)} COVERS ({listed(covered)})")
         made += [f"CREATE VIEW {quoted(name)} AS {query}" for name, query in self.views.items()]
         return made
 
@@ -197,7 +203,16 @@ def _tables(draw: st.DrawFn, name: str, sequences: tuple[str, ...]) -> TableSpec
         table.checks[f"{name} check"] = draw(st.sampled_from(integers(table)))
     for number in range(draw(st.integers(0, 2)) if able else 0):
         _draw_index(draw, table, f"{name}_index{number}")
+    _draw_locks(draw, table)
     return table
+
+
+def _draw_locks(draw: st.DrawFn, table: TableSpec) -> None:
+    table.locks = {}
+    for column in table.columns:
+        lock = draw(st.sampled_from((None, None, "l1", "Lock 2")))
+        if lock is not None and column not in table.primary:
+            table.locks.setdefault(lock, []).append(column)
 
 
 def keyable(table: TableSpec) -> list[str]:
@@ -315,6 +330,8 @@ def _alter(draw: st.DrawFn, name: str, table: TableSpec, before: TableSpec) -> N
         table.checks[f"{name} later check"] = draw(st.sampled_from(positive))
     # A name that was another column's would be that column, of another type.
     free = [found for found in NAMES if found not in (*table.columns, *before.columns)]
+    if draw(st.booleans()):
+        _draw_locks(draw, table)
     if draw(st.booleans()) and free:
         added = draw(_columns(()))
         added.nullable = added.nullable or added.default is None

@@ -250,6 +250,39 @@ def test_not_valid_is_not_validated_unless_the_file_says_so(session: Session) ->
     assert planned(session, SHOP + late).steps == ()
 
 
+LOCKED = SHOP + "ALTER TABLE sale ADD LOCK money COVERS (amount), ADD LOCK rest COVERS (note, customer);"
+
+
+@pytest.mark.parametrize(
+    ("text", "statements"),
+    [
+        (SHOP, ["DROP LOCK money", "DROP LOCK rest"]),
+        # The first of them takes a column from the second, which need not be told.
+        (SHOP + "ALTER TABLE sale ADD LOCK money COVERS (note, amount), ADD LOCK rest COVERS (customer);",
+         ["ALTER LOCK money COVERS (amount, note)"]),
+        (SHOP + "ALTER TABLE sale ADD LOCK money COVERS (note), ADD LOCK rest COVERS (customer);",
+         ["ALTER LOCK money COVERS (note)"]),
+        (SHOP + "ALTER TABLE sale ADD LOCK money COVERS (amount), ADD LOCK rest COVERS (note);",
+         ["ALTER LOCK rest COVERS (note)"]),
+        (SHOP + "ALTER TABLE sale ADD LOCK other COVERS (amount, note, customer);",
+         ["ADD LOCK other COVERS (customer, amount, note)", "DROP LOCK money", "DROP LOCK rest"]),
+    ],
+)  # fmt: skip
+def test_locks(session: Session, text: str, statements: list[str]) -> None:
+    assert applied(session, LOCKED) == [
+        "ALTER TABLE sale ADD LOCK money COVERS (amount)",
+        "ALTER TABLE sale ADD LOCK rest COVERS (customer, note)",
+    ]
+    assert applied(session, dump(session)) == []
+    told = [line for line in applied(session, text) if line.startswith("ALTER")]
+    assert told == [f"ALTER TABLE sale {statement}" for statement in statements]
+    assert planned(session, text).steps == ()
+    assert list(session.execute("CHECK DATABASE").rows) == []
+    with instar.connect(":memory:", autocommit=True) as other:
+        applied(other.session, dump(session))
+        assert dump(other.session) == dump(session)
+
+
 def test_a_table_that_a_job_changes_has_no_plan(session: Session) -> None:
     from instar.schemachange import executor
 

@@ -113,6 +113,23 @@ class ValidateConstraint(msgspec.Struct, frozen=True):
     constraint: str
 
 
+class AddLock(msgspec.Struct, frozen=True):
+    table: str
+    lock: model.Lock
+
+
+class AlterLock(msgspec.Struct, frozen=True):
+    """The lock as it is to be: what it covers comes from other locks, what it covered no more goes to the default."""
+
+    table: str
+    lock: model.Lock
+
+
+class DropLock(msgspec.Struct, frozen=True):
+    table: str
+    lock: str
+
+
 class CreateSequence(msgspec.Struct, frozen=True):
     sequence: model.Sequence
 
@@ -150,7 +167,7 @@ Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
     | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
     | DropElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence | DropSequence
-    | CreateView | DropView
+    | CreateView | DropView | AddLock | AlterLock | DropLock
 )  # fmt: skip
 
 

@@ -118,6 +118,7 @@ def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
         else:
             yield from _columns(old, new, lost, late)
             yield from _elements(old, new, dropped)
+            yield from _locks(old, new)
 
 
 def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
@@ -128,6 +129,8 @@ def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
         if not _is_within(element):
             yield to.AddElement(table.name, element)
     yield from _late_defaults(table.name, table.columns, late)
+    for lock in table.locks:
+        yield to.AddLock(table.name, lock)
 
 
 def _is_within(element: model.Element) -> bool:
@@ -257,6 +260,28 @@ def _elements(old: model.Table, new: model.Table, dropped: set[tuple[str, str]])
     for element in new.elements:
         if element.name not in kept:
             yield to.AddElement(new.name, element)
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+
+def _locks(old: model.Table, new: model.Table) -> Iterator[Change]:
+    """Locks take columns from each other; so who loses some to another lock only is not mentioned."""
+    before = {lock.name: lock for lock in old.locks}
+    covered = {column for lock in new.locks for column in lock.columns}
+    left = {column.name for column in new.columns}
+    shrinking = []
+    for lock in new.locks:
+        known = before.pop(lock.name, None)
+        if known is None:
+            yield to.AddLock(new.name, lock)
+        elif not set(lock.columns) <= set(known.columns):
+            yield to.AlterLock(new.name, lock)
+        elif not covered >= set(known.columns) & left:
+            shrinking.append(to.AlterLock(new.name, lock))
+    yield from shrinking
+    for name in before:
+        yield to.DropLock(new.name, name)
 
 
 # --- views -----------------------------------------------------------------------------------------------------------

@@ -86,12 +86,20 @@ Element = PrimaryKey | Index | Check | ForeignKey
 AnyElement = TypeVar("AnyElement", PrimaryKey, Index, Check, ForeignKey)
 
 
+class Lock(msgspec.Struct, frozen=True):
+    """An optimistic lock, with the columns that it covers in the table's order."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A table; `elements` by kind, then by name."""
+    """A table; `elements` by kind, then by name, `locks` by name, the default lock not among them."""
 
     name: str
     columns: tuple[Column, ...]
     elements: tuple[Element, ...] = ()
+    locks: tuple[Lock, ...] = ()
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)

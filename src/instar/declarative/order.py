@@ -46,6 +46,8 @@ PHASES = (
     Phase("Views come when all that they read is there, those that others read first.", (to.CreateView,)),
     Phase("Foreign keys come behind all else that is new, so that the indexes they make take no name of others.",
           ((to.AddElement, model.ForeignKey),)),
+    Phase("A lock covers columns that are there, and takes them from others.", (to.AddLock, to.AlterLock)),
+    Phase("A lock goes when others have taken its columns.", (to.DropLock,)),
     Phase("A constraint is validated when all that it may need is there.", (to.ValidateConstraint,)),
 )  # fmt: skip
 

@@ -78,7 +78,17 @@ def _table(table: descriptors.Table, catalog: CatalogSnapshot) -> model.Table:
     columns = tuple(_column(column, catalog) for column in table.columns if column.visible)
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
-    return model.Table(name=table.name, columns=columns, elements=tuple(elements))
+    return model.Table(name=table.name, columns=columns, elements=tuple(elements), locks=_locks(table))
+
+
+def _locks(table: descriptors.Table) -> tuple[model.Lock, ...]:
+    """One that covers no column, since all that it covered were dropped, is none: no statement makes it."""
+    locks = (
+        model.Lock(lock.name, tuple(column.name for column in table.columns if column.id in lock.columns))
+        for lock in table.locks
+        if lock.state is descriptors.State.PUBLIC and lock.columns
+    )
+    return tuple(sorted(locks, key=lambda lock: lock.name))
 
 
 def _column(column: descriptors.Column, catalog: CatalogSnapshot) -> model.Column:
