@@ -25,6 +25,7 @@ from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.foreign_keys import add_foreign_key
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
+from instar.schemachange.states import first_state
 from instar.types import BIGINT, INTEGERS
 
 FIRST_LAYOUT = 1
@@ -153,7 +154,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     kind = StepKind.ADD_REQUIRED_COLUMN if per_row or (required and missing is None) else StepKind.ADD_COLUMN
     layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)), table.layout.locks)
     if draft.staged:
-        kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=State.WRITE_ONLY)
+        kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=first_state(ElementKind.COLUMN))
         element = Element(ElementKind.COLUMN, table.id, number)
         draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, None))
     table = draft.edit(table.id, (kind, (number,)), columns=(*table.columns, column), layout=layout, next_id=number + 1)
@@ -239,7 +240,7 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
         raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
     if not draft.has_no_rows(table):
-        check = msgspec.structs.replace(check, state=State.WRITE_ONLY, not_valid=wanted.not_valid)
+        check = msgspec.structs.replace(check, state=first_state(ElementKind.CHECK), not_valid=wanted.not_valid)
         if not wanted.not_valid:
             element = Element(ElementKind.CHECK, table.id, check.id)
             draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
@@ -257,7 +258,7 @@ def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
     if draft.has_no_rows(table):
         changed = msgspec.structs.replace(column, nullable=False)
     else:
-        changed = msgspec.structs.replace(column, not_null=State.WRITE_ONLY)
+        changed = msgspec.structs.replace(column, not_null=first_state(ElementKind.NOT_NULL))
         element = Element(ElementKind.NOT_NULL, table.id, column.id)
         draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
     columns = tuple(changed if found.id == column.id else found for found in table.columns)

@@ -16,9 +16,10 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
 from instar.schemachange import rules
-from instar.schemachange.elements import Phase, moving, name_of
+from instar.schemachange.elements import ElementKind, Phase, moving, name_of
 from instar.schemachange.naming import generated_name
 from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish
+from instar.schemachange.states import first_state
 from instar.schemachange.wanted import Freezer
 
 Kind = TypeVar("Kind", Table, View, Sequence)
@@ -254,7 +255,7 @@ class Draft:
 
     def new_state(self, table: Table) -> State:
         """The state in which a new index of `table` begins."""
-        return State.PUBLIC if self.collapses(table) else State.DELETE_ONLY
+        return State.PUBLIC if self.collapses(table) else first_state(ElementKind.INDEX)
 
     def publication(self) -> Publication:
         """What the transaction publishes."""

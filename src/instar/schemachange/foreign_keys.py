@@ -13,6 +13,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.stages import Scheduled
+from instar.schemachange.states import first_state
 from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
 
 # Components of at most 17 bytes, and how many of them surely stay below where index keys are cut.
@@ -48,7 +49,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
         owns_index=owns,
         on_delete=wanted.on_delete,
         on_update=wanted.on_update,
-        state=State.PUBLIC if empty else State.DELETE_ONLY,
+        state=State.PUBLIC if empty else first_state(ElementKind.FOREIGN_KEY),
         not_valid=wanted.not_valid and not empty,
     )
     draft.edit(
@@ -160,7 +161,7 @@ def _child_index(
         name=draft.relation_name(name, (), "idx"),
         columns=tuple(IndexColumn(column) for column in columns),
         rowset=draft.ids.new_rowset(table.id),
-        state=State.PUBLIC if empty else State.DELETE_ONLY,
+        state=State.PUBLIC if empty else first_state(ElementKind.INDEX),
     )
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
     if not empty:

@@ -11,7 +11,8 @@ import enum
 
 import msgspec
 
-from instar.schemachange.elements import ElementKind, Phase
+from instar.catalog.descriptors import State
+from instar.schemachange.elements import ElementKind, Phase, state_in
 
 
 class Work(enum.Enum):
@@ -39,6 +40,11 @@ class Path(msgspec.Struct, frozen=True):
         if begin <= end:
             return self.phases[begin + 1 : end + 1]
         return tuple(reversed(self.phases[end:begin]))
+
+
+def first_state(kind: ElementKind) -> State:
+    """The state in which a new element begins its path."""
+    return state_in(PATHS[kind].phases[1])
 
 
 _CONSTRAINT = Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.VALIDATE})

@@ -1,0 +1,260 @@
+"""Claims 8 and 9 of F1 (§3.2, §3.3), by enumeration: every change that the planner makes, beside two transactions.
+
+After each step the database must be consistent (definition 4) for the schema of the moment and for the one before,
+which servers may still read by; what was committed must be what some serial order of the transactions leaves. The
+searches of the second half leave a state out, and must find the damage that the paper names: so these tests can fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import permutations
+
+import pytest
+
+from instar import types
+from instar.catalog.descriptors import Index, State, Table
+from instar.clock import ManualClock
+from instar.schemachange import reorganize
+from instar.schemachange import wanted as want
+from instar.schemachange.elements import ElementKind, Phase
+from instar.schemachange.states import PATHS, Path, Work
+from instar.schemachange.wanted import Frozen, NewColumn
+from instar.store import MemoryStore
+from instar.tables.index import IndexCodec
+from instar.tables.rowset import key_encoder
+from support.changes import ChangingWorld
+from support.changes import Server as Writer
+from support.model import Model, Node, Violation, Write, columns_of
+
+CHECKS = {"positive": lambda row: row[0] is None or row[0] > 0, "present": lambda row: row[0] is not None}
+COLUMNS = tuple(NewColumn(name, types.BIGINT) for name in ("id", "a", "b"))
+
+
+def check(name: str, column: int = 2) -> want.Check:
+    return want.Check(lambda table: Frozen(f"#{column}", (column,)), name)
+
+
+def built(*before: want.Wanted, lease: float = 0.0, rows: Sequence[tuple[int, ...]] = ((1, 10, 1),)) -> ChangingWorld:
+    """t (id, a, b) with `rows`, and p (id) with rows 1 and 10, after the changes `before`."""
+    world = ChangingWorld(MemoryStore(clock=ManualClock(), schema_lease=lease))
+    world.execute(want.CreateTable("p", (NewColumn("id", types.BIGINT),), ("id",)))
+    world.execute(want.CreateTable("t", COLUMNS, ("id",)))
+    for action in before:
+        assert world.execute(action) is None
+    for name, identities in (("p", ((1,), (10,))), ("t", rows)):
+        for row in identities:
+            writer = Writer(world, name)
+            writer.insert(*row)
+            writer.commit()
+    return world
+
+
+def insert(key: int, table: str = "t", **values: int | None) -> tuple[Write, ...]:
+    return (Write("insert", table, key, tuple(values.items())),)
+
+
+def update(key: int, **values: int | None) -> tuple[Write, ...]:
+    return (Write("update", "t", key, tuple(values.items())),)
+
+
+def delete(key: int, table: str = "t") -> tuple[Write, ...]:
+    return (Write("delete", table, key),)
+
+
+# --- what must hold --------------------------------------------------------------------------------------------------
+
+
+def judge(model: Model, node: Node) -> None:
+    """Definition 4 for the newest schema and the one before it, and a serial order for what is committed."""
+    for stage in {node.stage, max(node.stage - 1, 0)}:
+        for table in model.catalog(stage).tables():
+            consistent(model, table, model.catalog(node.stage).table(table.id), newest=stage == node.stage)
+    serial(model, node)
+
+
+def consistent(model: Model, table: Table, last: Table, *, newest: bool) -> None:
+    rows = model.rows(table)
+    left = {index.id for index in last.indexes}
+    for index in table.indexes:
+        # What nobody reads, and is gone in the newest schema, awaits its removal (clauses 3 and 7 exempt it).
+        if index.id in left or index.state is State.PUBLIC:
+            entries_of(model, table, index, rows)
+    if not newest:
+        return
+    for found in table.checks:
+        if found.state is State.PUBLIC:
+            for image in rows.values():
+                holds = model.checks[found.name](columns_of(table, found, image))
+                assert holds, f"clause 6: {image} violates {found.name}"
+    for ordinal, column in enumerate(table.columns):
+        if not column.nullable:
+            assert all(image[ordinal] is not None for image in rows.values()), f"clause 2: {column.name} is NULL"
+    for key in table.foreign_keys:
+        if key.state is State.PUBLIC:
+            ordinal = next(i for i, column in enumerate(table.columns) if column.id == key.columns[0])
+            lost = {image[ordinal] for image in rows.values()} - set(rows_of(model, "p")) - {None}
+            assert not lost, f"clause 6: {lost} are referred to and not there"
+
+
+def entries_of(model: Model, table: Table, index: Index, rows: dict[object, tuple[object, ...]]) -> None:
+    codec = IndexCodec(table, index)
+    encode = key_encoder(table)
+    wanted = {codec.entry(image, encode((image[0],))) for image in rows.values()}
+    stored = set(model.world.entries(index))
+    assert stored <= wanted, f"clause 5: {index.name} has {len(stored - wanted)} entries without a row"
+    if index.state is State.PUBLIC:
+        assert stored == wanted, f"clause 4: {index.name} lacks the entries of {len(wanted - stored)} rows"
+        if index.unique:
+            prefixes = [prefix for image in rows.values() if (prefix := codec.unique_prefix(image)) is not None]
+            assert len(set(prefixes)) == len(prefixes), "clause 4: a unique key stands twice"
+
+
+def serial(model: Model, node: Node) -> None:
+    """The rows are those that the committed transactions leave one after the other, in some order."""
+    committed = [number for number, server in enumerate(node.servers) if server.outcome == "committed"]
+    rows = {name: rows_of(model, name) for name in ("t", "p")}
+    assert any(_applied(model, order) == rows for order in permutations(committed)), "not serializable"
+
+
+def rows_of(model: Model, name: str) -> dict[object, tuple[object, ...]]:
+    """The rows as the schema before the change has them."""
+    table = model.catalog(0).lookup("public", name)
+    assert isinstance(table, Table)
+    return model.rows(table)
+
+
+def _applied(model: Model, order: Sequence[int]) -> dict[str, dict[object, tuple[object, ...]]]:
+    tables: dict[str, dict[object, tuple[object, ...]]] = {"t": dict(model.initial["t"]), "p": dict(model.initial["p"])}
+    for number in order:
+        for write in model.writes[number]:
+            rows, values = tables[write.table], dict(write.values)
+            if write.kind == "delete":
+                rows.pop(write.key, None)
+            elif write.kind == "insert":
+                given = (write.key, values.get("a"), values.get("b"))
+                rows[write.key] = given if write.table == "t" else given[:1]
+            elif write.key in rows:
+                old = dict(zip(("id", "a", "b"), rows[write.key], strict=True))
+                rows[write.key] = tuple((old | values).values())
+    return tables
+
+
+# --- every change that the planner makes -----------------------------------------------------------------------------
+
+WRITES: dict[str, tuple[Write, ...]] = {
+    "insert": insert(2, a=20, b=2),
+    "update a": update(1, a=11),
+    "update b": update(1, b=5),
+    "delete": delete(1),
+    "insert bad": insert(3, a=-1, b=1),
+    "update bad": update(1, a=None),
+}
+SOME = (("insert", "update a"), ("update a", "delete"), ("insert", "delete"))
+ALL = (*SOME, ("insert", "insert"), ("update a", "update b"), ("update b", "delete"))
+BAD = (("insert bad", "update bad"), ("insert bad", "delete"), ("update bad", "update b"))
+
+INDEX = want.CreateIndex("t", (("a", False),), "i")
+UNIQUE = want.AddConstraint("t", want.Unique(("b",), "u"))
+CHECK = want.AddConstraint("t", check("positive"))
+KEY = want.AddConstraint("t", want.ForeignKey(("a",), "p", name="f"))
+COLUMN = want.AddColumn("t", NewColumn("c", types.BIGINT), (want.Unique(("c",), "uc"),))
+
+
+def leased(*before: want.Wanted) -> Callable[[], ChangingWorld]:
+    return lambda: built(*before, lease=1.0)
+
+
+Pairs = tuple[tuple[str, str], ...]
+CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], Pairs]] = {
+    "index": (built, (INDEX,), ALL),
+    "unique": (built, (UNIQUE,), (*SOME, ("insert bad", "update b"))),
+    "check": (built, (CHECK,), BAD),
+    "not null": (built, (want.SetNotNull("t", "a"),), BAD),
+    "index and check": (built, (INDEX, CHECK), (SOME[0], BAD[0])),
+    "column with a unique key": (built, (COLUMN,), SOME),
+    "drop index": (leased(INDEX), (want.DropIndexes(("i",)),), SOME),
+    "drop check": (leased(CHECK), (want.DropConstraint("t", "positive"),), BAD[:2]),
+    "drop constraint and add index": (leased(CHECK), (INDEX, want.DropConstraint("t", "positive")), SOME[:1]),
+}
+
+
+def search(
+    world: ChangingWorld, wanted: Sequence[want.Wanted], servers: Sequence[Sequence[Write]], *, fences: bool = True
+) -> int:
+    return Model(world, wanted, servers, CHECKS, fences=fences).run(judge)
+
+
+@pytest.fixture(autouse=True)
+def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others come in between any two rows of a backfill."""
+    monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
+    make, wanted, pairs = CHANGES[name]
+    for one, two in pairs:
+        assert search(make(), wanted, (WRITES[one], WRITES[two])) > 50
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_foreign_key_beside_its_parents_corrupts_nothing(drops: bool) -> None:
+    wanted = (want.DropConstraint("t", "f"),) if drops else (KEY,)
+    pairs = [(insert(2, a=10, b=1), delete(10, "p")), (update(1, a=99), delete(1, "p"))]
+    for one, two in pairs if drops else pairs[:1]:
+        world = built(*((KEY,) if drops else ()), lease=float(drops), rows=((1, 1, 1),))
+        assert search(world, wanted, (one, two)) > 50
+
+
+# --- what is found when something is left out ------------------------------------------------------------------------
+
+ABSENT, DELETE_ONLY, WRITE_ONLY, PUBLIC = Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC
+INSERTS_AND_DELETES = (insert(2, a=20, b=2), delete(2))
+
+
+def damage(wanted: want.Wanted, *servers: Sequence[Write], world: ChangingWorld | None = None, **how: bool) -> str:
+    with pytest.raises(Violation) as found:
+        search(world or built(), (wanted,), servers, **how)
+    return str(found.value)
+
+
+def test_an_index_without_delete_only_keeps_entries_of_deleted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1 §3.1: a server that does not know the index deletes a row whose entry another has made."""
+    path = Path((ABSENT, WRITE_ONLY, PUBLIC), {WRITE_ONLY: Work.BACKFILL})
+    monkeypatch.setitem(PATHS, ElementKind.INDEX, path)
+    assert "clause 5" in damage(INDEX, *INSERTS_AND_DELETES)
+
+
+def test_an_index_without_write_only_lacks_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1 §3.1: a server inserts behind the backfill and makes no entry."""
+    path = Path((ABSENT, DELETE_ONLY, PUBLIC), {DELETE_ONLY: Work.BACKFILL})
+    monkeypatch.setitem(PATHS, ElementKind.INDEX, path)
+    assert "clause 4" in damage(INDEX, *INSERTS_AND_DELETES)
+
+
+def test_a_dropped_index_without_write_only_lacks_rows_for_those_who_still_read_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = built(INDEX, lease=1.0)
+    path = Path((ABSENT, DELETE_ONLY, PUBLIC), {})
+    monkeypatch.setitem(PATHS, ElementKind.INDEX, path)
+    assert "clause 4" in damage(want.DropIndexes(("i",)), *INSERTS_AND_DELETES, world=world)
+
+
+def test_work_without_the_fence_misses_those_who_are_one_state_behind() -> None:
+    """Rule 19."""
+    assert "clause 4" in damage(INDEX, *INSERTS_AND_DELETES, fences=False)
+
+
+def test_a_check_that_is_not_pending_while_rows_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path((ABSENT, DELETE_ONLY, PUBLIC), {DELETE_ONLY: Work.VALIDATE})
+    monkeypatch.setitem(PATHS, ElementKind.CHECK, path)
+    assert "clause 6" in damage(CHECK, WRITES["insert bad"], delete(1))
+
+
+def test_a_foreign_key_that_is_not_pending_while_rows_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path((ABSENT, DELETE_ONLY, PUBLIC), {DELETE_ONLY: Work.VALIDATE})
+    monkeypatch.setitem(PATHS, ElementKind.FOREIGN_KEY, path)
+    world = built(rows=((1, 1, 1),))
+    assert "clause 6" in damage(KEY, insert(2, a=10, b=1), delete(10, "p"), world=world)
