@@ -212,3 +212,30 @@ def test_killed_on_spark(build: Build):
     assert build.job.state is JobState.SUCCEEDED
     assert build.index() == [("t_a", State.PUBLIC)]
     build.end()
+
+
+@pytest.mark.spark
+def test_progress_moves_while_spark_reads_and_a_cancel_is_heard_then(build: Build):
+    build.start_worker(without_spark=1_000)
+    build.begin("CREATE INDEX t_a ON t (a)")
+    shares: list[float] = []
+    reasons: set[str] = set()
+
+    def reads() -> bool:
+        progress = build.connection.database.jobs.progress(build.job)
+        shares.append(progress.share)
+        if progress.status is not None:
+            reasons.add(progress.status.reason)
+        assert not build.job.is_finished
+        return progress.share > 0.1 and not progress.rows_done
+
+    build.wait_for(reads, 200.0)
+    assert shares == sorted(shares)
+    assert "Spark starts" in reasons
+    begun = time.monotonic()
+    run(build.connection, f"CANCEL JOB {build.job.id}")
+    build.wait_for(lambda: build.job.is_finished)
+    took = time.monotonic() - begun
+    assert build.job.state is JobState.CANCELLED
+    assert took < 5, "a second or two, where others leave it a processor"
+    build.end()

@@ -66,17 +66,21 @@ class SparkJob:
         self._thread = InheritableThread(target=self._run, name=self._tag, session=session)
         self._thread.daemon = True
 
-    def wait(self, pulse: Callable[[], None]) -> None:
+    def wait(self, pulse: Callable[[], None], *, at_once: bool = False) -> None:
         """Run to the end; then `failed` is set if it failed, and no task is left that writes.
 
-        If `pulse` raises, the job is cancelled and the exception passed on.
+        If `pulse` raises, the job is cancelled and the exception passed on: when its tasks have ended, or, where
+        nobody minds what they still write, at once.
         """
         self._thread.start()
         try:
             while not self._ended.wait(PULSE_SECONDS):
                 pulse()
         except BaseException:
-            self._cancel()
+            if at_once:
+                threading.Thread(target=self._cancel, daemon=True).start()
+            else:
+                self._cancel()
             raise
         if self.failed is not None and not is_lost():
             _await_tasks(self._session)
