@@ -127,6 +127,15 @@ def test_what_is_possible_is_applied_and_then_there_is_nothing_to_do(session: Se
     assert list(session.execute("CHECK DATABASE").rows) == []
 
 
+@pytest.mark.parametrize("name", ["check", "foreign_key", "drop_column_under_views", "add_index", "nothing_left"])
+def test_under_leases_what_goes_takes_its_path_before_it_comes_again(tmp_path: Path, name: str) -> None:
+    with instar.connect(tmp_path / "db", synchronous="off", schema_lease=0.05, autocommit=True) as connection:
+        run(connection.session, SHOP + ROWS)
+        applied(connection.session, GOLDEN[name])
+        assert planned(connection.session, GOLDEN[name]).steps == ()
+        assert list(connection.session.execute("CHECK DATABASE").rows) == []
+
+
 def test_no_plan_is_left_over() -> None:
     assert {path.stem for path in PLANS.iterdir()} == set(GOLDEN)
 

@@ -6,11 +6,19 @@ from collections.abc import Callable
 
 from instar import errors
 from instar.database import Session
-from instar.declarative.planning import Plan
+from instar.declarative.planning import Plan, Step
 
-# What a statement is refused with that could be executed, as its rehearsal has shown, if those before it were complete:
-# 0A000 for what cannot be combined yet, 55006 and 42830 where an index that it needs is still to be built.
-_INCOMPLETE = frozenset({errors.FEATURE_NOT_SUPPORTED, errors.OBJECT_IN_USE, errors.INVALID_FOREIGN_KEY})
+# What a statement is refused with because something before it in its transaction is still to be built, or still to go:
+# the rehearsal has shown that it can be executed once that is complete.
+_INCOMPLETE = frozenset(
+    {
+        errors.OBJECT_IN_USE,
+        errors.INVALID_FOREIGN_KEY,
+        errors.DEPENDENT_OBJECTS,
+        errors.DUPLICATE_OBJECT,
+        errors.DUPLICATE_TABLE,
+    }
+)
 
 Tell = Callable[[str], None]
 
@@ -46,7 +54,7 @@ def apply(session: Session, plan: Plan, tell: Tell, *, allow_destructive: bool =
     batch = _Batch(session, tell)
     try:
         for step in plan.steps:
-            batch.add(step.statement)
+            batch.add(step)
         batch.commit()
     except BaseException as error:
         session.rollback()
@@ -63,18 +71,18 @@ class _Batch:
     def __init__(self, session: Session, tell: Tell) -> None:
         self._session = session
         self._tell = tell
-        self._open: list[str] = []
-        self.committed: list[str] = []
+        self._open: list[Step] = []
+        self.committed: list[Step] = []
 
-    def add(self, statement: str) -> None:
+    def add(self, step: Step) -> None:
         """Execute a statement in the transaction, or in a new one if it cannot be in one with those before it."""
         if not self._open:
             self._session.execute("BEGIN")
         self._session.execute("SAVEPOINT step")
         try:
-            self._session.execute(statement)
+            self._session.execute(step.statement)
         except errors.Error as error:
-            if not self._open or error.sqlstate not in _INCOMPLETE:
+            if not self._is_too_early(error):
                 raise
             self._session.execute("ROLLBACK TO SAVEPOINT step")
             count = len(self._open)
@@ -82,10 +90,16 @@ class _Batch:
             self._tell(f"committing {those} so far, which cannot be in one transaction with what comes next:")
             self._tell(f"{error.sqlstate}: {error.message}")
             self.commit()
-            self.add(statement)
+            self.add(step)
             return
-        self._open.append(statement)
-        self._tell(statement)
+        self._open.append(step)
+        self._tell(step.statement)
+
+    def _is_too_early(self, error: errors.Error) -> bool:
+        """Whether the statement may succeed once those before it are committed, and their job has ended."""
+        if error.sqlstate == errors.FEATURE_NOT_SUPPORTED:
+            return bool(self._open)
+        return error.sqlstate in _INCOMPLETE and any(step.takes_job for step in self._open)
 
     def commit(self) -> None:
         """Commit, and wait for the jobs that the transaction has begun. They go on if the wait is broken off."""

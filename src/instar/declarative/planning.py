@@ -33,6 +33,11 @@ class Step(msgspec.Struct, frozen=True):
     stages: tuple[Row, ...] = ()
     problem: Problem | None = None
 
+    @property
+    def takes_job(self) -> bool:
+        """Whether it is not complete once it is committed."""
+        return any(row.stage > 1 for row in self.stages)
+
 
 class Plan(msgspec.Struct, frozen=True):
     """Steps in a safe order; none where the schemas are the same."""
