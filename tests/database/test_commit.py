@@ -368,6 +368,9 @@ def test_a_constraint_that_the_rows_violate_leaves_nothing(constrained: tuple[Co
     before = rows(one, "SELECT * FROM instar.constraints"), rows(one, "SELECT name FROM instar.indexes")
     for change, sqlstate in (
         ("ALTER TABLE t ADD CHECK (a < 20)", "23514"),
+        ("ALTER TABLE t ADD COLUMN c int DEFAULT 0 CHECK (c > 0)", "23514"),
+        ("ALTER TABLE t ADD COLUMN c int DEFAULT 0 UNIQUE", "23505"),
+        ("ALTER TABLE t ADD COLUMN c int DEFAULT 0 REFERENCES p", "23503"),
         ("ALTER TABLE t ADD COLUMN c int, ALTER a SET DEFAULT 5, ADD CHECK (a < 20), ADD UNIQUE (b)", "23514"),
         ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL, DROP CONSTRAINT t_pkey", "0A000"),
         ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL", "23502"),

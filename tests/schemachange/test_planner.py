@@ -10,7 +10,9 @@ import pytest
 
 from instar import errors, types
 from instar.catalog.descriptors import Sequence, State, Table, View
+from instar.schemachange import planner
 from instar.schemachange import wanted as want
+from instar.schemachange.elements import ElementKind, Phase, phases, used_columns
 from instar.schemachange.explain import COLUMNS, Row, explain
 from instar.schemachange.wanted import Default, Frozen, NewColumn
 from support.changes import ChangingWorld, Server
@@ -257,6 +259,24 @@ def test_names_are_postgresqls(world: ChangingWorld) -> None:
     world.execute(want.CreateIndex("y" * 63, ((long[:63], False),)))
     (index,) = world.table("y" * 63).indexes
     assert index.name == "y" * 29 + "_" + "x" * 29 + "_idx"
+
+
+def test_on_the_way_back_a_column_goes_no_earlier_than_what_stands_on_it(world: ChangingWorld) -> None:
+    """Rule 25: else an index that is still delete-only is kept by writers who no longer have its column."""
+    constraints = (want.Unique(("c",)), check("c"), want.ForeignKey(("c",), "parent"))
+    world.execute(want.AddColumn("child", NewColumn("c", types.BIGINT), constraints))
+    child = world.table("child")
+    moving = [(found, phase) for found, phase in phases(child).items() if phase is not Phase.PUBLIC]
+    (column,) = [found for found, _phase in moving if found.kind is ElementKind.COLUMN]
+    others = [found for found, _phase in moving if found != column]
+    assert {used_columns(child, found) for found in others} == {(column,)}
+    back = planner.reverse(
+        planner.Standing(found, Phase.WRITE_ONLY, Phase.ABSENT, used_columns(child, found)) for found, _phase in moving
+    )
+    moves = [(number, move) for number, stage in enumerate(back) for move in stage.moves]
+    gone = {move.element: number for number, move in moves if move.goal is Phase.ABSENT}
+    assert len(others) == 4
+    assert gone[column] == max(gone.values()) == 1
 
 
 def test_a_foreign_key_knows_both_sides_and_owns_or_borrows_an_index(world: ChangingWorld) -> None:

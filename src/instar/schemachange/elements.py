@@ -87,6 +87,17 @@ def _states(table: Table) -> Iterator[tuple[Element, State]]:
         yield Element(ElementKind.COVERAGE, table.id, change.id), State.WRITE_ONLY
 
 
+def used_columns(table: Table, element: Element) -> tuple[Element, ...]:
+    """The columns that an index or a constraint of the table stands on: they go no earlier than it does (rule 25)."""
+    columns = {element.id} if element.kind is ElementKind.NOT_NULL else set()
+    if element.kind is ElementKind.INDEX:
+        columns = {part.column for index in table.indexes if index.id == element.id for part in index.columns}
+    elif element.kind in (ElementKind.CHECK, ElementKind.FOREIGN_KEY):
+        constraints: tuple[Check | ForeignKey, ...] = (*table.checks, *table.foreign_keys)
+        columns = {column for found in constraints if found.id == element.id for column in found.columns}
+    return tuple(Element(ElementKind.COLUMN, table.id, column) for column in sorted(columns))
+
+
 def entered(table: Table, element: int) -> int:
     """The version at which the element of this id entered the state that it has at `table.version`.
 

@@ -21,7 +21,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
-from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
 from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.jobs import (
     KEPT_EVENTS,
@@ -355,8 +355,8 @@ def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
             continue
         keys = (found for found in table.foreign_keys if found.id == element.id)
         is_key = element.kind is ElementKind.FOREIGN_KEY
-        uses = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
-        yield Standing(element, phase, origin, uses)
+        indexes = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
+        yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
 
 
 def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:
