@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def applied(session: Session, file: SchemaFile) -> list[str]:
     return told
 
 
+@pytest.mark.slow
 @given(schemas())
 def test_a_dump_makes_what_it_was_made_of(spec: Spec) -> None:
     with database(made(spec)) as session:
@@ -53,6 +55,7 @@ def test_a_dump_makes_what_it_was_made_of(spec: Spec) -> None:
             assert make_plan(other, *load(";\n".join(spec.script()))).steps == ()
 
 
+@pytest.mark.slow
 @given(schemas(), st.data())
 def test_a_database_with_rows_gets_another_schema(before: Spec, data: st.DataObject) -> None:
     after = data.draw(successors(before))
