@@ -356,6 +356,61 @@ def test_autocommit_statements_start_again(pair: Pair, monkeypatch: pytest.Monke
     assert value(one, "SELECT b FROM t WHERE id = 4") == 3
 
 
+# --- optimistic locks ------------------------------------------------------------------------------------------------
+
+# With a lock on a: what one transaction does, what happens beside, and whether that is a conflict.
+LOCKED = {
+    "another lock": ("SELECT b FROM t WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", False),
+    "the lock itself": ("SELECT a FROM t WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
+    "the default lock": ("SELECT b FROM t WHERE id = 4", "UPDATE t SET b = 99 WHERE id = 4", True),
+    "both": ("SELECT a, b FROM t WHERE id = 4", "UPDATE t SET b = 99 WHERE id = 4", True),
+    "a range": ("SELECT sum(b) FROM t WHERE id < 9", "UPDATE t SET a = 99 WHERE id = 4", False),
+    "a range of the lock": ("SELECT sum(a) FROM t WHERE id < 9", "UPDATE t SET a = 99 WHERE id = 4", True),
+    "a condition": ("SELECT count(*) FROM t WHERE b = 0", "UPDATE t SET a = 99 WHERE id = 4", False),
+    "whether it is there": ("SELECT count(*) FROM t", "UPDATE t SET b = 99 WHERE id = 4", False),
+    "it is there no more": ("SELECT count(*) FROM t", "DELETE FROM t WHERE id = 4", True),
+    "it is new": ("SELECT count(*) FROM t", "INSERT INTO t VALUES (5, 5, 5, 'n')", True),
+    "it was there before": (
+        "SELECT b FROM t WHERE id = 4",
+        "DELETE FROM t WHERE id = 4; INSERT INTO t VALUES (4, 4, 0, 'c4')",
+        True,
+    ),
+    "another key": ("SELECT count(*) FROM t", "UPDATE t SET id = 5 WHERE id = 4", True),
+    "an index": ("SELECT b FROM t WHERE a = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
+    "behind an index": ("SELECT a FROM t WHERE a = 4", "UPDATE t SET b = 99 WHERE id = 4", False),
+    "an update": ("UPDATE t SET b = b + 1 WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", False),
+    "an update that reads": ("UPDATE t SET b = a WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
+    "an update that returns": ("UPDATE t SET b = 1 WHERE id = 4 RETURNING a", "UPDATE t SET a = 9 WHERE id = 4", True),
+    "a column that goes": ("SELECT a FROM t WHERE id = 4", "UPDATE t SET a = 9; ALTER TABLE t DROP COLUMN a", True),
+    "a lock that comes": (
+        "SELECT c FROM t WHERE id = 4",
+        "ALTER TABLE t ADD LOCK m COVERS (c); UPDATE t SET b = 9 WHERE id = 6; UPDATE t SET c = 'n' WHERE id = 4",
+        True,
+    ),
+    "a lock that goes": (
+        "SELECT a FROM t WHERE id = 4",
+        "UPDATE t SET a = 9 WHERE id = 4; ALTER TABLE t DROP LOCK l; UPDATE t SET a = 4 WHERE id = 6",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOCKED)
+def test_rows_are_validated_through_the_locks_of_what_was_read(pair: Pair, case: str) -> None:
+    one, two = pair
+    statement, changes, conflict = LOCKED[case]
+    one.execute("ALTER TABLE t ADD LOCK l COVERS (a)")
+    run(two, SERIALIZABLE, statement, OTHER)
+    run(one, *changes.split("; "))
+    if conflict:
+        with fails(errors.SERIALIZATION_FAILURE):
+            two.execute("COMMIT")
+    else:
+        two.execute("COMMIT")
+    assert rows(one, "SELECT * FROM log") == ([] if conflict else [(1,)])
+    assert rows(one, "CHECK DATABASE") == []
+
+
 # --- schema changes beside -------------------------------------------------------------------------------------------
 
 # Rules 13 and 24: a query, and a change after which nobody can tell whether what it has read is still so.
@@ -434,6 +489,39 @@ def test_a_schema_change_that_comes_between_deriving_and_committing(
     run(two, "DELETE FROM log")
     refused(two, '"t"', '"ta"')
     assert not changes
+
+
+def test_changes_that_come_between_deriving_and_committing(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The atomic section judges them too, even rows in layouts that this process has not met yet."""
+    one, two = pair
+    one.execute("ALTER TABLE t ADD COLUMN d int")
+    committed = type(two.database.store).commit
+    change = ""
+
+    def commit(store: object, request: Commit) -> int:
+        nonlocal change
+        if request.snapshot is not None and change:
+            change, now = "", change
+            run(one, now)
+            two.database.layouts._known.clear()
+        return committed(store, request)  # type: ignore[arg-type]  # the store it was called for
+
+    monkeypatch.setattr(type(two.database.store), "commit", commit)
+    for query, beside in (
+        ("SELECT b FROM t WHERE id = 4", "UPDATE t SET b = 1 WHERE id = 4"),
+        ("SELECT id FROM t WHERE a BETWEEN 4 AND 8", "UPDATE t SET a = 7 WHERE id = 30"),
+        ("SELECT id FROM t WHERE a BETWEEN 4 AND 8", "UPDATE t SET a = 77 WHERE id = 6"),
+        ("SELECT sum(b) FROM t", "DELETE FROM t WHERE id = 38"),
+    ):
+        run(two, SERIALIZABLE)
+        rows(two, query)
+        run(two, OTHER)
+        change = beside
+        refused(two, '"t"')
+    change = "UPDATE t SET b = 1 WHERE id = 10"
+    run(two, SERIALIZABLE)
+    rows(two, "SELECT id FROM t WHERE a BETWEEN 4 AND 8")
+    run(two, OTHER, "COMMIT")
 
 
 def test_a_read_set_older_than_the_watermark_is_refused(pair: Pair) -> None:

@@ -202,10 +202,13 @@ def outcomes(connections: list[Connection], level: str, seed: int) -> Iterator[t
 
 
 @pytest.mark.parametrize("way", ["direct", "log"])
+@pytest.mark.parametrize("locks", [1, 2])
 @pytest.mark.parametrize("seed", range(2))
 def test_every_outcome_is_that_of_a_serial_order(
-    connections: list[Connection], seed: int, way: str, monkeypatch: pytest.MonkeyPatch
+    connections: list[Connection], seed: int, locks: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if locks == 2:
+        connections[0].execute("ALTER TABLE t ADD LOCK l COVERS (b)")
     if way == "log":
         monkeypatch.setattr(validation, "DIRECT", 0)
     committed = refused = 0

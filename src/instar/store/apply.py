@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Iterable
 
 from instar import errors
 from instar.clock import Clock
@@ -193,20 +194,22 @@ def _judge(section: WriteSection, precondition: Precondition, overlay: _Overlay)
         case KeyExists(key=key):
             if not _stands(section, key, overlay):
                 raise PreconditionFailed(precondition)
-        case RangeUnchanged(start=start, stop=stop, since=since):
-            _judge_unchanged(section, precondition, start, stop, since)
+        case RangeUnchanged():
+            _judge_unchanged(section, precondition)
         case LogUntouched():
             _judge_log(section, precondition)
 
 
-def _judge_unchanged(section: WriteSection, precondition: Precondition, start: bytes, stop: bytes, since: int) -> None:
+def _judge_unchanged(section: WriteSection, precondition: RangeUnchanged) -> None:
+    start, stop, since, _on_failure, moved = precondition
+    found: Iterable[tuple[bytes, bytes]]
     if stop == start + b"\x00":
         value = section.get(start)
-        if value is not None and int.from_bytes(value[:8], "little") > since:
-            raise PreconditionFailed(precondition, start)
-        return
-    for key, value in section.scan(start, stop):
-        if int.from_bytes(value[:8], "little") > since:
+        found = () if value is None else ((start, value),)
+    else:
+        found = section.scan(start, stop)
+    for key, value in found:
+        if int.from_bytes(value[:8], "little") > since and (moved is None or moved(value)):
             raise PreconditionFailed(precondition, key)
 
 

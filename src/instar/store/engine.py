@@ -176,12 +176,14 @@ class RangeEmpty(NamedTuple):
 
 
 class RangeUnchanged(NamedTuple):
-    """Nothing in [start, stop), tombstones too, is newer than `since`."""
+    """Nothing in [start, stop), tombstones too, is newer than `since`, and `moved` where that is asked: of a value as
+    it is stored, tombstones too."""
 
     start: bytes
     stop: bytes
     since: int
     on_failure: object
+    moved: Callable[[bytes], bool] | None = None
 
 
 class LogUntouched(NamedTuple):

@@ -9,7 +9,7 @@ of it before the commit is derived, by `check`, and in the atomic section only w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -18,10 +18,19 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import decode_key, is_cut
-from instar.store.engine import LogRecord, LogUntouched, Precondition, RangeUnchanged, Store, rowset_prefix
+from instar.store.engine import (
+    ROW_TOMBSTONE,
+    LogRecord,
+    LogUntouched,
+    Precondition,
+    RangeUnchanged,
+    Store,
+    rowset_prefix,
+)
 from instar.store.engine import View as StoreView
-from instar.store.versions import read_row
 from instar.tables.index import IndexCodec
+from instar.tables.locks import LockTimestamps
+from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key, described
 from instar.transactions.commit import Conflict
 from instar.transactions.reads import KeyRanges, Place, Range, ReadSet
@@ -67,18 +76,42 @@ def _refused(table: Table, detail: str | None) -> errors.Error:
     )
 
 
+# Whether a row stored as these bytes, newer than the snapshot, is another one for who has read certain columns of it.
+Moved = Callable[[bytes], bool]
+
+
+def _moved(table: Table, place: Place, snapshot: int, layouts: Layouts) -> Moved | None:
+    """By the locks that cover the columns that were read; None: each newer row is another one, since the table has one
+    lock, or this is an index, or a column has gone since and what covered it is not known any more."""
+    columns = {column.id for column in table.columns}
+    if place.index_id is not None or not table.layout.locks or not place.columns <= columns:
+        return None
+    timestamps = LockTimestamps(table, layouts)
+    # A key never changes: a row under another key is another row, and moves all locks.
+    covering = {lock for column in place.columns.difference(table.primary_key) for lock in table.covering(column)}
+    everything = table.layout.locks
+
+    def moved(stored: bytes) -> bool:
+        if stored[LAYOUT_OFFSET] & ROW_TOMBSTONE:
+            return True
+        if covering:
+            return timestamps.newest(stored, covering) > snapshot
+        return min(timestamps.of(stored, lock) for lock in everything) > snapshot  # as those of a new row
+
+    return moved
+
+
 class _Ranges:
-    """Ranges of keys to find a key in."""
+    """Ranges of keys, disjoint and in order, to find a key in."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
-        merged = KeyRanges()
-        for start, stop in ranges:
-            merged.add(start, stop)
-        found = merged.ordered()
+        found = list(ranges)
         self._starts = [start for start, _ in found]
         self._stops = [stop for _, stop in found]
 
-    def __contains__(self, key: bytes) -> bool:
+    def __contains__(self, key: bytes | None) -> bool:
+        if key is None:
+            return False
         at = bisect_right(self._starts, key) - 1
         return at >= 0 and key < self._stops[at]
 
@@ -89,36 +122,41 @@ class _TableReads:
     def __init__(self, table: Table, layouts: Layouts) -> None:
         self.table = table
         self._reader = TableReader(table, range(len(table.columns)), layouts)
-        self._rows: list[Range] = []
-        self._entries: dict[int, tuple[Index, list[Range]]] = {}
-        self._compiled: tuple[_Ranges, list[tuple[IndexCodec, _Ranges]]] | None = None
+        self._rows: list[tuple[_Ranges, Moved | None]] = []
+        self._entries: list[tuple[IndexCodec, _Ranges]] = []
 
-    def add(self, index: Index | None, ranges: Sequence[Range]) -> None:
+    def add(self, index: Index | None, ranges: Sequence[Range], moved: Moved | None) -> None:
         if index is None:
-            self._rows += ranges
+            self._rows.append((_Ranges(ranges), moved))
         else:
-            self._entries.setdefault(index.id, (index, []))[1].extend(ranges)
+            self._entries.append((IndexCodec(self.table, index), _Ranges(ranges)))
 
     def touched(self, view: StoreView, record: LogRecord) -> bool:
         """Whether the change is one of a row that was read, or takes an entry out of a range read or into one.
 
-        Of the versions that the row had, each is the before-image of the next change or stands in place.
+        Of the versions that the row had, each is the before-image of the next change or stands in place. So if entries
+        came or went meanwhile, one of the before-images has another entry than the row in place.
         """
-        if self._compiled is None:
-            codecs = [(IndexCodec(self.table, index), _Ranges(found)) for index, found in self._entries.values()]
-            self._compiled = _Ranges(self._rows), codecs
-        rows, entries = self._compiled
-        if record.key in rows:
-            return True
-        if not entries or not record.key.startswith(self._reader.prefix):
+        if not record.key.startswith(self._reader.prefix):
+            return False
+        stored = view.get(record.key)
+        for rows, moved in self._rows:
+            if record.key in rows and (moved is None or stored is None or moved(stored)):
+                return True
+        if not self._entries:
             return False
         key = record.key[_PREFIX_BYTES:]
-        for value in (record.before, read_row(view, record.key, view.timestamp)):
-            if value is not None:
-                image = self._reader.decode(value)
-                if any(codec.entry(image, key) in ranges for codec, ranges in entries):
-                    return True
+        images = [self._image(record.before), self._image(stored)]
+        for codec, ranges in self._entries:
+            before, now = [None if image is None else codec.entry(image, key) for image in images]
+            if before != now and (before in ranges or now in ranges):
+                return True
         return False
+
+    def _image(self, stored: bytes | None) -> tuple[object, ...] | None:
+        if stored is None or stored[LAYOUT_OFFSET] & ROW_TOMBSTONE:
+            return None
+        return self._reader.decode(stored)
 
 
 class Validation:
@@ -134,7 +172,7 @@ class Validation:
         self._snapshot = snapshot
         self._layouts = layouts
         self._compared: dict[int, _TableReads] | None = None
-        self._parts: list[tuple[Table, Index | None, Sequence[Range]]] = []
+        self._parts: list[tuple[Table, Index | None, Sequence[Range], Moved | None]] = []
         self._direct = True
         cost = 0
         if reads.catalog and known.version != newest.version:
@@ -175,7 +213,8 @@ class Validation:
                 raise Conflict(_refused(table, f'Index "{name}", which the transaction read, is no longer kept.'))
             # One that is write-only again, on its way back, may not be filled yet; the log knows all the same.
             self._direct &= index.state is State.PUBLIC
-        self._parts.append((table, index, ranges.ordered()))
+        moved = _moved(table, place, self._snapshot, self._layouts)
+        self._parts.append((table, index, ranges.ordered(), moved))
 
     @property
     def _tables(self) -> dict[int, _TableReads]:
@@ -183,10 +222,10 @@ class Validation:
         found = self._compared
         if found is None:
             found = self._compared = {}
-            for table, index, ranges in self._parts:
+            for table, index, ranges, moved in self._parts:
                 if table.id not in found:
                     found[table.id] = _TableReads(table, self._layouts)
-                found[table.id].add(index, ranges)
+                found[table.id].add(index, ranges, moved)
         return found
 
     def check(self, store: Store, since: int, upto: int) -> int:
@@ -210,8 +249,8 @@ class Validation:
         """What the store must judge if everything up to `since` is judged already."""
         if self._direct:
             return [
-                RangeUnchanged(start, stop, self._snapshot, ReadConflict(table, index))
-                for table, index, ranges in self._parts
+                RangeUnchanged(start, stop, self._snapshot, ReadConflict(table, index), moved)
+                for table, index, ranges, moved in self._parts
                 for start, stop in ranges
             ]
         return [LogUntouched(since, SECTION_CHANGES, self._touches, self)] if self._parts else []
