@@ -19,15 +19,19 @@ from types import FrameType
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.changes import CatalogChange
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts, layout_key
 from instar.clock import Clock, SystemClock
+from instar.pipeline.facts import StoreFacts
 from instar.schemachange import hooks
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Job, Jobs, JobState
 from instar.schemachange.reorganize import InProcess
+from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
+from instar.sql.replan import replan
 from instar.store import open_store
 from instar.store.collector import collection_limit
 from instar.store.engine import (
@@ -98,6 +102,7 @@ class Worker:
             owner,
             self._reorganizer,
             compile_check,
+            replanner(store, clock),
             stopping=stopping,
             overtaken=self._more_urgent,
             hook=hook,
@@ -250,6 +255,11 @@ class Worker:
     def _newest(self) -> CatalogSnapshot:
         with self._store.read() as reader:
             return self._catalog.at(reader)
+
+
+def replanner(store: Store, clock: Clock) -> Callable[[CatalogChange, Job], Plan]:
+    """Plans statements that have waited, on what is stored."""
+    return lambda change, job: replan(change, StoreFacts(store), job, clock.wall_ns() // 1000)
 
 
 class _WithFallback:

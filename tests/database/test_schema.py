@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,3 +52,84 @@ def test_a_check_survives_the_rename_of_its_table() -> None:
             connection.execute("INSERT INTO u VALUES (0)")
         assert caught.value.sqlstate == "23514"
         assert connection.execute("CHECK DATABASE").fetchall() == []
+
+
+# A change that cannot be planned while a job moves its table waits, as a job.
+
+
+def wait_for(connection: instar.Connection, job: int) -> tuple[str, str]:
+    deadline = time.monotonic() + 60
+    while True:
+        ((state, reason),) = connection.execute("SELECT state, reason FROM instar.jobs WHERE id = ?", (job,)).fetchall()
+        if state in ("succeeded", "failed", "cancelled"):
+            return state, reason
+        assert time.monotonic() < deadline, (state, reason)
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def building(tmp_path: Path) -> Iterator[instar.Connection]:
+    """Table t, an index of which is being built by job 1, which is paused."""
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(6_000)])
+        connection.execute("SET schema_change_mode = async")
+        connection.execute("CREATE INDEX i ON t (a)")
+        connection.execute("PAUSE JOB 1")
+        yield connection
+
+
+@pytest.mark.parametrize(
+    ("statement", "query", "wanted"),
+    [
+        ("DROP INDEX i", "SELECT count(*) FROM instar.indexes", 0),
+        ("TRUNCATE t", "SELECT count(*) FROM t", 0),
+        ("ALTER TABLE t DROP COLUMN a", "SELECT count(*) FROM instar.columns WHERE name = 'a'", 0),
+    ],
+)
+def test_a_second_change_waits_for_the_first(
+    building: instar.Connection, statement: str, query: str, wanted: int
+) -> None:
+    building.execute(statement)
+    ((state, reason),) = building.execute("SELECT state, reason FROM instar.jobs WHERE id = 2").fetchall()
+    assert (state, reason) == ("waiting", "waits for job 1 (CREATE INDEX i ON t (a))")
+    building.execute("INSERT INTO t VALUES (-1, 5)")
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 1)[0] == "succeeded"
+    assert wait_for(building, 2)[0] == "succeeded"
+    assert building.execute(query).fetchone() == (wanted,)
+    assert building.execute("CHECK DATABASE").fetchall() == []
+
+
+def test_a_statement_waits_for_the_job_that_it_became(building: instar.Connection, tmp_path: Path) -> None:
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as other, ThreadPoolExecutor(1) as pool:
+        dropped = pool.submit(other.execute, "DROP TABLE t")
+        time.sleep(0.5)
+        assert not dropped.done()
+        building.execute("CANCEL JOB 1")
+        dropped.result(60)
+    assert wait_for(building, 1)[0] == "cancelled"
+    with pytest.raises(instar.Error) as caught:
+        building.execute("SELECT 1 FROM t")
+    assert caught.value.sqlstate == "42P01"
+
+
+def test_a_change_that_waits_can_be_cancelled_and_may_fail(building: instar.Connection) -> None:
+    building.execute("DROP INDEX i")
+    building.execute("ALTER TABLE t DROP COLUMN a")
+    building.execute("CANCEL JOB 2")
+    assert wait_for(building, 2)[0] == "cancelled"
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 3)[0] == "succeeded"
+    building.execute("CREATE INDEX j ON t (id)")
+    assert wait_for(building, 4)[0] == "succeeded"
+
+
+def test_what_cannot_wait_is_refused(building: instar.Connection) -> None:
+    building.execute("BEGIN")
+    with pytest.raises(instar.Error) as caught:
+        building.execute("DROP TABLE t")
+    assert caught.value.sqlstate == "55006"
+    building.execute("ROLLBACK")
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 1)[0] == "succeeded"

@@ -25,6 +25,7 @@ from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT, INTEGER
+from instar.worker import replanner
 from support.changes import ChangingWorld, Server
 
 Hook = Callable[[str], object]
@@ -95,8 +96,16 @@ class CountingWorld(ChangingWorld):
         job = self.execute(wanted, statement=type(wanted).__name__)
         assert job is not None
         reorganizer: Reorganizer = Idle() if idle else Watched(hook)
+        replan = replanner(self.store, self.clock)
         made = Stepping(
-            self.store, self.catalog_cache, self.ids, self.clock, b"worker", lambda task: reorganizer, compile_check
+            self.store,
+            self.catalog_cache,
+            self.ids,
+            self.clock,
+            b"worker",
+            lambda task: reorganizer,
+            compile_check,
+            replan,
         )
         made.hook = hook
         done = made.run(job)

@@ -24,6 +24,7 @@ from instar.tables.index import IndexReader
 from instar.tables.view import END
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT
+from instar.worker import replanner
 from support.changes import ChangingWorld, Server
 
 Hook = Callable[[str], object]
@@ -50,8 +51,16 @@ def stepping(world: ChangingWorld, hook: Hook) -> Stepping:
 
             super().run(task, watched)
 
+    replan = replanner(world.store, world.clock)
     made = Stepping(
-        world.store, world.catalog_cache, world.ids, world.clock, b"worker", lambda task: Watched(), compile_check
+        world.store,
+        world.catalog_cache,
+        world.ids,
+        world.clock,
+        b"worker",
+        lambda task: Watched(),
+        compile_check,
+        replan,
     )
     made.hook = hook
     return made

@@ -26,6 +26,7 @@ from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import commit
 from instar.types import BIGINT, INTEGER, TEXT
+from instar.worker import replanner
 from support.world import World
 
 T_COLUMNS = (want.NewColumn("id", BIGINT), want.NewColumn("a", INTEGER), want.NewColumn("b", TEXT))
@@ -88,6 +89,7 @@ class ChangingWorld(World):
             owner,
             reorganizer or (lambda task: InProcess()),
             compile_check,
+            replanner(self.store, self.clock),
             hook=hook,
         )
 

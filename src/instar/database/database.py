@@ -34,6 +34,7 @@ from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchange
 from instar.store.forks import begin_anew_in_child
 from instar.tables.writers import Writers
 from instar.types import BIGINT
+from instar.worker import replanner
 
 if TYPE_CHECKING:
     from instar.sql.analytic import Analytic
@@ -184,7 +185,16 @@ class Database:
     def run_job(self, job: int) -> None:
         """Take a job as far as it goes, in this process."""
         owner = b"session %d" % os.getpid()
-        executor = Executor(self.store, self.catalog, self.ids, self.clock, owner, lambda _: InProcess(), compile_check)
+        executor = Executor(
+            self.store,
+            self.catalog,
+            self.ids,
+            self.clock,
+            owner,
+            lambda _: InProcess(),
+            compile_check,
+            replanner(self.store, self.clock),
+        )
         executor.run(job)
         self.outdate_schema()
 

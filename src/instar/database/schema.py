@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.changes import CatalogChange
-from instar.database.facts import StoreFacts
 from instar.database.jobs import rate_of, show_one
 from instar.database.result import Result
 from instar.database.settings import duration_us
 from instar.database.utility import rows_of
+from instar.pipeline.facts import StoreFacts
 from instar.schemachange import explain
+from instar.schemachange.draft import TableBusy
 from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
+from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job, queued_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan, advance
 from instar.schemachange.wanted import Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
+from instar.transactions.commit import Conflict
 from instar.types import TEXT
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class SchemaChanges:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._planned: list[Plan] = []  # of the open transaction, those that need jobs
+        self._queued: Job | None = None  # the statement's own job, if it waits for another one
 
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
@@ -52,7 +55,12 @@ class SchemaChanges:
         translation = self._translate(statement, change)
         session.open_transaction().require_writable(translation.tag)
         if translation.wanted:
-            self._apply(self._plan(translation.wanted, text, change), change)
+            try:
+                made = self._plan(translation.wanted, text, change)
+            except TableBusy as busy:
+                self._queue(busy, text)
+                return Result(translation.tag)
+            self._apply(made, change)
         if translation.populate is not None:
             return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
         return Result(translation.tag)
@@ -83,9 +91,32 @@ class SchemaChanges:
             apply(advance(change.view.table, stage, made.statement), change)
         return rows
 
+    def _queue(self, busy: TableBusy, text: str) -> None:
+        """The change waits, as a job of its own, for the job that moves its table. Not within a transaction of several
+        statements, the others of which cannot wait."""
+        session = self._session
+        if session.in_block:
+            raise busy
+        jobs = (job for job in session.database.jobs.all() if not job.is_finished and busy.table in job.tables)
+        first = next(jobs, None)
+        if first is None:
+            raise Conflict(busy)  # it has ended meanwhile: planned again
+        database = session.database
+        self._queued = queued_job(
+            database.ids.next_job(),
+            _one_line(text),
+            first,
+            database.clock.wall_ns() // 1000,
+            session.settings.get("timezone"),
+        )
+        session.change().write(job_key(self._queued.id), encode_job(self._queued))
+
     def begin_job(self) -> Job | None:
         """The job of the transaction that is about to commit, if it takes one; its commit writes the record."""
         planned, self._planned = self._planned, []
+        queued, self._queued = self._queued, None
+        if queued is not None:
+            return queued
         if not planned:
             return None
         database = self._session.database
@@ -104,6 +135,7 @@ class SchemaChanges:
     def forget(self) -> None:
         """The transaction has ended."""
         self._planned = []
+        self._queued = None
 
     def mark(self) -> int:
         """For savepoints: how many changes have been planned."""
@@ -119,7 +151,10 @@ class SchemaChanges:
         Raises what the job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
         """
         database = self._session.database
-        if job.rows_total <= SMALL_ROWS or database.in_memory:
+        if job.after is not None:
+            self._session.notice(f"job {job.id} {job.reason}")
+            database.ensure_worker()
+        elif job.rows_total <= SMALL_ROWS or database.in_memory:
             database.run_job(job.id)
         else:
             database.ensure_worker()
@@ -197,7 +232,8 @@ class SchemaChanges:
         return ddl.translate(statement, change.view, session.function_context(), session.notice)
 
     def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange) -> Plan:
-        return plan(change.view, change, StoreFacts(self._session), wanted, " ".join(text.split()).rstrip("; "))
+        facts = StoreFacts(self._session.database.store, self._session.open_transaction().buffer)
+        return plan(change.view, change, facts, wanted, _one_line(text))
 
     def _apply(self, made: Plan, change: CatalogChange) -> None:
         session = self._session
@@ -210,3 +246,7 @@ class SchemaChanges:
             session.notice(notice)
         if made.needs_job:
             self._planned.append(made)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).rstrip("; ")

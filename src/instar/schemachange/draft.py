@@ -40,6 +40,21 @@ class Ids(Protocol):
         ...
 
 
+class TableBusy(errors.OperationalError):
+    """55006: a job moves an element of the table of id `table`. The change may wait for it."""
+
+    table = 0
+
+
+def busy(table: Table, message: str) -> TableBusy:
+    """The error that says so."""
+    made = TableBusy(
+        message, errors.OBJECT_IN_USE, hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB)."
+    )  # fmt: skip
+    made.table = table.id
+    return made
+
+
 class Facts(Protocol):
     """What planning must know of the data and of the servers."""
 
@@ -166,11 +181,7 @@ class Draft:
     def require_settled(self, table: Table) -> None:
         """55006 while a job moves an element of the table: one change at a time."""
         for element in moving(table):
-            raise errors.error(
-                errors.OBJECT_IN_USE,
-                f'table "{table.name}" is being changed: {name_of(table, element)} is not complete',
-                hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB).",
-            )
+            raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
 
     # --- changing ----------------------------------------------------------------------------------------------------
 

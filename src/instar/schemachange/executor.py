@@ -21,6 +21,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
+from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
 from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.jobs import (
@@ -34,13 +35,15 @@ from instar.schemachange.jobs import (
     encode_job,
     job_key,
     paused,
+    planned_job,
     problem_of,
+    waits_for,
 )
 from instar.schemachange.planner import Standing
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import Backfill
-from instar.schemachange.stages import Publication, Reorganization, Stage, Superseded, advance
+from instar.schemachange.stages import Plan, Publication, Reorganization, Stage, Superseded, advance
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck, Validation
@@ -55,6 +58,9 @@ from instar.store.engine import (
     ValueUnchanged,
 )
 
+# Plans the statement of a job that has waited, on the given change.
+Replan = Callable[[CatalogChange, Job], Plan]
+
 
 class Executor:
     """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one."""
@@ -68,6 +74,7 @@ class Executor:
         owner: bytes,
         reorganizer: Callable[[Task], Reorganizer],
         compile_check: CompileCheck,
+        replan: Replan,
         *,
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
@@ -81,6 +88,7 @@ class Executor:
         self._owner = owner
         self._reorganizer = reorganizer
         self._compile_check = compile_check
+        self._replan = replan
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
@@ -106,7 +114,11 @@ class Executor:
 
     def _run(self, job: int, held: Held) -> Job:
         found = self._entered(self.jobs.update(job, self._begun, held), held)
-        if not found.stages and found.state is not JobState.REVERTING:
+        if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
+            found = self._plan(found, held)
+            if found.after is not None:
+                return found
+        if not found.stages and found.state is not JobState.REVERTING and found.requested is None:
             return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
         pulse = Pulse(
             self._store, self.jobs, self._clock, held, stopping=self._stopping, overtaken=self._overtaken
@@ -129,6 +141,48 @@ class Executor:
                 if found.retry_at is not None:
                     return found
         return found
+
+    def _plan(self, job: Job, held: Held) -> Job:
+        """Plan a statement that has waited, and publish its first stage; it waits again if its table is moving."""
+        while True:
+            with self._store.read() as reader:
+                stored = reader.get(job_key(job.id))
+                current = self.jobs.decode(stored, job.id)
+                change = CatalogChange(self._catalog.at(reader), self._ids)
+                try:
+                    made = self._replan(change, current)
+                except TableBusy as busy:
+                    return self._wait_again(job, held, busy)
+                except errors.Error as failed:
+                    return self._give_up(job, held, problem_of(failed))
+                apply(made.first, change)
+                after = planned_job(current, made)
+                if not made.needs_job:
+                    after = _finish(after, self._now())
+                after = after.noted(self._now(), self._who, "planned")
+                change.write(job_key(job.id), encode_job(after))
+                change.describe(job.statement)
+                request = Commit(catalog_version=reader.catalog_version, claim=held.claim)
+                change.parts(reader).add_to(request)
+            request.preconditions.append(ValueUnchanged(job_key(job.id), stored, None))
+            if after.is_finished:
+                request.raw.extend(self.jobs.finished_records(after))
+            try:
+                self._store.commit(request)
+            except (StaleRow, StaleSchema, PreconditionFailed):
+                continue
+            return self._entered(after, held)
+
+    def _wait_again(self, job: Job, held: Held, busy: TableBusy) -> Job:
+        """The table is moved by another job by now."""
+        first = next((found for found in self.jobs.all() if not found.is_finished and busy.table in found.tables), None)
+
+        def wait(found: Job) -> Job:
+            if first is None:  # it has ended in this very moment
+                return msgspec.structs.replace(found, state=JobState.WAITING)
+            return msgspec.structs.replace(found, state=JobState.WAITING, after=first.id, reason=waits_for(first))
+
+        return self.jobs.update(job.id, wait, held)
 
     def _begun(self, found: Job) -> Job:
         state = JobState.RUNNING if found.state in (JobState.PENDING, JobState.WAITING) else found.state

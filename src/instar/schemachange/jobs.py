@@ -85,7 +85,8 @@ class Job(msgspec.Struct, frozen=True):
 
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
-    throttle: `max_rows_per_second`, `latency_target` (microseconds). Times: microseconds since the epoch.
+    throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
+    statement is planned, in time zone `zone`; until then it has no stages. Times: microseconds since the epoch.
     """
 
     id: int
@@ -108,6 +109,8 @@ class Job(msgspec.Struct, frozen=True):
     attempts: int = 0
     retry_at: int | None = None
     history: tuple[Event, ...] = ()
+    after: int | None = None
+    zone: str = "UTC"
 
     @property
     def is_finished(self) -> bool:
@@ -245,6 +248,41 @@ def new_job(
     ).noted(now_us, this_process())
 
 
+def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str) -> Job:
+    """The job of a statement that cannot be planned before job `first` has ended."""
+    return Job(
+        id=job,
+        kind="change",
+        statement=statement,
+        stages=(),
+        stage=0,
+        state=JobState.WAITING,
+        rows_total=0,
+        created=now_us,
+        statement_hash=statement_hash(statement),
+        reason=waits_for(first),
+        after=first.id,
+        zone=zone,
+    ).noted(now_us, this_process())
+
+
+def waits_for(first: Job) -> str:
+    """What a job says that waits for another one."""
+    return f"waits for job {first.id} ({first.statement})"
+
+
+def planned_job(job: Job, plan: Plan) -> Job:
+    """The job of a statement that has waited, as it is committed together with the first stage of its plan."""
+    return msgspec.structs.replace(
+        job,
+        kind=_kind(plan.stages) if plan.needs_job else job.kind,
+        stages=plan.stages,
+        stage=1,
+        rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
+        after=None,
+    )
+
+
 def _kind(stages: tuple[Stage, ...]) -> str:
     """What a job does, in two or three words: after what comes first, if that is not all."""
     first = next(move for stage in stages for move in stage.moves)
@@ -290,7 +328,9 @@ class Jobs:
             for _, value in _scan(reader, Latest.JOB):
                 job = _jobs.decode(value)
                 paused = job.state is JobState.PAUSED and job.requested is None
-                if not job.is_finished and not paused and not self._is_leased(reader, job.id) and self._is_due(job):
+                if job.is_finished or paused or self._is_leased(reader, job.id) or not self._is_due(job):
+                    continue
+                if job.requested is not None or not self._is_queued(reader, job):
                     found.append(job)
         return sorted(found, key=lambda job: -job.priority)
 
@@ -299,6 +339,12 @@ class Jobs:
         if job.retry_at is None or job.requested is not None:
             return True
         return not 0 < job.retry_at - self._now() <= LONGEST_RETRY_SECONDS * 1e6
+
+    @staticmethod
+    def _is_queued(reader: Reader, job: Job) -> bool:
+        """Whether the job that this one waits for goes on."""
+        stored = None if job.after is None else reader.get(job_key(job.after))
+        return stored is not None and not _jobs.decode(stored).is_finished
 
     def is_held(self, job: int) -> bool:
         """Whether somebody works on the job: its lease has not ended."""

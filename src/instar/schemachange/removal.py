@@ -17,7 +17,7 @@ from instar import errors
 from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequence, State, StepKind, Table, View
 from instar.schemachange import rules
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft
+from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
@@ -164,11 +164,7 @@ def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
 def remove_index(draft: Draft, table_id: int, index: Index) -> None:
     """Take an index off a table: by its path, or all of it at once. 55006 while a job moves it."""
     if index.state is not State.PUBLIC:
-        raise errors.error(
-            errors.OBJECT_IN_USE,
-            f'index "{index.name}" is being built',
-            hint="Cancel its job (SHOW JOBS, CANCEL JOB).",
-        )
+        raise busy(draft.table(table_id), f'index "{index.name}" is being changed')
     table = draft.table(table_id)
     if takes_path(draft, table):
         leave(draft, table, ElementKind.INDEX, [index.id])

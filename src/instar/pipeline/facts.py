@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from instar.catalog.descriptors import Table
 from instar.pipeline.key_ranges import split
-from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, prefix_end, rowset_prefix
-
-if TYPE_CHECKING:
-    from instar.database.session import Session
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, prefix_end, rowset_prefix
+from instar.transactions.buffer import Buffer
 
 
 class StoreFacts:
-    """Facts on the newest state, and on the session's own buffer."""
+    """Facts on the newest state, and on the buffer of the transaction that the change is part of, if it is of one."""
 
-    def __init__(self, session: Session) -> None:
-        self._store = session.database.store
-        self._buffer = session.open_transaction().buffer
-        self.schema_lease = session.database.store.schema_lease
+    def __init__(self, store: Store, buffer: Buffer | None = None) -> None:
+        self._store = store
+        self._buffer = buffer
+        self.schema_lease = store.schema_lease
 
     def stored_empty(self, table: Table) -> bool:
         """Whether no committed row of the table exists now."""
@@ -30,7 +26,7 @@ class StoreFacts:
 
     def has_buffered(self, table: Table) -> bool:
         """Whether the transaction itself has buffered rows of the table."""
-        return self._buffer.table(table.id) is not None
+        return self._buffer is not None and self._buffer.table(table.id) is not None
 
     def estimated_rows(self, table: Table) -> int:
         """About how many rows the table has, found without walking it."""
