@@ -266,15 +266,8 @@ class _Translator:
                     yield want.DropConstraint(name, action.name, action.cascade)
             case ast.DropIdentity():
                 yield from self._drop_identity(table, action)
-            case ast.AddLock():
-                yield want.AddLock(name, action.name, action.columns)
-            case ast.AlterLock():
-                yield want.AlterLock(name, action.name, action.columns)
-            case ast.DropLock():
-                if action.if_exists and all(lock.name != action.name for lock in table.locks):
-                    self._notice(f'lock "{action.name}" of relation "{name}" does not exist, skipping')
-                else:
-                    yield want.DropLock(name, action.name)
+            case ast.AddLock() | ast.AlterLock() | ast.DropLock():
+                yield from self._alter_lock(table, action)
             case ast.SetNotNull():
                 yield want.SetNotNull(name, action.column)
             case ast.ValidateConstraint():
@@ -283,6 +276,16 @@ class _Translator:
                 raise errors.unsupported("adding identity to a column")
             case _:
                 raise errors.unsupported("this form of ALTER TABLE")
+
+    def _alter_lock(self, table: Table, action: ast.AddLock | ast.AlterLock | ast.DropLock) -> Iterable[want.Wanted]:
+        if isinstance(action, ast.AddLock):
+            yield want.AddLock(table.name, action.name, action.columns)
+        elif isinstance(action, ast.AlterLock):
+            yield want.AlterLock(table.name, action.name, action.columns)
+        elif action.if_exists and all(lock.name != action.name for lock in table.locks):
+            self._notice(f'lock "{action.name}" of relation "{table.name}" does not exist, skipping')
+        else:
+            yield want.DropLock(table.name, action.name)
 
     def _add_column(self, table: Table, action: ast.AddColumn) -> Iterable[want.Wanted]:
         column = action.column

@@ -509,19 +509,14 @@ def open_store(
         identity = prepare(
             directory, wanted, _LOCK_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
         )
-        for name, asked in (
-            ("synchronous", synchronous),
-            ("retention_seconds", retention_seconds),
-            ("log_max_bytes", log_max_bytes),
-            ("schema_lease", schema_lease),
-        ):
-            if asked is not None and asked != getattr(identity, name):
-                has = f"the store {path} has {name} = {getattr(identity, name)}"
-                raise errors.error(
-                    errors.OBJECT_NOT_READY,
-                    f"{has}, which an opener cannot change to {asked}",
-                    hint=f"Ask for {name}=None to take the store as it is.",
-                )
+        _require_same(
+            path,
+            identity,
+            synchronous=synchronous,
+            retention_seconds=retention_seconds,
+            log_max_bytes=log_max_bytes,
+            schema_lease=schema_lease,
+        )
         key = _directory_key(directory)
         environment = _registry.get(key)
         if environment is None:
@@ -529,6 +524,18 @@ def open_store(
         environment.references += 1
         environment.closing = False  # if whoever closed it last was interrupted
         return LmdbStore(environment, clock)
+
+
+def _require_same(path: str | os.PathLike[str], identity: Identity, **wanted: float | str | None) -> None:
+    """55000 where an opener asks for another property than the store has."""
+    for name, asked in wanted.items():
+        if asked is not None and asked != getattr(identity, name):
+            has = f"the store {path} has {name} = {getattr(identity, name)}"
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f"{has}, which an opener cannot change to {asked}",
+                hint=f"Ask for {name}=None to take the store as it is.",
+            )
 
 
 def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> None:
