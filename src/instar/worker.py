@@ -90,7 +90,7 @@ class Worker:
         self._clock = clock
         self._large = large
         self._stopping = stopping
-        self._catalog = Catalog()
+        self._catalog = Catalog(loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
         self._jobs = Jobs(store, clock)
         owner = b"worker %d:%s" % (os.getpid(), os.urandom(8))

@@ -194,6 +194,17 @@ def test_a_transaction_of_an_older_schema_may_span_renewals(
     assert rows(one, "SELECT id, b FROM t ORDER BY id") == [(1, 1), (2, 1), (3, 1), (4, 1)]
 
 
+def test_a_serializable_transaction_never_stands_on_a_leased_schema(
+    servers: Servers, pair: tuple[Connection, Connection]
+) -> None:
+    """Rule 13: it is derived under the store's version."""
+    one, two = pair
+    run(one, "ALTER TABLE t ADD COLUMN b int DEFAULT 1")
+    run(two, "BEGIN ISOLATION LEVEL SERIALIZABLE", "INSERT INTO t SELECT id + 10, a, 2 FROM t WHERE b = 1", "COMMIT")
+    assert servers.versions()[-2:] == [2, 2]
+    assert rows(one, "SELECT id, b FROM t WHERE id > 10 ORDER BY id") == [(11, 2), (12, 2)]
+
+
 # --- leases that run out ---------------------------------------------------------------------------------------------
 
 

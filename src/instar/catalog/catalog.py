@@ -8,7 +8,7 @@ keeps the newest one and reads the catalog again only when the header shows anot
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -109,7 +109,11 @@ class CatalogSnapshot:
 class Catalog:
     """The process's cache of the newest catalog version it has seen."""
 
-    def __init__(self, system_views: Iterable[SystemView] = ()) -> None:
+    def __init__(
+        self, system_views: Iterable[SystemView] = (), loaded: Callable[[int], None] = lambda version: None
+    ) -> None:
+        """`loaded` is called with each version that becomes the newest here."""
+        self._tell = loaded
         self._system_views = MappingProxyType({(view.schema, view.name): view for view in system_views})
         self.forked()
         begin_anew_in_child(self)
@@ -130,6 +134,7 @@ class Catalog:
             # An older reader may come late; it must not put an older catalog in the place of a newer one.
             if loaded.version > self._newest.version:
                 self._newest = loaded
+                self._tell(loaded.version)
             return loaded
 
     def _load(self, reader: Reader) -> CatalogSnapshot:

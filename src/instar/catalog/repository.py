@@ -150,6 +150,7 @@ class SchemaRepository:
                 self._newest = found
             found.lease.until = began + self._period
             self._renew_at = began + self._period // 2
+            self._store.publish_schema(found.catalog.version, found.lease.until)
         if damaged:
             # Whoever comes next may mend it as well, on a disk that has room again, say.
             with contextlib.suppress(errors.Error):

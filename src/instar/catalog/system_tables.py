@@ -210,6 +210,15 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         "instar", "job_history", lambda source: (), job=BIGINT, at=TIMESTAMPTZ, state=TEXT, stage=INTEGER, who=TEXT,
         note=TEXT,
     ),
+    # So are those of these two, which need the clock.
+    _view(
+        "instar", "servers", lambda source: (), pid=BIGINT, started_at=TIMESTAMPTZ, schema_version=BIGINT,
+        lease_until=TIMESTAMPTZ, is_worker=BOOLEAN, is_self=BOOLEAN,
+    ),
+    _view(
+        "instar", "schema_versions", lambda source: (), version=BIGINT, committed_at=TIMESTAMPTZ, change=TEXT,
+        abrupt=BOOLEAN, servers=INTEGER,
+    ),
     _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
     _view(
         "information_schema", "tables", _relations, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,

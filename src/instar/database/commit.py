@@ -88,7 +88,7 @@ class Committer:
         judge what a SERIALIZABLE transaction has read, as far as that takes longer than a reader may be open."""
         repository = self._database.repository
         if repository is not None:
-            if self._transaction.ddl:
+            if self._needs_newest():
                 self._began = self._database.clock.monotonic_ns()
             elif isinstance(refused, StaleSchema):
                 repository.reload()
@@ -144,13 +144,18 @@ class Committer:
             return None
         return request
 
+    def _needs_newest(self) -> bool:
+        """Whether a schema that is merely leased does not do: catalog changes are made on the newest, and so are writes of
+        a transaction whose reads are validated (rule 13)."""
+        return bool(self._transaction.ddl) or self._transaction.reads is not None
+
     def _schema(self, reader: Reader) -> tuple[CatalogSnapshot, Lease | None]:
         """What to derive under (e): the newest schema, or under leases the newest that this server knows."""
         repository = self._database.repository
         if repository is None:
             return self._database.catalog.at(reader), None
-        if self._transaction.ddl:
-            # A catalog change is made on the newest schema, which has been read since the round began.
+        if self._needs_newest():
+            # It has been read since the round began.
             period = int(self._database.store.schema_lease * 1e9)
             return self._database.catalog.at(reader), Lease(self._began + period)
         schema = repository.schema_for(reader, self._at_least)

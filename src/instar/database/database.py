@@ -64,9 +64,10 @@ class Database:
         self.path = path
         self.name = os.path.basename(path)
         self.clock = clock
-        self.catalog = Catalog(SYSTEM_VIEWS)
+        leased = bool(store.schema_lease)
         # Without leases nobody uses a schema that he has not just seen to be the newest.
-        self.repository = SchemaRepository(store, self.catalog, clock) if store.schema_lease else None
+        self.catalog = Catalog(SYSTEM_VIEWS, (lambda _: None) if leased else self._loaded)
+        self.repository = SchemaRepository(store, self.catalog, clock) if leased else None
         self.layouts = Layouts(store)
         self.ids = IdAllocator(store)
         self.sequences = Sequences(store)
@@ -197,6 +198,9 @@ class Database:
         )
         executor.run(job)
         self.outdate_schema()
+
+    def _loaded(self, version: int) -> None:
+        self.store.publish_schema(version, 0)
 
     def outdate_schema(self) -> None:
         """This process has published a schema version: what it does next it does under that."""

@@ -14,6 +14,7 @@ from instar.database.bulk import insert_many
 from instar.database.jobs import history_rows, job_rows
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
+from instar.database.servers import server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
 from instar.sql.binder import bind
@@ -213,6 +214,10 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         return job_rows(session.database)
     if name == "instar.job_history":
         return history_rows(session.database)
+    if name == "instar.servers":
+        return server_rows(session.database.store, session.database.clock)
+    if name == "instar.schema_versions":
+        return version_rows(session.database.store)
     reads = session.open_transaction().reads
     if reads is not None:
         reads.catalog = True

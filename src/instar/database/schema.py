@@ -8,6 +8,7 @@ is small, or waits for the worker (mode `wait`), or leaves it to the worker (mod
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -24,7 +25,8 @@ from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job, queued_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Plan, advance
+from instar.schemachange.stages import Plan, Publication, advance
+from instar.schemachange.waiting import doomed_tables, named, wait_for_writers, writers_of
 from instar.schemachange.wanted import Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
@@ -47,6 +49,7 @@ class SchemaChanges:
         self._session = session
         self._planned: list[Plan] = []  # of the open transaction, those that need jobs
         self._queued: Job | None = None  # the statement's own job, if it waits for another one
+        self._doomed: set[int] = set()  # tables whose other writers the transaction will doom
 
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
@@ -71,9 +74,16 @@ class SchemaChanges:
             raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
         change = self._session.change().copy()
         wanted = self._translate(statement, change).wanted
-        rows = explain.explain(self._plan(wanted, text, change), change.view) if wanted else []
+        rows = explain.explain(self._plan(wanted, text, change), change.view, self._waits) if wanted else []
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
+
+    def _waits(self, publication: Publication, number: int) -> str:
+        """Whom the stage of that number would wait for, if its turn were now."""
+        store = self._session.database.store
+        lease = f"a schema lease of {store.schema_lease:g} s" if number > 1 and store.schema_lease else ""
+        writers = writers_of(store, doomed_tables(publication), self._session.enlisted)
+        return "; ".join(filter(None, (lease, named(writers))))
 
     def rehearse(self, statement: ast.Ddl, text: str) -> list[Row]:
         """The stages of a change, which is then taken to its end, jobs included, as far as this transaction sees.
@@ -128,14 +138,36 @@ class SchemaChanges:
             database.clock.wall_ns() // 1000,
             max_rows_per_second=rate_of(settings.get("max_rows_per_second")),
             latency_target=duration_us(settings.get("reorganize_latency_target")),
+            ddl_wait=duration_us(settings.get("ddl_wait")) or 0,
         )
         self._session.change().write(job_key(job.id), encode_job(job))
         return job
+
+    def await_writers(self, own: Collection[int]) -> None:
+        """Wait, for `ddl_wait` at most, for transactions that what is about to be committed would doom; `own` are the
+        tokens of this very one."""
+        if not self._doomed:
+            return
+        session = self._session
+        store, clock = session.database.store, session.database.clock
+        told = False
+
+        def tick(names: str) -> None:
+            nonlocal told
+            session.check_cancel()
+            if not told:
+                told = True
+                session.notice(f"waits for {names}, until ddl_wait ({session.settings.get('ddl_wait')}) has passed")
+                session.deliver_notices()
+
+        seconds = (duration_us(session.settings.get("ddl_wait")) or 0) / 1e6
+        wait_for_writers(store, clock, self._doomed, seconds, tick, own)
 
     def forget(self) -> None:
         """The transaction has ended."""
         self._planned = []
         self._queued = None
+        self._doomed = set()
 
     def mark(self) -> int:
         """For savepoints: how many changes have been planned."""
@@ -154,7 +186,8 @@ class SchemaChanges:
         if job.after is not None:
             self._session.notice(f"job {job.id} {job.reason}")
             database.ensure_worker()
-        elif job.rows_total <= SMALL_ROWS or database.in_memory:
+        # Under leases there is a wait between two stages, in which the session must heed its user.
+        elif database.in_memory or (job.rows_total <= SMALL_ROWS and not database.store.schema_lease):
             database.run_job(job.id)
         else:
             database.ensure_worker()
@@ -239,6 +272,7 @@ class SchemaChanges:
         session = self._session
         apply(made.first, change)
         change.describe(made.statement)
+        self._doomed |= doomed_tables(made.first)
         for table in made.first.emptied:
             # What was written to it in this very transaction goes with it.
             session.open_transaction().buffer.drop_table(table)

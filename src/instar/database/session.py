@@ -60,11 +60,13 @@ class Session:
         self._schema = SchemaChanges(self)
         self._inherited: SessionTransaction | None = None
         self._lasting: object | None = None  # token of the snapshot that a transaction keeps
+        self.enlisted: list[int] = []  # tokens under which others see that the transaction has written
         begin_anew_in_child(self)
 
     def forked(self) -> None:
         """In a forked child: a transaction belongs to the process that began it, else both would commit it."""
         self._lasting = None
+        self.enlisted = []
         self._inherited = self.transaction
         if self.transaction is not None:
             self.transaction.failed = True
@@ -265,6 +267,10 @@ class Session:
         self._schema.forget()
         self._saved_settings = None
         self.settings.end_local()
+        if self.enlisted:
+            for token in self.enlisted:
+                self.database.store.withdraw(token)
+            self.enlisted = []
         if self._lasting is not None:
             self.database.store.release_snapshot(self._lasting)
             self._lasting = None
@@ -272,6 +278,7 @@ class Session:
     def _commit(self, open_: SessionTransaction) -> None:
         """Commit and end the transaction, whatever comes of it; then wait for the job that it began."""
         try:
+            self._schema.await_writers(self.enlisted)
             job = self._schema.begin_job()
             if open_.has_written:
                 committer = Committer(self.database, open_, self.function_context)
@@ -378,10 +385,11 @@ class Session:
         self._upgrade_buffers(open_)
 
     def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
-        """A new snapshot. Queries and schema changes use its own schema version; under leases a transaction that writes
-        rows uses the newest that this server knows, and none older than a statement of it has used before."""
+        """A new snapshot. Queries, schema changes and SERIALIZABLE transactions use its own schema version; under leases
+        others that write rows use the newest that this server knows, and none older than they have used before."""
         repository = self.database.repository
-        if repository is not None and not open_.ddl and (writes or open_.buffer):
+        own = open_.ddl or open_.isolation is Isolation.SERIALIZABLE
+        if repository is not None and not own and (writes or open_.buffer):
             seen = 0 if open_.snapshot is None else open_.snapshot.catalog.version
             return Snapshot(*repository.snapshot(seen))
         with self.database.store.read() as reader:
@@ -431,6 +439,8 @@ class Session:
         for buffer in open_.buffer:
             if buffer.table not in open_.enlisted:
                 open_.enlisted[buffer.table] = catalog.table(buffer.table)
+                if self.in_block:
+                    self.enlisted.append(self.database.store.enlist(buffer.table, open_.started_us))
 
     def _upgrade_buffers(self, open_: SessionTransaction) -> None:
         if not open_.enlisted:

@@ -89,6 +89,7 @@ SETTINGS: dict[str, Setting] = {
     "application_name": Setting("", _text),
     "client_encoding": Setting("UTF8", _choice("utf8", "utf-8")),
     "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
+    "ddl_wait": Setting("5s", _duration),
     "default_transaction_isolation": Setting(
         "read committed", _choice("read committed", "repeatable read", "serializable")
     ),

@@ -47,6 +47,7 @@ from instar.schemachange.stages import Plan, Publication, Reorganization, Stage,
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck, Validation
+from instar.schemachange.waiting import doomed_tables, wait_for_leases, wait_for_writers
 from instar.store.engine import (
     ClaimLost,
     Commit,
@@ -92,6 +93,7 @@ class Executor:
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
+        self._published_ns = 0  # when the newest stage was surely there
         self._who = owner.partition(b":")[0].decode()  # for the history: the rest of it makes it unique
 
     def run(self, job: int) -> Job | None:
@@ -118,6 +120,8 @@ class Executor:
             found = self._plan(found, held)
             if found.after is not None:
                 return found
+        # Whoever published the stage before, and whenever: it is there now.
+        self._published_ns = self._clock.monotonic_ns()
         if not found.stages and found.state is not JobState.REVERTING and found.requested is None:
             return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
         pulse = Pulse(
@@ -210,6 +214,8 @@ class Executor:
         try:
             if job.stage:
                 self._work(job, job.stages[job.stage - 1], held, pulse)
+            if job.stage < len(job.stages):
+                self._await(job, job.stages[job.stage], pulse)
             return self._publish(job, held)
         except Interrupted:
             return self.jobs.get(job.id)
@@ -306,6 +312,18 @@ class Executor:
             after = _finish(after, self._now())
         return self._commit(job, held, stage, after)
 
+    def _await(self, job: Job, stage: Stage, pulse: Pulse) -> None:
+        """Wait for servers and transactions, as long as the next stage has to."""
+        pulse.attend(job)
+        if self._store.schema_lease:
+            wait_for_leases(self._store.schema_lease, self._clock, self._published_ns, pulse.wait)
+        with self._store.read() as reader:
+            catalog = self._catalog.at(reader)
+        publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
+        wait_for_writers(
+            self._store, self._clock, doomed_tables(publication), job.ddl_wait / 1e6, pulse.wait
+        )  # fmt: skip
+
     def _counted(self, job: Job) -> int:
         """The job's rows: those of the work that has just ended are no longer an estimate."""
         work = job.stages[job.stage - 1].work if job.stage else ()
@@ -352,6 +370,8 @@ class Executor:
                 self._store.commit(request)
             except (StaleRow, StaleSchema, PreconditionFailed):
                 continue
+            if stage is not None:
+                self._published_ns = self._clock.monotonic_ns()
             return self._entered(after, held)
 
     def _request(self, reader: Reader, job: Job, stage: Stage | None, after: Job) -> Commit:

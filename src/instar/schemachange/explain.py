@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from instar.catalog.catalog import CatalogSnapshot
@@ -17,6 +17,9 @@ COLUMNS = ("stage", "change", "version", "floor", "work", "revertible", "waits f
 _FREED = "old snapshots, to free {} rowset{}"
 
 
+Waits = Callable[[Publication, int], str]
+
+
 class Row(NamedTuple):
     """One line of EXPLAIN (DDL). `version`: before -> after; `floor`: what f becomes at least, empty if it stays."""
 
@@ -29,8 +32,8 @@ class Row(NamedTuple):
     waits_for: str
 
 
-def explain(plan: Plan, catalog: CatalogSnapshot) -> list[Row]:
-    """The rows of a plan that was made on `catalog`."""
+def explain(plan: Plan, catalog: CatalogSnapshot, waits: Waits = lambda publication, number: "") -> list[Row]:
+    """The rows of a plan that was made on `catalog`. `waits`: whom the stage of that number would wait for now."""
     tables = {table.id: table for table in catalog.tables()}
     rows: list[Row] = []
     for number, stage in enumerate(plan.stages, 1):
@@ -38,14 +41,17 @@ def explain(plan: Plan, catalog: CatalogSnapshot) -> list[Row]:
         for published in publication.published:
             if isinstance(published.after, Table):
                 tables[published.after.id] = published.after
-        rows.extend(_stage(number, stage, publication, tables))
+        rows.extend(_stage(number, stage, publication, tables, waits(publication, number)))
     return rows
 
 
-def _stage(number: int, stage: Stage, publication: Publication, tables: dict[int, Table]) -> Iterator[Row]:
+def _stage(
+    number: int, stage: Stage, publication: Publication, tables: dict[int, Table], awaited: str
+) -> Iterator[Row]:
     revertible = "yes" if stage.revertible else "no"
     count = len(publication.freed)
-    waits = _FREED.format(count, "" if count == 1 else "s") if count else ""
+    freed = _FREED.format(count, "" if count == 1 else "s") if count else ""
+    waits = "; ".join(filter(None, (awaited, freed)))
     for dropped in publication.dropped:
         yield Row(number, f"{_named(dropped)}: dropped", f"{dropped.version} ->", "", "", revertible, waits)
         waits = ""
@@ -62,13 +68,17 @@ def _stage(number: int, stage: Stage, publication: Publication, tables: dict[int
         if table_id not in {work.element.table for work in stage.work}:
             table = tables[table_id]
             version = str(table.version)
-            yield Row(number, f"{_named(table)}: all writers maintain it", version, version, "", revertible, "")
+            yield Row(number, f"{_named(table)}: all writers maintain it", version, version, "", revertible, waits)
+            waits = ""
     for work in stage.work:
         table = tables[work.element.table]
         done_by = "in the call" if work.rows <= SMALL_ROWS else "by the worker"
         what = f"{work.work.value} of {name_of(table, work.element)}, about {work.rows} rows, {done_by}"
         floor = str(table.version) if table.id in stage.fences else ""
-        yield Row(number, f"{_named(table)}: all writers maintain it", str(table.version), floor, what, revertible, "")
+        yield Row(
+            number, f"{_named(table)}: all writers maintain it", str(table.version), floor, what, revertible, waits
+        )
+        waits = ""
 
 
 def _named(found: Object) -> str:

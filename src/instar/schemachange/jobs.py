@@ -86,7 +86,8 @@ class Job(msgspec.Struct, frozen=True):
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
     throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
-    statement is planned, in time zone `zone`; until then it has no stages. Times: microseconds since the epoch.
+    statement is planned, in time zone `zone`; until then it has no stages. A stage that would doom open
+    transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
     """
 
     id: int
@@ -111,6 +112,7 @@ class Job(msgspec.Struct, frozen=True):
     history: tuple[Event, ...] = ()
     after: int | None = None
     zone: str = "UTC"
+    ddl_wait: int = 5_000_000
 
     @property
     def is_finished(self) -> bool:
@@ -230,7 +232,13 @@ def statement_hash(statement: str) -> str:
 
 
 def new_job(
-    job: int, plan: Plan, now_us: int, *, max_rows_per_second: int | None = None, latency_target: int | None = None
+    job: int,
+    plan: Plan,
+    now_us: int,
+    *,
+    max_rows_per_second: int | None = None,
+    latency_target: int | None = None,
+    ddl_wait: int = 5_000_000,
 ) -> Job:
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
@@ -245,6 +253,7 @@ def new_job(
         statement_hash=statement_hash(plan.statement),
         max_rows_per_second=max_rows_per_second,
         latency_target=latency_target,
+        ddl_wait=ddl_wait,
     ).noted(now_us, this_process())
 
 

@@ -15,7 +15,7 @@ from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.log import LOG_KEY, decode, log_key
 from instar.store.pace import Pace
-from instar.store.presence import Presence
+from instar.store.presence import Presence, Process, Writer
 from instar.store.section import WriteSection
 
 _LOG_BATCH = 1024
@@ -179,3 +179,23 @@ class BaseStore(ABC):
     def worker_present(self) -> bool:
         """As in `Store`."""
         return self._presence.worker_present()
+
+    def processes(self) -> list[Process]:
+        """As in `Store`."""
+        return self._presence.processes()
+
+    def publish_schema(self, version: int, lease_until_ns: int) -> None:
+        """As in `Store`."""
+        self._presence.publish_schema(version, lease_until_ns)
+
+    def enlist(self, table: int, begun_us: int) -> int:
+        """As in `Store`."""
+        return self._presence.enlist(table, begun_us)
+
+    def withdraw(self, token: int) -> None:
+        """As in `Store`."""
+        self._presence.withdraw(token)
+
+    def writers(self) -> list[Writer]:
+        """As in `Store`."""
+        return self._presence.writers()

@@ -29,6 +29,7 @@ import msgspec
 
 from instar.store.blocks import Block
 from instar.store.pace import Pace
+from instar.store.presence import Process, Writer
 
 FORMAT_VERSION = 1
 
@@ -422,6 +423,26 @@ class Store(Protocol):
 
     def worker_present(self) -> bool:
         """Whether a living process has announced itself as a worker."""
+        ...
+
+    def processes(self) -> list[Process]:
+        """The living processes that have the store open."""
+        ...
+
+    def publish_schema(self, version: int, lease_until_ns: int) -> None:
+        """Say which catalog version this process has cached, and until when its lease runs (0: without leases)."""
+        ...
+
+    def enlist(self, table: int, begun_us: int) -> int:
+        """Say (a hint) that a transaction begun at `begun_us` has written to `table`; returns a token."""
+        ...
+
+    def withdraw(self, token: int) -> None:
+        """The transaction of that token has ended."""
+        ...
+
+    def writers(self) -> list[Writer]:
+        """The open transactions that were enlisted by living processes."""
         ...
 
     def close(self) -> None: ...

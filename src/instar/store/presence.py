@@ -29,7 +29,8 @@ from instar.clock import Clock
 SLOTS = 4096
 _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
-_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY = range(9)
+_PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
+_WRITERS = range(11, _WORDS)  # of open transactions: table << 32 | when it was begun, in seconds since the epoch
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back.
 _HIGH_WATER, _TURN = range(2)
 
@@ -62,6 +63,19 @@ class Process(NamedTuple):
     started_ns: int
     oldest_snapshot: int | None
     worker: bool
+    schema_version: int  # that it has cached; 0: none yet
+    lease_until_ns: int  # of that version; 0: without leases
+
+
+class Writer(NamedTuple):
+    """A transaction of several statements that has written to `table`: whose, and when it began (microseconds since the
+    epoch; to the second, of another process). `token` and `thread`: in this process."""
+
+    pid: int
+    table: int
+    begun_us: int
+    token: int = 0
+    thread: int = 0
 
 
 class Presence:
@@ -79,6 +93,7 @@ class Presence:
         self._snapshots: dict[int, tuple[int, int]] = {}
         self._since = self._monotonic_ns()  # this process's own, kept here too: a mapped word is read more slowly
         self._usual = 0
+        self._writers: dict[int, tuple[Writer, int]] = {}  # by token, with the word that says it; 0: none does
         self._fill_slot()
 
     def _fill_slot(self) -> None:
@@ -187,7 +202,47 @@ class Presence:
                 oldest = snapshot
         return oldest
 
+    # Open transactions: whom a schema change may wait for.
+
+    def enlist(self, table: int, begun_us: int) -> int:
+        """Note that a transaction begun at `begun_us` has written to `table`; returns a token.
+
+        A slot has room for a few: those beyond are not seen by other processes, and not waited for there.
+        """
+        token = next(self._tokens)
+        writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident())
+        with self._lock:
+            words, base = self._words, self._base
+            place = next((word for word in _WRITERS if not words[base + word]), 0)
+            if place:
+                words[base + place] = table << 32 | (begun_us // 1_000_000 & 0xFFFFFFFF)
+            self._writers[token] = writer, place
+        return token
+
+    def withdraw(self, token: int) -> None:
+        """Take back `enlist`; a token that is not known any more (after a fork) is ignored."""
+        with self._lock:
+            _writer, place = self._writers.pop(token, (None, 0))
+            if place:
+                self._words[self._base + place] = 0
+
+    def writers(self) -> list[Writer]:
+        """The transactions that living processes say to have written something."""
+        with self._lock:
+            found = [writer for writer, _place in self._writers.values()]
+        words = self._words
+        for slot, base in enumerate(self._slots()):
+            said = [words[base + word] for word in _WRITERS if words[base + word]] if base != self._base else []
+            if said and self.alive(slot):
+                found += [Writer(words[base + _PID], one >> 32, (one & 0xFFFFFFFF) * 1_000_000) for one in said]
+        return found
+
     # Processes.
+
+    def publish_schema(self, version: int, lease_until_ns: int) -> None:
+        """This process has cached this catalog version, under a lease until then (0: without leases)."""
+        self._words[self._base + _VERSION] = version
+        self._words[self._base + _LEASE] = lease_until_ns
 
     def is_shared(self) -> bool:
         """Whether another process has, or ever had, the store open at the same time."""
@@ -210,7 +265,12 @@ class Presence:
         words = self._words
         return [
             Process(
-                words[base + _PID], words[base + _STARTED], words[base + _SNAPSHOT] or None, words[base + _WORKER] > 0
+                words[base + _PID],
+                words[base + _STARTED],
+                words[base + _SNAPSHOT] or None,
+                words[base + _WORKER] > 0,
+                words[base + _VERSION],
+                words[base + _LEASE],
             )
             for slot, base in enumerate(self._slots())
             if self.alive(slot)

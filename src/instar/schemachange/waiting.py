@@ -1,0 +1,95 @@
+"""Whom a schema change waits for, and how long: servers with a lease, transactions that it would doom.
+
+With leases a step of a path is published one lease period after the one before it: by then every server that had the
+older version has renewed its lease or lost it (F1 §4.3, invariant 1). A server that is known to have renewed is not
+taken at its word: presence is a hint.
+
+A change that some writes cannot cross waits for open transactions that have made such writes, for `ddl_wait` at most:
+then it goes on, and they fail with 40001. That none is seen proves nothing; the store's fence and the validators do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Callable, Collection, Iterable
+
+from instar.catalog.descriptors import Table
+from instar.clock import Clock
+from instar.schemachange.compatibility import Usage, first_veto
+from instar.schemachange.stages import Publication
+from instar.store.engine import Store
+from instar.store.presence import Writer
+
+_TICK_SECONDS = 0.01
+_NAMED = 3
+
+
+def doomed_tables(publication: Publication) -> frozenset[int]:
+    """The tables whose writers, if they have not committed before this is published, never will."""
+    doomed = {dropped.id for dropped in publication.dropped if isinstance(dropped, Table)}
+    wrote = Usage(wrote=True)
+    for published in publication.published:
+        before, after = published.before, published.after
+        if isinstance(before, Table) and isinstance(after, Table):
+            new = (step for step in after.steps if step.version > before.version)
+            if first_veto(new, wrote) is not None:
+                doomed.add(after.id)
+    return frozenset(doomed)
+
+
+def writers_of(store: Store, tables: Collection[int], own: Collection[int] = ()) -> list[Writer]:
+    """Open transactions that have written to one of the tables, but those whose tokens are `own`.
+
+    Nor those of the thread that asks: it cannot both wait for them and end them.
+    """
+    if not tables:
+        return []
+    thread = threading.get_ident()
+    return [
+        found
+        for found in store.writers()
+        if found.table in tables and found.token not in own and found.thread != thread
+    ]
+
+
+def named(writers: Iterable[Writer]) -> str:
+    """Transactions in words: process and begin, the oldest first."""
+    distinct = sorted({(writer.begun_us // 1_000_000, writer.pid) for writer in writers})
+    said = [
+        f"the transaction of process {pid}, begun {dt.datetime.fromtimestamp(begun, dt.UTC):%Y-%m-%d %H:%M:%S}+00"
+        for begun, pid in distinct[:_NAMED]
+    ]
+    if len(distinct) > _NAMED:
+        said.append(f"{len(distinct) - _NAMED} more")
+    return ", ".join(said)
+
+
+def wait_for_writers(
+    store: Store,
+    clock: Clock,
+    tables: Collection[int],
+    seconds: float,
+    tick: Callable[[str], None],
+    own: Collection[int] = (),
+) -> None:
+    """Wait until the transactions that have written to the tables by now have ended, for `seconds` at most.
+
+    `tick` is told, again and again, whom the change waits for; it may raise. Those that come to write meanwhile are not
+    waited for, else the wait might never be worth its while.
+    """
+    waited = writers_of(store, tables, own)
+    until = clock.monotonic_ns() + int(seconds * 1e9)
+    while waited and clock.monotonic_ns() < until:
+        tick(named(waited))
+        clock.sleep(_TICK_SECONDS)
+        left = set(writers_of(store, tables, own))
+        waited = [writer for writer in waited if writer in left]
+
+
+def wait_for_leases(lease: float, clock: Clock, since_ns: int, tick: Callable[[str], None]) -> None:
+    """Wait until every lease that was taken before `since_ns` has run out."""
+    until = since_ns + int(lease * 1e9)
+    while (left := until - clock.monotonic_ns()) > 0:
+        tick(f"servers that may still use the schema version before, for a schema lease of {lease:g} s")
+        clock.sleep(min(max(_TICK_SECONDS, lease / 50), left / 1e9))
