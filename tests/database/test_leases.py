@@ -296,8 +296,8 @@ def test_short_forms_of_writes_renew_and_stay(servers: Servers, pair: tuple[Conn
 def test_damage_to_a_copy_is_reported_and_mended(servers: Servers, pair: tuple[Connection, Connection]) -> None:
     _one, two = pair
     servers.damage(1)
-    ((_object, _clause, place, message),) = rows(two, "CHECK DATABASE")
-    assert (place, message) == ("e002", "a copy of the canonical schema version is damaged")
+    (problem,) = rows(two, "CHECK DATABASE")
+    assert problem[-2:] == ("e002", "a copy of the canonical schema version is damaged")
     servers.clock.advance(LEASE)
     run(two, "UPDATE t SET a = a")
     assert rows(two, "CHECK DATABASE") == []

@@ -145,8 +145,8 @@ class Committer:
         return request
 
     def _needs_newest(self) -> bool:
-        """Whether a schema that is merely leased does not do: catalog changes are made on the newest, and so are writes of
-        a transaction whose reads are validated (rule 13)."""
+        """Whether a schema that is merely leased does not do: catalog changes are made on the newest, and so are the
+        writes of a transaction whose reads are validated (rule 13)."""
         return bool(self._transaction.ddl) or self._transaction.reads is not None
 
     def _schema(self, reader: Reader) -> tuple[CatalogSnapshot, Lease | None]:

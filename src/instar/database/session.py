@@ -385,8 +385,8 @@ class Session:
         self._upgrade_buffers(open_)
 
     def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
-        """A new snapshot. Queries, schema changes and SERIALIZABLE transactions use its own schema version; under leases
-        others that write rows use the newest that this server knows, and none older than they have used before."""
+        """A new snapshot. Queries, schema changes and SERIALIZABLE transactions use its own schema version; under
+        leases others that write use the newest that this server knows, and none older than they have used before."""
         repository = self.database.repository
         own = open_.ddl or open_.isolation is Isolation.SERIALIZABLE
         if repository is not None and not own and (writes or open_.buffer):
