@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ import instar
 from instar.database import database
 from instar.database.settings import duration_us
 from instar.dbapi import Connection
-from instar.schemachange.jobs import lease_key
+from instar.schemachange.jobs import JobState, lease_key
 from instar.schemachange.shown import NO_WORKER
 from instar.store.engine import Section
 from support.databases import fails, rows, run, value
@@ -190,6 +191,32 @@ def test_who_waits_is_told_as_it_happens(shop: Shop) -> None:
     shop.connection.on_notice = None
     run(shop.connection, "DROP TABLE IF EXISTS nothing")
     assert shop.connection.notices == ['NOTICE:  table "nothing" does not exist, skipping']
+
+
+def test_who_waits_is_told_what_is_waited_for(shop: Shop) -> None:
+    shop.table("t")
+    shop.connection.database.ensure_worker = lambda: None  # type: ignore[method-assign]  # nobody is to take it up
+    run(shop.connection, "SET schema_change_mode = wait")
+    told: list[str] = []
+
+    def heard(notice: str) -> None:
+        told.append(notice)
+        if len(told) == 1:
+            with instar.connect(shop.path, synchronous=None, autocommit=True) as other:
+                jobs = other.database.jobs
+                waiting = {"state": JobState.WAITING, "reason": "waits for job 1 (DROP INDEX i)"}
+                jobs.update(jobs.all()[-1].id, lambda job: msgspec.structs.replace(job, **waiting))
+        else:
+            shop.connection.cancel()
+
+    shop.connection.on_notice = heard
+    with fails("57014"):
+        run(shop.connection, "CREATE INDEX t_a ON t (a)")
+    number = shop.newest()
+    assert told == [
+        f"NOTICE:  job {number}: stage 1 of 4, pending",
+        f"NOTICE:  job {number}: stage 1 of 4, waiting: waits for job 1 (DROP INDEX i)",
+    ]
 
 
 def test_without_a_hook_notices_are_kept_in_order(shop: Shop) -> None:

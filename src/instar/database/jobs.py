@@ -12,6 +12,7 @@ from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
 from instar.schemachange.jobs import Job
+from instar.schemachange.progress import Progress
 from instar.schemachange.shown import Shown, shown
 from instar.sql import statements as ast
 from instar.types import TIMESTAMPTZ, Type
@@ -26,12 +27,11 @@ COLUMNS: tuple[tuple[str, Type], ...] = next(
 _LEAST_PRIORITY, _MOST_PRIORITY = -1000, 1000
 
 
-def show_one(database: Database, job: Job) -> tuple[Shown, float]:
-    """The job as it is shown, and its progress."""
-    progress = database.jobs.progress(job)
+def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
+    """The job as it is shown at this moment."""
     worker = database.store.worker_present()
     now = database.clock.wall_ns() // 1000
-    return shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now), progress.share
+    return shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now)
 
 
 def job_rows(database: Database) -> Iterator[tuple[object, ...]]:
@@ -42,12 +42,12 @@ def job_rows(database: Database) -> Iterator[tuple[object, ...]]:
 
 def _row(database: Database, job: Job) -> tuple[object, ...]:
     progress = database.jobs.progress(job)
-    seen, share = show_one(database, job)
+    seen = seen_now(database, job, progress)
+    target = None if job.latency_target is None else job.latency_target / 1000
     return (
-        job.id, job.kind, job.statement, seen.state.value, seen.reason or None, job.stage, len(job.stages), share,
-        progress.rows_done, progress.rows_total, seen.rows_per_second, seen.eta, job.priority, job.max_rows_per_second,
-        None if job.latency_target is None else job.latency_target / 1000, job.statement_hash or None, job.created,
-        job.started, job.finished,
+        job.id, job.kind, job.statement, seen.state.value, seen.reason or None, job.stage, len(job.stages),
+        progress.share, progress.rows_done, progress.rows_total, seen.rows_per_second, seen.eta, job.priority,
+        job.max_rows_per_second, target, job.statement_hash or None, job.created, job.started, job.finished,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.changes import CatalogChange
-from instar.database.jobs import rate_of, show_one
+from instar.database.jobs import rate_of, seen_now
 from instar.database.result import Result
 from instar.database.settings import duration_us
 from instar.database.utility import rows_of
@@ -240,9 +240,10 @@ class SchemaChanges:
 
     def _tell(self, job: Job, told: str) -> str:
         """Tell the client what has changed since it was `told`: the job's stage, or what it waits for."""
-        seen, _ = show_one(self._session.database, job)
+        database = self._session.database
+        seen = seen_now(database, job, database.jobs.progress(job))
         text = f"job {job.id}: stage {job.stage} of {len(job.stages)}, {seen.state.value}"
-        if seen.state is JobState.WAITING or seen.state is JobState.REVERTING:
+        if seen.state is JobState.WAITING or seen.state is JobState.REVERTING or job.reason:
             text += f": {seen.reason}"
         if text != told:
             self._session.notice(text)
