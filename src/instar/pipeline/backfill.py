@@ -17,6 +17,7 @@ from typing import Any
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Work, put_run
 from instar.pipeline.runs import Todo, planned, record, rows_read
+from instar.pipeline.stores import identity
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
@@ -81,7 +82,7 @@ class SparkBackfill:
         return Work(
             path=self._path,
             runs=str(runs),
-            uuid=task.store.uuid,
+            identity=identity(self._path, task.store),
             table=task.table,
             index=task.index,
             job=task.job,

@@ -26,7 +26,7 @@ class Work(msgspec.Struct, frozen=True):
     """What tasks are told. `compile_check`: "module:function"; `ranges`: (index id, or 0 for rows, start, stop)."""
 
     path: str
-    uuid: bytes
+    identity: bytes
     timestamp: int
     objects: tuple[Table, ...]
     table: int
@@ -86,7 +86,7 @@ class CheckReader(DataSourceReader):
         """The problems of one range."""
         with in_task():
             work = _DECODER.decode(self._work)
-            found = opened(work.path, work.uuid)
+            found = opened(work.path, work.identity)
             by_id = {table.id: table for table in work.objects}
             catalog = CatalogSnapshot(0, by_id, {table.name: table.id for table in work.objects})
             snapshot = Snapshot(found.store, found.layouts, work.timestamp, catalog)

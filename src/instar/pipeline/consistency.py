@@ -28,6 +28,7 @@ from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
 from instar.pipeline.importable import name_of
 from instar.pipeline.row_checks import ROWS, Problem, Snapshot, check_entries, check_rows
+from instar.pipeline.stores import identity
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
 from instar.tables.view import END
@@ -134,7 +135,7 @@ class Consistency:
 
         work = check_source.Work(
             path=path,
-            uuid=self._store.uuid,
+            identity=identity(path, self._store),
             timestamp=snapshot.timestamp,
             objects=tuple(snapshot.catalog.tables()),
             table=table.id,

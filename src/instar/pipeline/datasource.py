@@ -26,7 +26,7 @@ from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.filters import narrowed
 from instar.pipeline.spark_types import converter, spark_schema
-from instar.pipeline.stores import opened, table_at
+from instar.pipeline.stores import identity, opened, table_at
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View
 
@@ -43,9 +43,9 @@ _DECODER = msgspec.msgpack.Decoder(Table)
 class Source:
     """What `load()` has fixed. Pickled into every task: descriptors travel as MessagePack."""
 
-    def __init__(self, path: str, uuid: bytes, table: Table, snapshot: int) -> None:
+    def __init__(self, path: str, identity: bytes, table: Table, snapshot: int) -> None:
         self.path = path
-        self.uuid = uuid
+        self.identity = identity
         self.snapshot = snapshot
         self._table = _ENCODER.encode(table)
 
@@ -102,7 +102,7 @@ class InstarDataSource(DataSource):
             snapshot = self._count("timestamp")
             snapshot = newest if snapshot is None else snapshot
             table = table_at(found.store, name, snapshot)
-            self._source = Source(os.path.realpath(path), found.store.uuid, table, snapshot)
+            self._source = Source(os.path.realpath(path), identity(path, found.store), table, snapshot)
         return self._source
 
     def _columns(self) -> list[Column]:
@@ -153,7 +153,7 @@ class InstarReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Adjacent key ranges of about as many rows each, found without scanning the table."""
         with in_task():
-            found = opened(self.source.path, self.source.uuid)
+            found = opened(self.source.path, self.source.identity)
             reader = TableReader(self.source.table, self.ordinals, found.layouts)
             skip = len(reader.prefix)
             parts = self._partitions or 2 * (os.cpu_count() or 1)
@@ -168,7 +168,7 @@ class InstarReader(DataSourceReader):
         """The rows of one range at the source's snapshot; 72000 once the watermark has passed it."""
         with in_task():
             start, stop = partition.value
-            found = opened(self.source.path, self.source.uuid)
+            found = opened(self.source.path, self.source.identity)
             table = self.source.table
             reader = TableReader(table, self.ordinals, found.layouts)
             convert = converter([table.columns[ordinal] for ordinal in self.ordinals])

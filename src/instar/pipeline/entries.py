@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from instar.catalog.descriptors import Index, Table
 from instar.pipeline.failures import in_task
 from instar.pipeline.runs import Todo, beat, note_read, write_run
-from instar.pipeline.stores import opened
+from instar.pipeline.stores import opened, require_shared
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill, Entry
@@ -59,7 +59,7 @@ class Work(msgspec.Struct, frozen=True):
 
     path: str
     runs: str
-    uuid: bytes
+    identity: bytes
     table: Table
     index: Index
     job: int
@@ -76,7 +76,7 @@ class Work(msgspec.Struct, frozen=True):
 
     def backfill(self) -> Backfill:
         """The backfill in a task's own process."""
-        store = opened(self.path, self.uuid).store
+        store = opened(self.path, self.identity).store
         kind = LoadedIndex if self.unseen else Backfill
         names = {"job": self.job, "stage": self.stage, "place": self.place}
         return kind(store, self.table, self.index, **names, claim=self.claim, rows=0)
@@ -125,6 +125,7 @@ class EntriesReader(DataSourceReader):
         with in_task():
             work = _DECODER.decode(self._work)
             backfill = work.backfill()
+            require_shared(work.runs)
             starts = [todo.start for todo in work.entries]
             start, stop = partition.value
             read = 0

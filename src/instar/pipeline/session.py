@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MINIMUM_JAVA = 17
 INSTALLED = Path("/usr/lib/jvm")
 DEFAULT_MASTER = "local[*]"
+MASTER = "INSTAR_SPARK_MASTER"  # the environment variable that names another
 DEFAULT_MEMORY = "1g"
 
 # A task is tried again if its Python worker dies; local mode would give up at once.
@@ -59,8 +60,9 @@ def spark_session(
 ) -> SparkSession:
     """The process's Spark session, started by the first call; later calls get the same one, whatever they ask for.
 
-    `master` is Spark's master URL, `memory` the driver's heap in Spark's notation; `background`: Spark, with the Python
-    processes that it starts, is to run only when nobody else on the machine wants the processor, and on half of them.
+    `master` is Spark's master URL (or else what INSTAR_SPARK_MASTER says), `memory` the heap of driver and executors in
+    Spark's notation; `background`: Spark, with the Python processes that it starts, is to run only when nobody else on
+    the machine wants the processor, and on half of them (a cluster's own processes go by its settings).
     `need` is how many bytes the work makes Spark write on the way, at most: files in memory must have room for it.
     55000 if there is no Java that Spark runs on, 58030 if Spark does not start.
     """
@@ -68,11 +70,11 @@ def spark_session(
     if _in_memory and (need is None or not fits_in_memory(need)):
         stop_session()
     with _lock:
-        if _session is not None and not jvm_runs(_session):
-            _forget()
+        if _session is not None and (not jvm_runs(_session) or _is_stopped(_session)):
+            _stop(_session)
             _session = None
         if _session is None:
-            chosen = master or (background_master() if background else DEFAULT_MASTER)
+            chosen = master or os.environ.get(MASTER) or (background_master() if background else DEFAULT_MASTER)
             local = new_scratch(need)
             _in_memory = local.parent == MEMORY
             _session = _start(chosen, memory, background, local)
@@ -111,8 +113,18 @@ def stop_session() -> None:
     global _session
     with _lock:
         session, _session = _session, None
-    if session is None:
-        return
+    if session is not None:
+        _stop(session)
+
+
+def _is_stopped(session: SparkSession) -> bool:
+    """Whether Spark itself has given up: its cluster is gone, or no executor could be started."""
+    context: Any = session.sparkContext
+    stopped: bool = context._jsc.sc().isStopped()
+    return stopped
+
+
+def _stop(session: SparkSession) -> None:
     if jvm_runs(session):
         gateway: Any = session.sparkContext._gateway  # the JVM has no public handle
         session.stop()
@@ -217,6 +229,7 @@ def _start(master: str, memory: str, background: bool, local: Path) -> SparkSess
 
     if background:  # a second of work
         _in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
+    from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
@@ -230,13 +243,12 @@ def _start(master: str, memory: str, background: bool, local: Path) -> SparkSess
         with log.open("wb") as output:
             launch: Any = partial(launch_gateway, configuration, {"stdout": output, "stderr": output})  # has no types
             gateway = _in_idle_thread(launch) if background else launch()
-        context = SparkContext(conf=configuration, gateway=gateway)
-    except PySparkException as problem:
+        session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
+    except (PySparkException, Py4JError) as problem:
         tail = log.read_text(errors="replace")[-2000:].strip()
         raise errors.error(
             errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
         ) from problem
-    session = SparkSession(context)
     from instar.pipeline.check_source import CheckSource
     from instar.pipeline.datasource import InstarDataSource
     from instar.pipeline.entries import EntriesSource
@@ -262,6 +274,7 @@ def settings(scratch: Path, local: Path, memory: str) -> dict[str, str]:
     inherited = os.environ.get("PYTHONPATH")
     return {
         "spark.driver.memory": memory,
+        "spark.executor.memory": memory,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": (

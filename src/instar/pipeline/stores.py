@@ -1,23 +1,31 @@
 """Stores as Spark's Python workers see them: opened once per process and kept, for workers are used again.
 
 Spark forks its Python workers from a daemon that has opened nothing; each opens a store with the first task that needs
-it. On an LMDB store all of them must run on the store's host: a task proves it by the store's uuid.
+it. On an LMDB store all of them must run on the store's host. A task proves it first of all, by the store's uuid, the
+boot of the host and the number of the data file: a copy of the store has the same uuid, and is not the store.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
+from instar.clock import SystemClock
+from instar.store.directory import DATA_FILE
 from instar.store.engine import Store, prefix_end, rowset_prefix
 from instar.store.lmdb import open_store
 from instar.store.versions import iterate_rows
 
 _DESCRIPTORS = rowset_prefix(system.DESCRIPTORS)
+_FILE = struct.Struct("<QQ")
+_UUID_BYTES = 16
+_HINT = "Use a local master (local[*]), or one whose executors run on the store's host and see its files."
 
 
 class Opened:
@@ -32,17 +40,43 @@ class Opened:
 _opened: dict[tuple[int, str], Opened] = {}
 
 
-def opened(path: str, uuid: bytes | None = None) -> Opened:
-    """The store at `path`, opened by this process once. 0A000 if it is not the one whose `uuid` the driver saw."""
+def identity(path: str, store: Store) -> bytes:
+    """What tells the store at `path`, which is open as `store`, from every other one, for `opened` elsewhere."""
+    return store.uuid + _place(path)
+
+
+def _place(path: str) -> bytes:
+    found = os.stat(os.path.join(path, DATA_FILE))
+    return SystemClock().boot_id() + _FILE.pack(found.st_dev, found.st_ino)
+
+
+def opened(path: str, identity: bytes | None = None) -> Opened:
+    """The store at `path`, opened by this process once. 0A000 if it is not the one whose `identity` the driver gave."""
+    if identity is not None:
+        try:
+            here = _place(path)
+        except OSError as unseen:
+            raise _not_shared(path, f"there is none ({unseen.strerror})") from None
+        if here != identity[_UUID_BYTES:]:
+            raise _not_shared(path, "it is another file, or another host")
     key = os.getpid(), os.path.realpath(path)
     found = _opened.get(key)
     if found is None:
-        if uuid is not None and not os.path.isdir(path):
-            raise _another_host(path)
         found = _opened[key] = Opened(open_store(path, create=False, write_map=False))
-    if uuid is not None and found.store.uuid != uuid:
-        raise _another_host(path)
+    if identity is not None and found.store.uuid != identity[:_UUID_BYTES]:
+        raise _not_shared(path, "it is another store")
     return found
+
+
+def require_shared(directory: str) -> None:
+    """0A000 unless this process sees the directory that the driver has made for what tasks hand over."""
+    if not os.path.isdir(directory):
+        raise errors.error(
+            errors.FEATURE_NOT_SUPPORTED,
+            f"a Spark executor does not see the directory {directory} of the driver",
+            detail=f"The executor runs on host {socket.gethostname()}.",
+            hint=_HINT,
+        )
 
 
 def forget(path: str) -> None:
@@ -52,12 +86,13 @@ def forget(path: str) -> None:
         found.store.close()
 
 
-def _another_host(path: str) -> errors.Error:
+def _not_shared(path: str, seen: str) -> errors.Error:
     return errors.error(
         errors.FEATURE_NOT_SUPPORTED,
         f"a Spark executor does not see the store of the driver at {path}",
-        detail="An LMDB store is shared memory: every process that opens it runs on one host.",
-        hint="Use a local master (local[*]) on the store's host.",
+        detail=f"On the executor's host {socket.gethostname()} {seen}. "
+        "An LMDB store is shared memory: every process that opens it runs on one host.",
+        hint=_HINT,
     )
 
 

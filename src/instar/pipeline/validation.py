@@ -22,7 +22,7 @@ from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, planned, record, write_run
-from instar.pipeline.stores import opened
+from instar.pipeline.stores import identity, opened, require_shared
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.validate import NAMED_ROWS, Offender, Validation
@@ -38,7 +38,7 @@ class Work(msgspec.Struct, frozen=True):
 
     path: str
     runs: str
-    uuid: bytes
+    identity: bytes
     element: Element
     compile_check: str
     job: int
@@ -49,7 +49,7 @@ class Work(msgspec.Struct, frozen=True):
 
     def validation(self) -> Validation:
         """The validation in a task's own process."""
-        found = opened(self.path, self.uuid)
+        found = opened(self.path, self.identity)
         return Validation(
             found.store,
             found.catalog,
@@ -105,7 +105,7 @@ class SparkValidation:
         work = Work(
             path=self._path,
             runs=str(runs),
-            uuid=task.store.uuid,
+            identity=identity(self._path, task.store),
             element=task.element,
             compile_check=name_of(task.compile_check),
             job=task.job,
@@ -170,10 +170,12 @@ class ValidationReader(DataSourceReader):
         """Examine one range, and write its run."""
         with in_task():
             work = _DECODER.decode(self._work)
+            task = work.validation()
+            require_shared(work.runs)
             todo = work.ranges[partition.value]
             rows = violations = 0
             offenders: list[Offender] = []
-            for examined in work.validation().examine(todo.start, todo.stop):
+            for examined in task.examine(todo.start, todo.stop):
                 rows += examined.rows
                 violations += examined.violations
                 offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
