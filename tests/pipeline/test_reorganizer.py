@@ -17,8 +17,9 @@ from instar.clock import SystemClock
 from instar.pipeline import backfill as spark_backfill
 from instar.pipeline import reorganizer, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
-from instar.schemachange.jobs import Held, Jobs
+from instar.schemachange.jobs import Checkpoint, Held, Jobs
 from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.tasks import Task
 from instar.store.engine import ENTRY_VALUE, ClaimLost, prefix_end, rowset_prefix
 from instar.types import BIGINT, INTEGER, TEXT
 from pipeline.small_database import SmallDatabase
@@ -272,6 +273,23 @@ def test_a_spark_that_stands_still_is_given_up(spark, database, narrow, monkeypa
     # Another reorganizer finishes what it left.
     InProcess().run(work, lambda: None)
     assert len(entries(database, table.indexes[-1])) == 40_000
+
+
+def test_what_is_only_writes_is_done_without_spark(database, monkeypatch):
+    class Writes(Task):
+        def batches(self, at):
+            yield (), Checkpoint(at.start, at.stop, at.stop, 7, True)
+
+    def spark_session(*given: object, **named: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(reorganizer, "spark_session", spark_session)
+    table = filled(database, 10)
+    held = database.claimed(1)
+    task = Writes(database.store, table, job=1, stage=STAGE, claim=held.claim, rows=10)
+    SparkReorganizer(database.path).run(task, lambda: None)
+    (found,) = Jobs(database.store, SystemClock()).checkpoints(1, STAGE).values()
+    assert (found.rows, found.done) == (7, True)
 
 
 def test_a_spark_that_does_not_start_is_given_up(monkeypatch, tmp_path):

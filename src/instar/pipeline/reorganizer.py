@@ -24,7 +24,7 @@ from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.pipeline.validation import SparkValidation
 from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.validate import Validation
 
@@ -63,12 +63,13 @@ class Parts(Protocol):
         ...
 
 
-def _parts(path: str, task: Task) -> Parts:
+def _parts(path: str, task: Task) -> Parts | None:
+    """The task cut up; None if it is only writes, which the store's one writer does at its own pace."""
     if isinstance(task, Backfill):
         return SparkBackfill(path, task)
     if isinstance(task, Validation):
         return SparkValidation(path, task)
-    raise errors.error(errors.INTERNAL_ERROR, f"no way to do {type(task).__name__} on Spark")
+    return None
 
 
 class SparkReorganizer:
@@ -82,6 +83,9 @@ class SparkReorganizer:
     def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`. 55000 if there is no Java, 58030 if Spark does not start or fails again and again."""
         parts = _parts(self._path, task)
+        if parts is None:
+            InProcess().run(task, pulse)
+            return
         ranges = parts.ranges()
         for loss in range(MAX_LOSSES):
             pulse()
