@@ -379,6 +379,12 @@ LOCKED = {
     "an index": ("SELECT b FROM t WHERE a = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
     "behind an index": ("SELECT a FROM t WHERE a = 4", "UPDATE t SET b = 99 WHERE id = 4", False),
     "an update": ("UPDATE t SET b = b + 1 WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", False),
+    "an update to what is there": ("UPDATE t SET a = 4 WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
+    "a row of its own": (
+        "UPDATE t SET b = 1 WHERE id = 4; SELECT a FROM t WHERE id = 4",
+        "UPDATE t SET a = 99 WHERE id = 4",
+        True,
+    ),
     "an update that reads": ("UPDATE t SET b = a WHERE id = 4", "UPDATE t SET a = 99 WHERE id = 4", True),
     "an update that returns": ("UPDATE t SET b = 1 WHERE id = 4 RETURNING a", "UPDATE t SET a = 9 WHERE id = 4", True),
     "a column that goes": ("SELECT a FROM t WHERE id = 4", "UPDATE t SET a = 9; ALTER TABLE t DROP COLUMN a", True),
@@ -400,7 +406,7 @@ def test_rows_are_validated_through_the_locks_of_what_was_read(pair: Pair, case:
     one, two = pair
     statement, changes, conflict = LOCKED[case]
     one.execute("ALTER TABLE t ADD LOCK l COVERS (a)")
-    run(two, SERIALIZABLE, statement, OTHER)
+    run(two, SERIALIZABLE, *statement.split("; "), OTHER)
     run(one, *changes.split("; "))
     if conflict:
         with fails(errors.SERIALIZATION_FAILURE):

@@ -133,7 +133,10 @@ class _Planner:
             self._common_table(common)
         assignments = statement.assignments if isinstance(statement, tree.Update) else ()
         read = (*items, *conjuncts(statement.where), *(expr for _, expr in assignments), *statement.returning)
-        joins = JoinPlanner(references(read).columns, self._derived, target=statement.target.relation)
+        target = statement.target.relation
+        # What is assigned counts as read: whether that changes anything depends on what was there.
+        assigned = {(target, ordinal) for ordinal, _ in assignments}
+        joins = JoinPlanner(references(read).columns | assigned, self._derived, target=target)
         try:
             part = joins.plan(items, conjuncts(statement.where))
         except NotExecutable as reason:

@@ -129,6 +129,7 @@ class IndexReader:
             return (hit.version for hit in self._stored(view, start, stop, reverse, {}))
         stored = self._stored(view, start, stop, reverse, overlay.changes)
         buffered = self._buffered(overlay.changes, start, stop, reverse)
+        self._wanted.note_own(view, [hit.version.key for hit in buffered], overlay)
         merged = heapq.merge(stored, buffered, key=_order, reverse=reverse)
         return (hit.version for hit in merged)
 

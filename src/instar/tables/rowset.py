@@ -130,6 +130,7 @@ class TableReader:
         if overlay is not None:
             change = overlay.changes.get(key)
             if change is not None:
+                self.note_own(view, [key], overlay)
                 return None if change.image is None else RowVersion(key, change.base, self.project(change.image))
         with view.store.read_at(view.snapshot) as reader:
             value = read_row(reader, self.prefix + key, view.snapshot)
@@ -137,12 +138,21 @@ class TableReader:
             view.reads.add_key(self.place, self.prefix + key)
         return None if value is None else self.version(key, value)
 
+    def note_own(self, view: View, found: Sequence[bytes], overlay: TableBuffer) -> None:
+        """Rows that the transaction itself has changed count as read too: in the columns that it left alone they are as
+        they are stored. Not so those that it has inserted."""
+        if view.reads is not None:
+            changed = [self.prefix + key for key in found if overlay.changes[key].base is not None]
+            view.reads.add_keys(self.place, changed)
+
     def get_many(self, view: View, wanted_keys: Sequence[bytes]) -> list[RowVersion]:
         """The rows of those keys, in their order, those that are not there left out; one store read per 8,192."""
         overlay = view.overlay(self.table.id)
         if view.reads is not None:
             own = overlay.changes if overlay is not None else {}
             view.reads.add_keys(self.place, [self.prefix + key for key in wanted_keys if key not in own])
+            if overlay is not None:
+                self.note_own(view, [key for key in wanted_keys if key in own], overlay)
         found: list[RowVersion] = []
         for begin in range(0, len(wanted_keys), 8192):
             with view.store.read_at(view.snapshot) as reader:
