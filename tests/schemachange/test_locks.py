@@ -225,7 +225,9 @@ def test_what_is_refused(world: CountingWorld) -> None:
     assert refused(want.DropLock("t", "default")) == errors.FEATURE_NOT_SUPPORTED
     assert refused(want.AddLock("z", "m", ("a",))) == errors.UNDEFINED_TABLE
     assert world.execute(MOVE) is not None
-    assert refused(DROP) == refused(want.AddLock("t", "m", ("a",))) == refused(MOVE) == errors.OBJECT_IN_USE
+    assert refused(DROP) == refused(want.AddLock("t", "m", ("a",))) == errors.OBJECT_IN_USE
+    assert refused(want.AlterLock("t", "l", ("b",))) == errors.OBJECT_IN_USE
+    assert world.execute(MOVE) is None  # as good as done
     assert refused(want.DropTables(("t",))) == errors.OBJECT_IN_USE
 
 

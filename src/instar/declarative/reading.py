@@ -82,11 +82,10 @@ def _table(table: descriptors.Table, catalog: CatalogSnapshot) -> model.Table:
 
 
 def _locks(table: descriptors.Table) -> tuple[model.Lock, ...]:
-    """One that covers no column, since all that it covered were dropped, is none: no statement makes it."""
     locks = (
         model.Lock(lock.name, tuple(column.name for column in table.columns if column.id in lock.columns))
         for lock in table.locks
-        if lock.state is descriptors.State.PUBLIC and lock.columns
+        if lock.state is descriptors.State.PUBLIC
     )
     return tuple(sorted(locks, key=lambda lock: lock.name))
 

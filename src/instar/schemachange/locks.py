@@ -31,7 +31,8 @@ def add_lock(draft: Draft, wanted: want.AddLock) -> None:
     )
     if not direct:
         draft.schedule(Scheduled(Element(ElementKind.LOCK, table.id, lock.id), Phase.ABSENT, Phase.PUBLIC, None))
-    _cover(draft, table.id, [(column, lock.id) for column in columns], direct=direct)
+    if columns:
+        _cover(draft, table.id, [(column, lock.id) for column in columns], direct=direct)
 
 
 def alter_lock(draft: Draft, wanted: want.AlterLock) -> None:
@@ -39,10 +40,13 @@ def alter_lock(draft: Draft, wanted: want.AlterLock) -> None:
     table = draft.find(Table, wanted.table)
     lock = _find(table, wanted.name)
     columns = _columns(draft, table, wanted.columns)
-    _require_still(table, (*columns, *lock.columns), lock)
-    covers = [(column, lock.id) for column in columns if column not in lock.columns]
-    covers += [(column, DEFAULT_LOCK) for column in lock.columns if column not in columns]
+    # What is on its way to another lock, or to this one, is as good as there.
+    coming = [cover for change in table.coverage_changes for cover in change.covers]
+    has = next(found.columns for found in covered(table.locks, coming) if found.id == lock.id)
+    covers = [(column, lock.id) for column in columns if column not in has]
+    covers += [(column, DEFAULT_LOCK) for column in has if column not in columns]
     if covers:
+        _require_still(table, [column for column, _ in covers], lock)
         _cover(draft, table.id, covers, direct=draft.collapses(table))
 
 

@@ -17,18 +17,14 @@ class LockGrammar(Cursor):
         if not (self.at("lock") and self._covers(2)):
             return None
         self.index += 1
-        name = self.take_name()
-        self.take_words("covers")
-        return ast.AddLock(name, self.take_names())
+        return ast.AddLock(self.take_name(), self._covered())
 
     def try_alter_lock(self) -> ast.AlterLock | None:
         """After ALTER: LOCK name COVERS (columns)."""
         if not (self.at("lock") and self._covers(2)):
             return None
         self.index += 1
-        name = self.take_name()
-        self.take_words("covers")
-        return ast.AlterLock(name, self.take_names())
+        return ast.AlterLock(self.take_name(), self._covered())
 
     def try_drop_lock(self) -> ast.DropLock | None:
         """After DROP: LOCK [IF EXISTS] name."""
@@ -40,6 +36,14 @@ class LockGrammar(Cursor):
         self.index += 1
         if_exists = self.try_words("if", "exists")
         return ast.DropLock(self.take_name(), if_exists)
+
+    def _covered(self) -> tuple[str, ...]:
+        """COVERS (columns): none at all, too."""
+        self.take_words("covers")
+        if self.at_operator("(") and self.peek().value == ")":
+            self.index += 2
+            return ()
+        return self.take_names()
 
     def _covers(self, ahead: int) -> bool:
         token = self.peek(ahead)
