@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from multiprocessing.queues import Queue
 from pathlib import Path
 
+import instar
 from instar.clock import ManualClock
 from instar.database import Database
 from instar.dbapi import Connection
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Section, Store
 from instar.store.schema_version import COPIES
+from support.databases import run
 
 LEASE = 10.0
 
@@ -43,3 +47,22 @@ class Servers:
                 section.put(COPIES[copy], b"damaged")
 
         self.store.background([step])
+
+
+def write_until(path: str, number: int, until: float, out: Queue[tuple[int, list[str]]]) -> None:
+    """Insert and update rows of one's own until then; says how many rows stand, and what else befell."""
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    done, strange = 0, []
+    while time.time() < until:
+        key = number * 1_000_000 + done
+        try:
+            connection.execute("INSERT INTO t (id, a) VALUES (?, ?)", (key, key))
+            done += 1
+            connection.execute("UPDATE t SET a = a + 1 WHERE id = ?", (key,))
+            run(connection, "BEGIN", f"UPDATE t SET a = a - 1 WHERE id = {key}", "COMMIT")
+        except instar.Error as failed:
+            if failed.sqlstate != "40001":
+                strange.append(repr(failed))
+            connection.rollback()
+    connection.close()
+    out.put((done, strange))
