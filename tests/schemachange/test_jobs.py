@@ -18,8 +18,9 @@ from instar.schemachange.loading import Loading
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
 from instar.store import open_store
-from instar.store.engine import ClaimLost, Commit, Store
+from instar.store.engine import ClaimLost, Commit
 from support.changes import ChangingWorld, Server
+from support.mortal import Killed, Mortal
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -330,46 +331,6 @@ def test_a_record_of_an_older_version_is_read(world: ChangingWorld) -> None:
 
 
 # --- crashes ---------------------------------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class Mortal:
-    """A store whose process dies before or after its n-th write; everything else is the store's."""
-
-    def __init__(self, store: Store, lives: int, *, after: bool) -> None:
-        self._store = store
-        self.lives = lives
-        self._after = after
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    def _count(self) -> bool:
-        self.lives -= 1
-        return self.lives == 0
-
-    def commit(self, request: Commit) -> int:
-        dying = self._count()
-        if dying and not self._after:
-            raise Killed
-        timestamp = self._store.commit(request)
-        if dying:
-            raise Killed
-        return timestamp
-
-    def background(self, steps, *, claim=None, pace=None):
-        done = 0
-        for step in steps:
-            dying = self._count()
-            if dying and not self._after:
-                raise Killed
-            done += self._store.background([step], claim=claim)
-            if dying:
-                raise Killed
-        return done
 
 
 @pytest.mark.usefixtures("small_batches")

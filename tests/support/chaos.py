@@ -18,10 +18,10 @@ from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import MemoryStore
-from instar.store.apply import is_live
-from instar.store.engine import PREFIX_LOG, PREFIX_ROW, PREFIX_ROWSET, PREFIX_TABLE, ROW_HEADER, Commit, prefix_end
+from instar.store.engine import PREFIX_TABLE, ROW_HEADER, Commit
 from instar.store.records import Latest, decode_table_header, latest_key
 from instar.worker import Worker
+from support.leftovers import require_no_garbage
 
 SESSIONS = 5
 DEEPEST = 2
@@ -198,24 +198,8 @@ class Chaos:
         for job in jobs.all():
             assert job.is_finished
             assert job.problem is None or job.problem.sqlstate in FAILED, job
-        self._check_garbage()
-
-    def _check_garbage(self) -> None:
-        """With no snapshot left, nothing is left but what is live: no log, no tombstone, no rowset of nobody."""
         with self.store.read() as reader:
-            tables = list(self.databases[0].catalog.at(reader).tables())
-            used = {1, 2} | {table.rowset for table in tables}
-            used |= {index.rowset for table in tables for index in table.indexes}
-            recorded = {_number(key) for key, _ in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET))}
-            assert recorded == used
-            for key, value in reader.scan(PREFIX_ROW, prefix_end(PREFIX_ROW)):
-                assert _number(key) in used
-                assert is_live(value)
-            assert list(reader.scan(PREFIX_LOG, prefix_end(PREFIX_LOG))) == []
-
-
-def _number(key: bytes) -> int:
-    return int.from_bytes(key[1:5], "big")
+            require_no_garbage(self.store, self.databases[0].catalog.at(reader))
 
 
 class Client:

@@ -1,0 +1,48 @@
+"""A store whose process dies at one of its writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from instar.store.engine import Commit, Store
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """A store whose process dies before or after its n-th write; everything else is the store's."""
+
+    def __init__(self, store: Store, lives: int, *, after: bool) -> None:
+        self._store = store
+        self.lives = lives
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _count(self) -> bool:
+        self.lives -= 1
+        return self.lives == 0
+
+    def commit(self, request: Commit) -> int:
+        dying = self._count()
+        if dying and not self._after:
+            raise Killed
+        timestamp = self._store.commit(request)
+        if dying:
+            raise Killed
+        return timestamp
+
+    def background(self, steps: Iterable[Any], *, claim: tuple[bytes, bytes] | None = None) -> int:
+        done = 0
+        for step in steps:
+            dying = self._count()
+            if dying and not self._after:
+                raise Killed
+            done += self._store.background([step], claim=claim)
+            if dying:
+                raise Killed
+        return done
