@@ -232,6 +232,7 @@ def kills(kind: Kind) -> None:
         if arena.job is None or not arena.get(arena.job).is_finished:
             autocommit(arena, arena.session(1))
         arena.finish()
+        assert arena.job_state in (None, JobState.SUCCEEDED)
         arena.settle(made if arena.changed else None)
 
 

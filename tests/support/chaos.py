@@ -19,6 +19,7 @@ from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import MemoryStore
 from instar.store.engine import PREFIX_TABLE, ROW_HEADER, Commit
+from instar.store.pace import Pace
 from instar.store.records import Latest, decode_table_header, latest_key
 from instar.worker import Worker
 from support.leftovers import require_no_garbage
@@ -101,13 +102,13 @@ class Chaos:
             self._between(0.4)
             return derived(derive)
 
-        def work(steps: Iterable[Any], *, claim: tuple[bytes, bytes] | None = None) -> int:
+        def work(steps: Iterable[Any], *, claim: tuple[bytes, bytes] | None = None, pace: Pace | None = None) -> int:
             def drawn() -> Iterator[Any]:
                 for step in steps:
                     self._between(0.15)
                     yield step
 
-            return background(drawn(), claim=claim)
+            return background(drawn(), claim=claim, pace=pace)
 
         for name, wrapper in (("commit", submit), ("commit_derived", submit_derived), ("background", work)):
             patch.setattr(store, name, wrapper)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from instar.store.engine import Commit, Store
+from instar.store.pace import Pace
 
 
 class Killed(BaseException):
@@ -36,13 +37,15 @@ class Mortal:
             raise Killed
         return timestamp
 
-    def background(self, steps: Iterable[Any], *, claim: tuple[bytes, bytes] | None = None) -> int:
+    def background(
+        self, steps: Iterable[Any], *, claim: tuple[bytes, bytes] | None = None, pace: Pace | None = None
+    ) -> int:
         done = 0
         for step in steps:
             dying = self._count()
             if dying and not self._after:
                 raise Killed
-            done += self._store.background([step], claim=claim)
+            done += self._store.background([step], claim=claim, pace=pace)
             if dying:
                 raise Killed
         return done
