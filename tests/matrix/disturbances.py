@@ -217,13 +217,11 @@ def kills(kind: Kind) -> None:
     made, _points, _has_job = quiet(kind)
     for lives in kill_points(kind):
         arena = Arena(kind, f"killed {lives}")
-        arena.changer.database.store = mortal = Mortal(  # type: ignore[assignment]  # all but its writes are the store's
-            arena.store, abs(lives), after=lives < 0
-        )
+        arena.changer.database.store = mortal = Mortal(arena.store, abs(lives), after=lives < 0)
         store = arena.store
         try:
             arena.change()
-            arena.store = mortal  # type: ignore[assignment]  # as above
+            arena.store = mortal
             arena.run(lambda point: False)
         except Killed:
             arena.happened["killed"] += 1

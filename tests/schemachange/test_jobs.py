@@ -349,7 +349,7 @@ def test_a_kill_at_any_write_leaves_a_job_that_another_finishes(duplicate: bool,
             writer.commit()
         number = begin(world, unique=True)
         immortal = world.store
-        world.store = Mortal(immortal, lives, after=after)  # type: ignore[assignment]
+        world.store = Mortal(immortal, lives, after=after)
         try:
             world.executor(b"mortal").run(number)
             died = False
