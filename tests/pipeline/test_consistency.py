@@ -86,7 +86,7 @@ def test_backfilled_and_changed(database):
     child = sound(database)
     index = child.indexes[2]
     held = database.claimed(1)
-    InProcess().run(Backfill(database.store, child, index, job=1, stage=1, claim=held.claim, rows=1), lambda: None)
+    InProcess().run(Backfill(database.store, child, [index], job=1, stage=1, claim=held.claim, rows=1), lambda: None)
     database.update(child, row(1), (1, 5, 3, "new", 1))
     database.delete(child, row(2))
     public = msgspec.structs.replace(index, state=State.PUBLIC)

@@ -52,7 +52,7 @@ def filled(database: SmallDatabase, count: int) -> Table:
 
 
 def backfill(database: SmallDatabase, table: Table, held: Held, rows: int = 1_000) -> Backfill:
-    return Backfill(database.store, table, table.indexes[-1], job=held.job, stage=STAGE, claim=held.claim, rows=rows)
+    return Backfill(database.store, table, table.indexes[-1:], job=held.job, stage=STAGE, claim=held.claim, rows=rows)
 
 
 def with_index(database: SmallDatabase, table: Table, columns: list[str], *, unique: bool = False) -> Table:
@@ -124,6 +124,23 @@ def test_same_index_as_in_process(spark, database, narrow, columns):
     assert len(checkpoints) >= 4
     assert all(found.done for found in checkpoints.values())
     assert sum(found.rows for found in checkpoints.values()) == 20_000
+
+
+def test_two_indexes_in_one_pass(spark, database, narrow):
+    table = filled(database, 20_000)
+    wanted = []
+    for job, columns in ((2, ["a"]), (3, ["-b", "a"])):
+        table = in_process(database, table, columns, job)
+        wanted.append(entries(database, table.indexes[-1]))
+    for columns in (["a"], ["-b", "a"]):
+        table = with_index(database, table, columns)
+    both = Backfill(
+        database.store, table, table.indexes[-2:], job=1, stage=STAGE, claim=database.claimed(1).claim, rows=40_000
+    )
+    SparkReorganizer(database.path).run(both, lambda: None)
+    made = [entries(database, index) for index in table.indexes[-2:]]
+    assert [[entry[1:] for entry in found] for found in made] == [[entry[1:] for entry in found] for found in wanted]
+    assert [len(found) for found in made] == [20_000] * 2
 
 
 def test_writers_go_on(spark, database, narrow):

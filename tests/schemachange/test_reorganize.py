@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from instar import types
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.jobs import Checkpoint, JobState
+from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Default, Frozen, NewColumn
 from instar.store.engine import ENTRY_VALUE, Section
 from support.changes import ChangingWorld, Server
@@ -49,10 +52,47 @@ def test_entries_in_bulk_are_those_of_one_row_at_a_time() -> None:
     assert len(made) == 4
     with world.store.read() as reader:
         for entry in made:
-            assert entry == backfill._entry(reader, entry.row, reader.get(entry.row))  # type: ignore[arg-type]
+            one = backfill._derivation(entry).one(reader, entry.row, reader.get(entry.row))  # type: ignore[arg-type] # a reader reads as a section does
+            assert entry == one
     assert [entry.unique for entry in made] == [True, False, False, True]
     world.store.background(backfill.steps(made))
     world.check_index("i")
+
+
+def test_indexes_of_one_table_are_built_side_by_side() -> None:
+    """F1 §4.4 reads each row once; the entries of both go into one pass, sorted, under one series of checkpoints."""
+    world = ChangingWorld()
+    world.create_t([(number, number % 7, f"v{number % 5}") for number in range(100)])
+    passes: list[tuple[str, ...]] = []
+
+    class Watched(InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            assert isinstance(task, Backfill)
+            passes.append(tuple(index.name for index in task.indexes))
+            super().run(task, pulse)
+
+    wanted = (want.CreateIndex("t", (("a", False),), "i"), want.CreateIndex("t", (("b", True),), "j"))
+    job = world.execute(*wanted)
+    assert job is not None
+    done = world.executor(reorganizer=lambda task: Watched()).run(job)
+    assert done is not None
+    assert (done.state, done.rows_total) == (JobState.SUCCEEDED, 200)
+    assert passes == [("i", "j")]
+    world.check_index("i")
+    world.check_index("j")
+
+
+def test_of_indexes_built_side_by_side_the_one_that_meets_duplicates_is_named() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 5, "x"), (2, 5, "y")])
+    wanted = (want.CreateIndex("t", (("b", False),), "i"), want.CreateIndex("t", (("a", False),), "u", unique=True))
+    job = world.execute(*wanted)
+    assert job is not None
+    done = world.executor().run(job)
+    assert done is not None
+    assert done.problem is not None
+    assert done.problem.message == 'could not create unique index "u"'
+    assert world.table().indexes == ()
 
 
 def test_an_entry_that_stands_is_left_alone_and_a_tombstone_is_not() -> None:
@@ -65,9 +105,7 @@ def test_an_entry_that_stands_is_left_alone_and_a_tombstone_is_not() -> None:
     with world.store.read() as reader:
         before = reader.get(key)
         row = reader.get(next(iter(reader.scan(b"\x10" + world.table().rowset.to_bytes(4, "big"), b"\x11")))[0])
-    backfill = Backfill(
-        world.store, world.table(), world.table().indexes[0], job=job, stage=3, claim=(b"", b""), rows=1
-    )
+    backfill = Backfill(world.store, world.table(), world.table().indexes, job=job, stage=3, claim=(b"", b""), rows=1)
     made = entries(world, backfill)
     writer = Server(world)
     writer.update(1, b="another column")

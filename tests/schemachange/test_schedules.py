@@ -16,7 +16,7 @@ from instar.schemachange import reorganize, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Held, Job, JobState
-from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.reorganize import Backfill, Derivation, InProcess
 from instar.schemachange.tasks import Task
 from instar.sql.checks import compile_check
 from instar.store.engine import Section
@@ -359,12 +359,12 @@ def test_without_floors_some_schedule_corrupts_the_index(monkeypatch: pytest.Mon
 def test_skipping_rows_that_changed_corrupts_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """F1's own optimisation (§4.4) does not hold where an update of another column writes no entry."""
 
-    def skipping(self: Backfill, section: Section, row: bytes, stored: bytes):
+    def skipping(self: Derivation, section: Section, row: bytes, stored: bytes):
         made = original(self, section, row, stored)
         return made._replace(key=made.key + b"skipped")
 
-    original = Backfill._entry
-    monkeypatch.setattr(Backfill, "_entry", skipping)
+    original = Derivation.one
+    monkeypatch.setattr(Derivation, "one", skipping)
     with pytest.raises(AssertionError):
         test_a_row_changed_between_deriving_and_putting_is_derived_anew(_five_rows())
 

@@ -252,7 +252,7 @@ class Model:
         if work.work is Work.VALIDATE:
             return Validation(self.world.store, _Known(catalog), work.element, self._compile, **given)  # type: ignore[arg-type] # all that is asked of it
         index = next(found for found in table.indexes if found.id == work.element.id)
-        return Backfill(self.world.store, table, index, **given)
+        return Backfill(self.world.store, table, [index], **given)
 
     def _compile(self, table: Table, check: Check) -> Callable[[tuple[object, ...]], object]:
         return self.checks[check.name]

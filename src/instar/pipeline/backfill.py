@@ -34,7 +34,7 @@ SAMPLED_ROWS = 16
 
 
 class SparkBackfill:
-    """One backfill, cut into ranges of the index."""
+    """One backfill, cut into ranges of its indexes."""
 
     def __init__(self, path: str, task: Backfill) -> None:
         self.need = task.rows * MAX_ENTRY_BYTES
@@ -43,13 +43,15 @@ class SparkBackfill:
         task.rows_read = 0
 
     def ranges(self) -> list[Checkpoint]:
-        """The ranges of the index, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+        """The ranges of the indexes, with what is done of each: those of an earlier attempt, or new ones, recorded."""
         found = planned(self._task)
         if found:
             return found
-        prefix = rowset_prefix(self._task.index.rowset)
-        bounds = [prefix, *_bounds(self._task), prefix_end(prefix)]
-        made = [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
+        cuts = _cuts(self._task)
+        made = []
+        for prefix in sorted(rowset_prefix(index.rowset) for index in self._task.indexes):
+            bounds = [prefix, *(cut for cut in cuts if cut.startswith(prefix)), prefix_end(prefix)]
+            made += [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
         record(self._task, made)
         return made
 
@@ -84,7 +86,7 @@ class SparkBackfill:
             runs=str(runs),
             identity=identity(self._path, task.store),
             table=task.table,
-            index=task.index,
+            indexes=task.indexes,
             job=task.job,
             stage=task.stage,
             place=task.place,
@@ -95,8 +97,8 @@ class SparkBackfill:
         )
 
 
-def _bounds(backfill: Backfill) -> list[bytes]:
-    """Entry keys that cut the index into ranges of about as many entries, from a sample of the table's rows."""
+def _cuts(backfill: Backfill) -> list[bytes]:
+    """Entry keys that cut the indexes into ranges of about as many entries, from a sample of the table's rows."""
     store = backfill.store
     places = key_ranges.split(store.read, backfill.start, backfill.stop, SAMPLED_PLACES)
     wanted = min(max(max(backfill.rows, 1) // ENTRIES_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)

@@ -61,7 +61,7 @@ class Work(msgspec.Struct, frozen=True):
     runs: str
     identity: bytes
     table: Table
-    index: Index
+    indexes: tuple[Index, ...]
     job: int
     stage: int
     place: int
@@ -79,7 +79,7 @@ class Work(msgspec.Struct, frozen=True):
         store = opened(self.path, self.identity).store
         kind = LoadedIndex if self.unseen else Backfill
         names = {"job": self.job, "stage": self.stage, "place": self.place}
-        return kind(store, self.table, self.index, **names, claim=self.claim, rows=0)
+        return kind(store, self.table, self.indexes, **names, claim=self.claim, rows=0)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

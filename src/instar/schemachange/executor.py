@@ -10,7 +10,7 @@ With leases of zero nobody has to be waited for: a committer who has not seen a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -264,18 +264,20 @@ class Executor:
 
     def _work(self, job: Job, stage: Stage, held: Held, pulse: Pulse) -> None:
         pulse.attend(job)
-        for place, work in enumerate(stage.work):
-            task = self._task(job, work, place, held)
+        for place, works in _passes(stage.work):
+            task = self._task(job, works, place, held)
             task.pace = pulse.pace
             pulse.attend(job, task)
             self._reorganizer(task).run(task, pulse)
 
-    def _task(self, job: Job, work: Reorganization, place: int, held: Held) -> Task:
+    def _task(self, job: Job, works: Sequence[Reorganization], place: int, held: Held) -> Task:
+        work = works[0]
         element = work.element
         with self._store.read() as reader:
             table = self._table(self._catalog.at(reader), element.table)
-        if phase_of(table, element) is not Phase.WRITE_ONLY:
-            raise Superseded(f'{name_of(table, element)} of table "{table.name}" is no longer write-only')
+        for found in works:
+            if phase_of(table, found.element) is not Phase.WRITE_ONLY:
+                raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')
         if work.work is Work.VALIDATE:
             return Validation(
                 self._store,
@@ -293,9 +295,11 @@ class Executor:
             return Propagation(
                 self._store, table, change, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
             )
-        index = next(found for found in table.indexes if found.id == element.id)
+        ids = {found.element.id for found in works}
+        indexes = [index for index in table.indexes if index.id in ids]
+        rows = sum(found.rows for found in works)
         return Backfill(
-            self._store, table, index, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
+            self._store, table, indexes, job=job.id, stage=job.stage, claim=held.claim, rows=rows, place=place
         )
 
     # --- stages ------------------------------------------------------------------------------------------------------
@@ -436,6 +440,18 @@ def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
 def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:
     found = catalog.by_id(table)
     return found if isinstance(found, Table) else None
+
+
+def _passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:
+    """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
+    over its rows, at the place of the first of them."""
+    for place, work in enumerate(works):
+        if work.work is not Work.BACKFILL:
+            yield place, [work]
+            continue
+        beside = [found for found in works if (found.work, found.element.table) == (work.work, work.element.table)]
+        if work is beside[0]:
+            yield place, beside
 
 
 def _merged(before: Job, current: Job, after: Job) -> Job:

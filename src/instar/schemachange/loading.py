@@ -63,7 +63,7 @@ class LoadedIndex(Backfill):
                     part = entry.key[: entry.offset]
                     for key, _ in section.scan(part, prefix_end(part)):
                         if key != entry.key:
-                            raise self._duplicate(section, section.get(entry.row) or b"")
+                            raise self._derivation(entry).duplicate(section, section.get(entry.row) or b"")
                 put(entry.key, ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset))
 
         return step
@@ -136,7 +136,7 @@ class Loading:
         return LoadedIndex(
             self._store,
             self.table,
-            self.table.indexes[place],
+            [self.table.indexes[place]],
             job=self.job,
             stage=place + 1,
             claim=self._held.claim,

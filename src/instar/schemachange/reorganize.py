@@ -1,4 +1,4 @@
-"""Reorganization (F1 §4.4): the backfill of an index, shared by the in-process reorganizer and the one on Spark.
+"""Reorganization (F1 §4.4): the backfill of indexes, shared by the in-process reorganizer and the one on Spark.
 
 A backfill walks the *current* keys of the table and needs no snapshot (rule 20). Entries are derived in bulk outside
 the atomic section; inside it each row is read again, and what was derived from other bytes is derived anew, so no row
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from instar import errors, values
-from instar.catalog.descriptors import Column, Index, Table
+from instar.catalog.descriptors import Column, Index, Layout, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
@@ -33,6 +33,9 @@ STEP_ROWS = 16
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 _LIVE = 8  # where an entry's live byte lies
+_PREFIX_BYTES = len(rowset_prefix(0))
+
+FindLayout = Callable[[int, View], Layout]
 
 
 class Entry(NamedTuple):
@@ -56,24 +59,13 @@ def widest(column: Column) -> Type:
     return {Kind.REAL: DOUBLE, Kind.NUMERIC: NUMERIC}.get(kind, column.type)
 
 
-class Backfill(Task):
-    """The work of one job on one index: how entries are derived and put."""
+class Derivation:
+    """How the entries of one index are derived from rows: in bulk, and one by one in the atomic section."""
 
-    def __init__(
-        self,
-        store: Store,
-        table: Table,
-        index: Index,
-        *,
-        job: int,
-        stage: int,
-        claim: tuple[bytes, bytes],
-        rows: int,
-        place: int = 0,
-    ) -> None:
-        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+    def __init__(self, table: Table, index: Index, layout: FindLayout) -> None:
         self.index = index
-        self._entries_at = rowset_prefix(index.rowset)
+        self.prefix = rowset_prefix(index.rowset)
+        self._layout = layout
         by_id = {column.id: column for column in table.columns}
         self._columns = [by_id[part.column] for part in index.columns]
         types = [widest(column) for column in self._columns]
@@ -83,8 +75,72 @@ class Backfill(Task):
             for column, type_ in zip(self._columns, types, strict=True)
         ]
         self._encode = compile_encoder(types, descending)
-        self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self._entries_at)
+        self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self.prefix)
         self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
+
+    def many(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
+        """The entries of live rows (whole store keys and values, of `reader`), in their order."""
+        columns = mixed_batch_reader(lambda layout: self._layout(layout, reader), self._wanted)(stored)
+        encoded = self._encode_batch(columns)
+        unique = [self.index.unique] * len(keys)
+        if self.index.unique:
+            for column in columns:
+                if column.null_count:
+                    unique = [kept and valid for kept, valid in zip(unique, column.is_valid().to_pylist(), strict=True)]
+        skip = len(self.prefix)
+        made = []
+        for row, value, whole, probed in zip(keys, stored, encoded, unique, strict=True):
+            part = limited_index_key(whole, skip)
+            made.append(Entry(part + row[skip:], len(part), row, value[:_HEADER_BYTES], probed))
+        return made
+
+    def one(self, section: Section, row: bytes, stored: bytes) -> Entry:
+        """The entry of one row, derived from its bytes as stored."""
+        row_values = self._values(section, stored)
+        part = self.prefix + limited_index_key(self._encode(row_values))
+        unique = self.index.unique and None not in row_values
+        return Entry(part + row[len(self.prefix) :], len(part), row, stored[:_HEADER_BYTES], unique)
+
+    def duplicate(self, section: Section, stored: bytes) -> errors.Error:
+        """23505, naming the key that the row as stored shares with another."""
+        names = ", ".join(column.name for column in self._columns)
+        shown = ", ".join(
+            values.to_text(wanted.type, value)
+            for wanted, value in zip(self._wanted, self._values(section, stored), strict=True)
+        )
+        return errors.error(
+            errors.UNIQUE_VIOLATION,
+            f'could not create unique index "{self.index.name}"',
+            detail=f"Key ({names})=({shown}) is duplicated.",
+        )
+
+    def _values(self, section: Section, stored: bytes) -> tuple[object, ...]:
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        decode = self._decoders.get(layout)
+        if decode is None:
+            decode = self._decoders[layout] = resolver(self._layout(layout, section), self._wanted)
+        return decode(stored)
+
+
+class Backfill(Task):
+    """The work of one job on indexes of one table, side by side in one pass: how entries are derived and put."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: Table,
+        indexes: Sequence[Index],
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
+    ) -> None:
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.indexes = tuple(indexes)
+        derivations = [Derivation(table, index, self.layout) for index in indexes]
+        self._derivations = {found.prefix: found for found in derivations}
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys."""
@@ -110,30 +166,11 @@ class Backfill(Task):
             return []
         if len(live) < len(stored):
             keys, stored = [keys[i] for i in live], [stored[i] for i in live]
-        columns = mixed_batch_reader(lambda layout: self.layout(layout, reader), self._wanted)(stored)
-        encoded = self._encode_batch(columns)
-        unique = [self.index.unique] * len(keys)
-        if self.index.unique:
-            for column in columns:
-                if column.null_count:
-                    unique = [kept and valid for kept, valid in zip(unique, column.is_valid().to_pylist(), strict=True)]
-        skip = len(self.start)
-        made = []
-        for row, value, whole, probed in zip(keys, stored, encoded, unique, strict=True):
-            part = limited_index_key(whole, skip)
-            made.append(Entry(part + row[skip:], len(part), row, value[:_HEADER_BYTES], probed))
-        return made
+        return [entry for derivation in self._derivations.values() for entry in derivation.many(reader, keys, stored)]
 
-    def _entry(self, section: Section, row: bytes, stored: bytes) -> Entry:
-        """The entry of one row, derived from its bytes as stored."""
-        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
-        decode = self._decoders.get(layout)
-        if decode is None:
-            decode = self._decoders[layout] = resolver(self.layout(layout, section), self._wanted)
-        row_values = decode(stored)
-        part = self._entries_at + limited_index_key(self._encode(row_values))
-        unique = self.index.unique and None not in row_values
-        return Entry(part + row[len(self.start) :], len(part), row, stored[:_HEADER_BYTES], unique)
+    def _derivation(self, entry: Entry) -> Derivation:
+        """That of the entry's index."""
+        return self._derivations[entry.key[:_PREFIX_BYTES]]
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
@@ -153,7 +190,7 @@ class Backfill(Task):
                 if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
                     continue
                 if stored[:_HEADER_BYTES] != entry.header:
-                    entry = self._entry(section, entry.row, stored)
+                    entry = self._derivation(entry).one(section, entry.row, stored)
                 standing = get(entry.key)
                 if standing is not None and standing[_LIVE]:
                     continue
@@ -169,20 +206,7 @@ class Backfill(Task):
         prefix = entry.key[: entry.offset]
         for key, value in section.scan(prefix, prefix_end(prefix)):
             if value[_LIVE] and key != entry.key:
-                raise self._duplicate(section, stored)
-
-    def _duplicate(self, section: Section, stored: bytes) -> errors.Error:
-        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
-        row_values = resolver(self.layout(layout, section), self._wanted)(stored)
-        names = ", ".join(column.name for column in self._columns)
-        shown = ", ".join(
-            values.to_text(wanted.type, value) for wanted, value in zip(self._wanted, row_values, strict=True)
-        )
-        return errors.error(
-            errors.UNIQUE_VIOLATION,
-            f'could not create unique index "{self.index.name}"',
-            detail=f"Key ({names})=({shown}) is duplicated.",
-        )
+                raise self._derivation(entry).duplicate(section, stored)
 
 
 class InProcess:
