@@ -261,6 +261,11 @@ def test_names_are_postgresqls(world: ChangingWorld) -> None:
     assert index.name == "y" * 29 + "_" + "x" * 29 + "_idx"
 
 
+def test_a_statement_that_has_nothing_left_to_do(world: ChangingWorld) -> None:
+    """As DROP INDEX IF EXISTS has when its turn comes and the index is gone."""
+    assert not world.plan().first
+
+
 def test_on_the_way_back_a_column_goes_no_earlier_than_what_stands_on_it(world: ChangingWorld) -> None:
     """Rule 25: else an index that is still delete-only is kept by writers who no longer have its column."""
     constraints = (want.Unique(("c",)), check("c"), want.ForeignKey(("c",), "parent"))

@@ -35,7 +35,8 @@ _LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want
 def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
     """Plan one statement; errors are those that PostgreSQL would report. Nothing is written."""
     draft = Draft(view, ids, facts, statement)
-    together = len(wanted) > 1 or isinstance(wanted[0], want.AddColumn)  # a column and its constraints are two
+    # A column and its constraints are several too.
+    together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     draft.staged = together and any(_takes_job(draft, action) for action in wanted)
     later = [action for action in wanted if draft.staged and isinstance(action, _LATER)]
     for action in wanted:
