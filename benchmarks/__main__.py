@@ -22,7 +22,20 @@ from rich.console import Console
 from benchmarks.harness import Figure, Options, show
 
 _FILE_WIDTH = 140  # characters, where the output is no terminal
-NAMES = ("lookup", "update", "bulk_insert", "scan", "ddl", "versions", "curve", "gating", "leases", "stalls")
+NAMES = (
+    "lookup",
+    "update",
+    "bulk_insert",
+    "scan",
+    "ddl",
+    "versions",
+    "curve",
+    "gating",
+    "leases",
+    "servers",
+    "reorganization",
+    "stalls",
+)
 
 
 def main() -> int:

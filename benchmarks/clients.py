@@ -1,0 +1,159 @@
+"""Client processes at a fixed arrival rate: the latency of each query and each write, counted from its time of arrival.
+
+Arrivals are fixed beforehand, so that a stall is seen by all that should have run within it (no coordinated omission).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+
+import numpy as np
+
+import instar
+
+# F1 §5 measured one write in four operations.
+QUERIES_OF_FOUR = 3
+_CALIBRATION_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Operations: seconds (monotonic) at which each arrived, milliseconds it took, whether it was a query."""
+
+    arrived: np.ndarray
+    took: np.ndarray
+    query: np.ndarray
+
+    def within(self, begin: float, end: float) -> Latencies:
+        """Those that arrived in [begin, end)."""
+        chosen = (self.arrived >= begin) & (self.arrived < end)
+        return Latencies(self.arrived[chosen], self.took[chosen], self.query[chosen])
+
+    def percentile(self, share: float, *, queries: bool) -> float:
+        """A latency in milliseconds."""
+        return float(np.percentile(self.took[self.query == queries], share))
+
+
+class Clients:
+    """`count` processes on the table t (id, a, b, ...) of `rows` rows in the database at `path`."""
+
+    def __init__(self, path: Path, rows: int, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Pipe] = []
+        self._processes = []
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_client, args=(path, rows, number, theirs), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def peak(self) -> float:
+        """Operations per second of all clients as fast as they can."""
+        return sum(self._ask(("peak", _CALIBRATION_SECONDS)))
+
+    def begin(self, rate: float) -> None:
+        """Let `rate` operations per second arrive, from now on."""
+        self._tell(("open", rate / len(self._pipes)))
+
+    def end(self) -> Latencies:
+        """Stop, and say what was seen."""
+        self._tell(("stop", 0.0))
+        seen = [pipe.recv() for pipe in self._pipes]
+        return Latencies(*(np.concatenate([part[field] for part in seen]) for field in range(3)))
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def _tell(self, order: tuple[str, float]) -> None:
+        for pipe in self._pipes:
+            pipe.send(order)
+
+    def _ask(self, order: tuple[str, float]) -> list[float]:
+        self._tell(order)
+        return [pipe.recv() for pipe in self._pipes]
+
+
+@contextmanager
+def clients(path: Path, rows: int, count: int) -> Iterator[Clients]:
+    """The processes, ended whatever happens."""
+    made = Clients(path, rows, count)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class _Operations:
+    """What a client does: key look-ups, and single-row updates of an indexed and of other columns."""
+
+    def __init__(self, path: Path, rows: int, number: int) -> None:
+        self._execute = instar.connect(path, synchronous=None, autocommit=True).execute
+        self._rows = rows
+        self._random = random.Random(number)
+
+    def draw(self) -> bool:
+        """Whether the next operation is a query."""
+        return self._random.randrange(4) < QUERIES_OF_FOUR
+
+    def run(self, query: bool) -> None:
+        """One operation. A conflict is tried again, and its time counts."""
+        key = self._random.randrange(self._rows)
+        while True:
+            try:
+                if query:
+                    self._execute("SELECT a, name FROM t WHERE id = ?", (key,)).fetchone()
+                else:
+                    value = self._random.randrange(1_000_000)
+                    self._execute("UPDATE t SET a = ?, note = 'written' WHERE id = ?", (value, key))
+                return
+            except instar.Error as error:
+                if error.sqlstate != "40001":
+                    raise
+
+
+def _client(path: Path, rows: int, number: int, pipe: Pipe) -> None:
+    operations = _Operations(path, rows, number)
+    while True:
+        order, value = pipe.recv()
+        if order == "peak":
+            pipe.send(_closed_loop(operations, value))
+        elif order == "open":
+            pipe.send(_open_loop(operations, value, pipe))
+
+
+def _closed_loop(operations: _Operations, seconds: float) -> float:
+    begin, done = time.monotonic(), 0
+    while time.monotonic() - begin < seconds:
+        operations.run(operations.draw())
+        done += 1
+    return done / (time.monotonic() - begin)
+
+
+def _open_loop(operations: _Operations, rate: float, pipe: Pipe) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    arrived: list[float] = []
+    took: list[float] = []
+    query: list[bool] = []
+    due = time.monotonic()
+    while not pipe.poll():
+        due += 1.0 / rate
+        early = due - time.monotonic()
+        if early > 0:
+            time.sleep(early)
+        reads = operations.draw()
+        operations.run(reads)
+        arrived.append(due)
+        took.append((time.monotonic() - due) * 1e3)
+        query.append(reads)
+    pipe.recv()
+    return np.array(arrived), np.array(took), np.array(query, dtype=bool)
