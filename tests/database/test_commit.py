@@ -311,7 +311,7 @@ CONSTRAINTS = {
     "ALTER TABLE t ALTER b SET NOT NULL": ("UPDATE t SET b = NULL WHERE id = 2", "23502"),
     "ALTER TABLE t ADD UNIQUE (b)": ("INSERT INTO t VALUES (3, 30, 'x')", "23505"),
     "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p": ("INSERT INTO t VALUES (3, 30, 'z')", "40001"),
-    "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p NOT VALID": ("UPDATE t SET a = 30 WHERE id = 1", "40001"),
+    "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p NOT VALID": ("UPDATE t SET a = 30 WHERE id = 1", "23503"),
 }
 
 
@@ -360,6 +360,16 @@ def test_a_parent_deleted_before_the_foreign_key_came(constrained: tuple[Connect
     with fails("23503"):
         two.execute("DELETE FROM p WHERE id = 20")
     two.execute("DELETE FROM p WHERE id = 11")
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_row_that_violates_a_key_that_is_not_validated(constrained: tuple[Connection, Connection]) -> None:
+    one, _two = constrained
+    run(one, "DELETE FROM p WHERE id = 20", "ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p NOT VALID")
+    run(one, "UPDATE t SET b = 'q' WHERE id = 2")
+    with fails("23503"):
+        one.execute("UPDATE t SET id = 9 WHERE id = 2")
+    run(one, "UPDATE t SET id = 9, a = 10 WHERE id = 2", "ALTER TABLE t VALIDATE CONSTRAINT t_a_fkey")
     assert rows(one, "CHECK DATABASE") == []
 
 

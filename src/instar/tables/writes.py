@@ -311,8 +311,13 @@ class Derivation:
             parent_key = probe.key(change.image)
             if parent_key is not None:
                 found = probe.foreign_key
+                # Rows may violate a key that is not validated yet: one whose primary key changes would do so for ever.
                 failure = ConstraintFailure(
-                    writer.table.name, found.name, errors.FOREIGN_KEY_VIOLATION, "The referenced row is gone."
+                    writer.table.name,
+                    found.name,
+                    errors.FOREIGN_KEY_VIOLATION,
+                    "The referenced row is gone.",
+                    judged=found.state is State.PUBLIC,
                 )
                 self.preconditions.append(KeyExists(parent_key, found.parent_index is not None, failure))
 
