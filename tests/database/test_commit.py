@@ -337,6 +337,23 @@ def test_writes_from_before_a_constraint_are_held_to_it(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("change", [change for change in CONSTRAINTS if "UNIQUE" not in change])
+def test_writes_from_before_a_constraint_are_held_to_it_whatever_the_transaction_does_next(
+    constrained: tuple[Connection, Connection], change: str, level: str
+) -> None:
+    """Under READ COMMITTED the next statement brings what is buffered to its own schema (rules 14, 16)."""
+    one, two = constrained
+    statement, sqlstate = CONSTRAINTS[change]
+    run(two, f"BEGIN ISOLATION LEVEL {level}", statement)
+    one.execute(change)
+    with fails(sqlstate):
+        run(two, "SELECT count(*) FROM t", "COMMIT")
+    two.rollback()
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", CONSTRAINTS)
 def test_writes_that_keep_to_a_constraint_cross_it(
     constrained: tuple[Connection, Connection], change: str, level: str

@@ -25,6 +25,7 @@ from instar.sql.functions import Context
 from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
 from instar.tables.upgrade import image_upgrader, upgraded_change
+from instar.transactions.buffer import TableBuffer
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
@@ -463,7 +464,16 @@ class Session:
                 continue
             upgrade, version = image_upgrader(meant, newest), newest.version
             open_.buffer.replace(table_id, lambda change: upgraded_change(change, upgrade, version))  # noqa: B023 - called at once
+            if newest.checks_version != meant.checks_version:
+                self._judge_again(catalog, newest, buffer)
             open_.enlisted[table_id] = newest
+
+    def _judge_again(self, catalog: CatalogSnapshot, table: Table, buffer: TableBuffer) -> None:
+        """Hold buffered rows to the list that they are enlisted under from now on: the commit will not (rule 16)."""
+        rules = self.database.rules(catalog).of(table)
+        for change in buffer.changes.values():
+            if change.image is not None:
+                rules.recheck(change.image, self.function_context())
 
 
 def _inherited() -> errors.Error:
