@@ -22,6 +22,7 @@ from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts, layout_key
+from instar.catalog.sequences import Sequences
 from instar.clock import Clock, SystemClock
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange import hooks
@@ -32,6 +33,7 @@ from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import Validation
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults
 from instar.sql.replan import replan
 from instar.store import open_store
 from instar.store.collector import collection_limit
@@ -96,6 +98,7 @@ class Worker:
         self._catalog = Catalog(loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
         self._jobs = Jobs(store, clock)
+        self._sequences = Sequences(store)
         owner = b"worker %d:%s" % (os.getpid(), os.urandom(8))
         self._executor = Executor(
             store,
@@ -106,6 +109,7 @@ class Worker:
             self._reorganizer,
             compile_check,
             replanner(store, clock),
+            Defaults(self._sequences),
             stopping=stopping,
             overtaken=self._more_urgent,
             hook=hook,
@@ -145,6 +149,8 @@ class Worker:
                 traceback.print_exc()
                 self._retry_ns[job.id] = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS * 1e9)
                 continue
+            finally:
+                self._sequences.close()  # what is left of their blocks is for others
             worked |= found is not None
             if found is not None and found.state is JobState.PENDING:
                 self._passed.discard(job.id)

@@ -21,6 +21,7 @@ from instar.schemachange.jobs import Held, Job, JobState
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
@@ -106,6 +107,7 @@ class CountingWorld(ChangingWorld):
             lambda task: reorganizer,
             compile_check,
             replan,
+            Defaults(self.sequences),
         )
         made.hook = hook
         done = made.run(job)

@@ -132,6 +132,19 @@ GOLDEN: dict[str, tuple[want.Wanted, ...]] = {
     "add_check_not_valid": (want.AddConstraint("child", check("n", not_valid=True)),),
     "add_foreign_key": (want.AddConstraint("child", want.ForeignKey(("n",), "parent")),),
     "add_foreign_key_not_valid": (want.AddConstraint("child", want.ForeignKey(("n",), "parent", not_valid=True)),),
+    "add_column_volatile": (want.AddColumn("child", NewColumn("c", types.DOUBLE, False, volatile())),),
+    "add_column_serial_with_constraints": (
+        want.AddColumn(
+            "child",
+            NewColumn("c", types.BIGINT, False, sequence=want.SequenceOptions()),
+            (want.Unique(("c",)), check("c"), want.ForeignKey(("c",), "parent")),
+        ),
+        want.AddColumn("child", NewColumn("d", types.DOUBLE, default=volatile())),
+        want.AddColumn("child", NewColumn("e", types.INTEGER, default=constant("1"))),
+        want.SetNotNull("child", "d"),
+        want.AddConstraint("child", want.Unique(("n",))),
+    ),
+    "add_identity": (want.AddIdentity("parent", "id", "always", want.SequenceOptions()),),
     "set_not_null": (want.SetNotNull("child", "n"),),
     "figure_3": (
         want.AddColumn("child", NewColumn("c", types.INTEGER, default=constant("1")), (check("c"),)),
@@ -195,14 +208,8 @@ REFUSED: dict[str, tuple[str, Callable[[], want.Wanted]]] = {
     "required column, default NULL": (
         "23502", lambda: want.AddColumn("child", NewColumn("c", types.TEXT, False, constant(None)))
     ),
-    "volatile default, rows there": (
-        "0A000", lambda: want.AddColumn("child", NewColumn("c", types.DOUBLE, default=volatile()))
-    ),
-    "identity, rows there": (
-        "0A000",
-        lambda: want.AddColumn(
-            "child", NewColumn("c", types.BIGINT, identity="always", sequence=want.SequenceOptions())
-        ),
+    "identity of a nullable column": (
+        "55000", lambda: want.AddIdentity("child", "n", "always", want.SequenceOptions())
     ),
     "key of the primary key": ("42P16", lambda: want.DropNotNull("child", "id")),
     "jsonb key": (

@@ -19,6 +19,7 @@ from instar.schemachange.jobs import Held, Job, JobState
 from instar.schemachange.reorganize import Backfill, Derivation, InProcess
 from instar.schemachange.tasks import Task
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults
 from instar.store.engine import Section
 from instar.tables.index import IndexReader
 from instar.tables.view import END
@@ -61,6 +62,7 @@ def stepping(world: ChangingWorld, hook: Hook) -> Stepping:
         lambda task: Watched(),
         compile_check,
         replan,
+        Defaults(world.sequences),
     )
     made.hook = hook
     return made

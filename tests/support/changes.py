@@ -7,7 +7,8 @@ from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Index, Table
+from instar.catalog.descriptors import Column, Index, Sequence, Table
+from instar.catalog.sequences import Sequences
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
@@ -17,7 +18,10 @@ from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults, compile_default
+from instar.sql.functions import Context
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, Store, prefix_end, rowset_prefix
+from instar.tables.completion import completed
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import upgraded
@@ -56,6 +60,7 @@ class ChangingWorld(World):
     def __init__(self, store: Store | None = None) -> None:
         super().__init__(store)
         self.jobs = Jobs(self.store, self.clock)
+        self.sequences = Sequences(self.store)
 
     def plan(self, *wanted: want.Wanted, statement: str = "a statement", buffer: Buffer | None = None) -> Plan:
         facts = Facts(self, buffer)
@@ -90,6 +95,7 @@ class ChangingWorld(World):
             reorganizer or (lambda task: InProcess()),
             compile_check,
             replanner(self.store, self.clock),
+            Defaults(self.sequences),
             hook=hook,
         )
 
@@ -173,6 +179,7 @@ class Server:
         return reader.encode_key((identity,))
 
     def insert(self, *values: object) -> None:
+        values += tuple(self._default(column) for column in self.meant.columns[len(values) :])
         self.buffer.insert(self.meant.id, self.meant.version, self._key(values[0]), values)
 
     def update(self, identity: object, **changes: object) -> None:
@@ -196,6 +203,14 @@ class Server:
         assert version is not None
         return version
 
+    def _default(self, column: Column) -> object:
+        def next_value(number: int) -> int:
+            found = self.catalog.by_id(number)
+            assert isinstance(found, Sequence)
+            return self.world.sequences.next_value(found)
+
+        return compile_default(column, self.catalog, Context(now=0), next_value)()
+
     def commit(self) -> int:
         def derive(reader: Any) -> Any:
             if self.refused:
@@ -208,7 +223,9 @@ class Server:
             for changed in self.buffer:
                 require_compatible(newest, self.meant.version, Usage(wrote=True))
                 derivation = Derivation(reader)
-                derivation.table(self.world.writers.get(newest, self.catalog), upgraded(changed, self.meant, newest))
+                writer = self.world.writers.get(newest, self.catalog)
+                now = upgraded(changed, self.meant, newest)
+                derivation.table(writer, completed(now, self.meant, writer.reader, reader, self._default), self.meant)
                 request.tables += derivation.tables
                 request.entries += derivation.entries
                 request.preconditions += derivation.preconditions

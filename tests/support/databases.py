@@ -22,6 +22,11 @@ class Engine:
         self._held = Database.open(path, synchronous="off")
         self._connections: list[Connection] = []
 
+    @property
+    def database(self) -> Database:
+        """The database itself."""
+        return self._held
+
     def connect(self, *, autocommit: bool = True, **settings: str) -> Connection:
         """A new session with the database."""
         connection = Connection(_use(self._held), autocommit=autocommit, settings=settings)

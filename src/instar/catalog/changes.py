@@ -126,6 +126,10 @@ class CatalogChange:
         """Whether the object was created by this very change."""
         return object_id in self._created
 
+    def committed(self, object_id: int) -> Object | None:
+        """The object as it is without this change."""
+        return self.base.by_id(object_id)
+
     def changes(self, object_id: int) -> bool:
         """Whether the object is put or dropped by this change."""
         return object_id in self._put or object_id in self._dropped

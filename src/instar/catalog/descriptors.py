@@ -27,7 +27,8 @@ class State(enum.Enum):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it."""
+    """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it;
+    `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column."""
 
     id: int
     name: str
@@ -35,6 +36,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     nullable: bool = True
     default: str | None = None  # SQL text, evaluated per statement or row
     missing: str | None = None
+    per_row: bool = False
     identity: Literal["always", "by default"] | None = None
     sequence: int | None = None  # id of the sequence that identity or serial owns
     state: State = State.PUBLIC
@@ -49,6 +51,11 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     def visible(self) -> bool:
         """Whether statements can name the column."""
         return self.state is State.PUBLIC and not self.hidden
+
+    @property
+    def is_being_given(self) -> bool:
+        """Whether a job is at giving rows values of the column: who writes a row that has none gives it one."""
+        return self.per_row and self.state is not State.PUBLIC
 
     @property
     def refuses_null(self) -> bool:

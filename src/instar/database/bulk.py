@@ -142,6 +142,8 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
     with session.database.store.read() as reader:
         catalog = session.database.catalog.at(reader)
     for column in table.columns:
+        if column.state is not State.PUBLIC:
+            return False  # its job goes on with the rows that it has begun with
         if column.name not in given and column.default is not None and is_volatile(bind_default(column, catalog)):
             return False
         if column.identity == "always" and column.name in given:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Object, Table
+from instar.catalog.descriptors import Column, Object, Table
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.sql.defaults import compile_default
 from instar.sql.functions import Context
-from instar.store.engine import Commit, Lease, Reader, Refused, StaleSchema
+from instar.store.engine import Commit, Lease, Reader, Refused, StaleSchema, View
+from instar.tables.completion import completed, unseen
 from instar.tables.locks import Recheck
 from instar.tables.upgrade import upgraded
 from instar.tables.validation import Validation
@@ -54,6 +56,30 @@ def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Chan
     except errors.Error as refused:
         raise Conflict(refused) from None
     return newest
+
+
+def brought(
+    database: Database,
+    buffer: TableBuffer,
+    meant: Table,
+    newest: Table,
+    catalog: CatalogSnapshot,
+    view: View,
+    functions: Callable[[], Context],
+) -> TableBuffer:
+    """The changes of a table, which were meant under `meant`, with images at its newest version."""
+    now = buffer if newest is meant else upgraded(buffer, meant, newest)
+    writer = database.writers.get(newest, catalog)
+    if not (writer.per_row and unseen(meant, newest)):
+        return now
+
+    def next_value(sequence: int) -> int:
+        return database.sequences.next_value(database.sequence(sequence, catalog))
+
+    def default(column: Column) -> object:
+        return compile_default(column, catalog, functions(), next_value)()
+
+    return completed(now, meant, writer.reader, view, default)
 
 
 def usage_of(changes: Iterable[Change]) -> Usage:
@@ -164,14 +190,16 @@ class Committer:
     def _derive_tables(self, derivation: Derivation, catalog: CatalogSnapshot) -> None:
         recheck = self._recheck(catalog)
         for buffer in self._transaction.buffer:
-            table, now = self._crossed(buffer, catalog)
             meant = self._transaction.enlisted[buffer.table]
-            if table.checks_version != meant.checks_version:
-                # The statements did not know of all that their rows are held to now (rule 16).
+            table = self._crossed(buffer, meant, catalog)
+            now = brought(self._database, buffer, meant, table, catalog, derivation.reader, self._functions)
+            writer = self._database.writers.get(table, catalog)
+            if table.checks_version != meant.checks_version or (writer.per_row and unseen(meant, table)):
+                # The statements did not know of all that their rows are held to now (rule 16), or of all of the rows.
                 for change in now.changes.values():
                     if change.image is not None:
                         recheck(table, change.image)
-            derivation.table(self._database.writers.get(table, catalog), now, meant)
+            derivation.table(writer, now, meant)
 
     def _recheck(self, catalog: CatalogSnapshot) -> Recheck:
         """Judges rows that no statement has seen."""
@@ -181,16 +209,13 @@ class Committer:
 
         return recheck
 
-    def _crossed(self, buffer: TableBuffer, catalog: CatalogSnapshot) -> tuple[Table, TableBuffer]:
-        """The newest version of the buffer's table, and the buffer with its images at that version."""
-        meant = self._transaction.enlisted[buffer.table]
+    def _crossed(self, buffer: TableBuffer, meant: Table, catalog: CatalogSnapshot) -> Table:
+        """The newest version of the buffer's table."""
         newest = catalog.by_id(buffer.table)
         if newest is meant:
-            return meant, buffer
+            return meant
         ddl = self._transaction.ddl
         if ddl and ddl.changes(buffer.table):
             # Own DDL on the table: nobody else can have changed it since (rebase), so there is nothing to vote on.
-            table = catalog.table(buffer.table)
-        else:
-            table = require_crossing(meant, newest, buffer.changes.values())
-        return table, upgraded(buffer, meant, table)
+            return catalog.table(buffer.table)
+        return require_crossing(meant, newest, buffer.changes.values())

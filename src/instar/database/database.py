@@ -23,6 +23,7 @@ from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.reorganize import InProcess
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults
 from instar.sql.execution import ExecutionContext
 from instar.sql.execution import Result as Executed
 from instar.sql.integrity import Rules
@@ -195,6 +196,7 @@ class Database:
             lambda _: InProcess(),
             compile_check,
             replanner(self.store, self.clock),
+            Defaults(self.sequences),
         )
         executor.run(job)
         self.outdate_schema()

@@ -16,6 +16,7 @@ from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
 from instar.encoding.rows import compile_patcher
 from instar.sql import tree
+from instar.sql.defaults import Execution
 from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
 from instar.sql.plan_cache import Prepared, class_of
@@ -57,16 +58,6 @@ _DATED: dict[Kind, type] = {
     Kind.TIMESTAMP: datetime.datetime,
     Kind.TIMESTAMPTZ: class_of(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)),
 }
-
-
-class _Execution:
-    """What expressions may ask of the execution: values of sequences."""
-
-    __slots__ = ("functions", "next_value")
-
-    def __init__(self, next_value: Callable[[int], int]) -> None:
-        self.next_value = next_value
-        self.functions = _CONSTANT
 
 
 def point_writer(
@@ -177,7 +168,7 @@ class _PointWriter:
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
         self._patch = None if self._codecs else _patch(prepared.write, writer)
-        rest = prepared.write.frame((), _CONSTANT, _Execution(database.next_value))
+        rest = prepared.write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._frame = _conversion(prepared.bound.parameters, parameters, rest)
         self._act = self._insert if prepared.write.operation == "insert" else self._modify
 

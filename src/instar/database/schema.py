@@ -139,6 +139,7 @@ class SchemaChanges:
             max_rows_per_second=rate_of(settings.get("max_rows_per_second")),
             latency_target=duration_us(settings.get("reorganize_latency_target")),
             ddl_wait=duration_us(settings.get("ddl_wait")) or 0,
+            zone=settings.get("timezone"),
         )
         self._session.change().write(job_key(job.id), encode_job(job))
         return job

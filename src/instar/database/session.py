@@ -12,7 +12,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
-from instar.database.commit import Committer, Kept, SessionTransaction, require_crossing
+from instar.database.commit import Committer, Kept, SessionTransaction, brought, require_crossing
 from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.schema import SchemaChanges
@@ -24,7 +24,6 @@ from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
 from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
-from instar.tables.upgrade import image_upgrader, upgraded_change
 from instar.transactions.buffer import TableBuffer
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
@@ -462,8 +461,9 @@ class Session:
                 open_.buffer.drop_table(table_id)
                 del open_.enlisted[table_id]
                 continue
-            upgrade, version = image_upgrader(meant, newest), newest.version
-            open_.buffer.replace(table_id, lambda change: upgraded_change(change, upgrade, version))  # noqa: B023 - called at once
+            with self.database.store.read() as reader:
+                now = brought(self.database, buffer, meant, newest, catalog, reader, self.function_context)
+            open_.buffer.replace(table_id, now.changes)
             if newest.checks_version != meant.checks_version:
                 self._judge_again(catalog, newest, buffer)
             open_.enlisted[table_id] = newest

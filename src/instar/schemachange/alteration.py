@@ -8,7 +8,8 @@ from instar import errors, values
 from instar.catalog.descriptors import Column, Layout, Sequence, StepKind, Table, View
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
-from instar.types import Kind, Type
+from instar.schemachange.sequences import create_owned
+from instar.types import INTEGERS, Kind, Type
 
 _INTEGER_ORDER = (Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT)
 
@@ -93,6 +94,26 @@ def set_default(draft: Draft, wanted: want.SetDefault) -> None:
     else:
         text = draft.freeze_default(table, wanted.default.freeze)
         _alter(draft, table, column, StepKind.SET_DEFAULT, default=text, sequence=None)
+
+
+def add_identity(draft: Draft, wanted: want.AddIdentity) -> None:
+    """ADD GENERATED ... AS IDENTITY: for rows to come, by a sequence that the column owns from now on. Nothing looks at
+    the rows that are there, as in PostgreSQL: the sequence begins with its START, whatever they have."""
+    table = draft.find(Table, wanted.table)
+    column = draft.column(table, wanted.column)
+    what = f'column "{column.name}" of relation "{table.name}"'
+    if column.nullable:
+        message = f"{what} must be declared NOT NULL before identity can be added"
+        raise errors.error(errors.OBJECT_NOT_READY, message)
+    if column.identity is not None:
+        raise errors.error(errors.OBJECT_NOT_READY, f"{what} is already an identity column")
+    if column.default is not None or column.sequence is not None:
+        raise errors.error(errors.OBJECT_NOT_READY, f"{what} already has a default value")
+    if column.type.kind not in INTEGERS:
+        raise errors.error(errors.INVALID_PARAMETER, "identity column type must be smallint, integer, or bigint")
+    new = want.NewColumn(column.name, column.type, sequence=wanted.sequence)
+    sequence = create_owned(draft, table.id, table.name, column.id, new)
+    _alter(draft, table, column, StepKind.SET_DEFAULT, identity=wanted.identity, sequence=sequence)
 
 
 def drop_not_null(draft: Draft, wanted: want.DropNotNull) -> None:

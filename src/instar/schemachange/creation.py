@@ -134,33 +134,47 @@ def _freeze_defaults(draft: Draft, table_id: int, columns: Listing[want.NewColum
 
 
 def add_column(draft: Draft, wanted: want.AddColumn) -> None:
-    """ADD COLUMN: one direct step. Rows that are there have the default's value of now, frozen (thesis §3.1)."""
+    """ADD COLUMN: one direct step. Rows that are there have the default's value of now, frozen (thesis §3.1). Where
+    each has a value of its own, a job gives it to them, and the column is write-only until it has."""
     table = draft.find(Table, wanted.table)
     new = wanted.column
     if any(column.name == new.name and not column.hidden for column in table.columns):
         raise errors.error(errors.DUPLICATE_COLUMN, f'column "{new.name}" of relation "{table.name}" already exists')
-    per_row = new.sequence is not None or (new.default is not None and new.default.volatile)
-    if per_row and not draft.has_no_rows(table):
-        what = "an identity or serial column" if new.sequence is not None else "a column with a volatile default"
-        raise errors.unsupported(f'adding {what} to table "{table.name}", which has rows,')
-    missing = new.default.value if new.default is not None and not per_row else None
+    per_row = new.is_per_row and not draft.has_no_rows(table)
+    if per_row:
+        _require_alone(draft, table)
+    missing = new.default.value if new.default is not None and not new.is_per_row else None
     required = not new.nullable or new.identity is not None
-    if required and missing is None and not draft.has_no_rows(table):
+    if required and missing is None and not per_row and not draft.has_no_rows(table):
         raise errors.error(
             errors.NOT_NULL_VIOLATION, f'column "{new.name}" of relation "{table.name}" contains null values'
         )
     number = table.next_id
-    column = msgspec.structs.replace(_column(draft, table.id, table.name, number, new), missing=missing)
-    kind = StepKind.ADD_REQUIRED_COLUMN if per_row or (required and missing is None) else StepKind.ADD_COLUMN
-    layout = Layout(table.layout.id + 1, (*table.layout.columns, (number, new.type)), table.layout.locks)
-    if draft.staged:
+    column = msgspec.structs.replace(
+        _column(draft, table.id, table.name, number, new), missing=missing, per_row=per_row
+    )
+    at_once = new.is_per_row or (required and missing is None)
+    kind = StepKind.ADD_REQUIRED_COLUMN if at_once else StepKind.ADD_COLUMN
+    stored = (*table.layout.columns, (number, new.type))
+    layout = Layout(table.layout.id + 1, stored, table.layout.locks)
+    if draft.staged or per_row:
         kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=first_state(ElementKind.COLUMN))
         element = Element(ElementKind.COLUMN, table.id, number)
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, None))
+        rows = draft.facts.estimated_rows(table) if per_row else None
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows))
     table = draft.edit(table.id, (kind, (number,)), columns=(*table.columns, column), layout=layout, next_id=number + 1)
     _freeze_defaults(draft, table.id, [new])
     for constraint in wanted.constraints:
         add_constraint(draft, table.id, constraint)
+
+
+def _require_alone(draft: Draft, table: Table) -> None:
+    """55006 while a job of another transaction gives the rows values of a column: who puts a row into the newest layout
+    has to know a value of every column in it, and could fail for another's default."""
+    before = draft.ids.committed(table.id)
+    for column in before.columns if isinstance(before, Table) else ():
+        if column.per_row and column.state is not State.PUBLIC:
+            draft.require_settled(table)
 
 
 # --- constraints and indexes -----------------------------------------------------------------------------------------
@@ -225,7 +239,9 @@ def put_index(draft: Draft, table: Table, index: Index) -> None:
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
     if index.state is not State.PUBLIC:
         element = Element(ElementKind.INDEX, table.id, index.id)
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+        rows = draft.facts.estimated_rows(table)
+        reads = draft.read(table, (part.column for part in index.columns))
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
 
 
 def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
@@ -243,7 +259,9 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
         check = msgspec.structs.replace(check, state=first_state(ElementKind.CHECK), not_valid=wanted.not_valid)
         if not wanted.not_valid:
             element = Element(ElementKind.CHECK, table.id, check.id)
-            draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+            rows = draft.facts.estimated_rows(table)
+            reads = draft.read(table, check.columns)
+            draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
     draft.edit(table_id, (StepKind.ELEMENT_STATE, (check.id,)), checks=(*table.checks, check), next_id=check.id + 1)
 
 
@@ -260,7 +278,8 @@ def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
     else:
         changed = msgspec.structs.replace(column, not_null=first_state(ElementKind.NOT_NULL))
         element = Element(ElementKind.NOT_NULL, table.id, column.id)
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+        rows, reads = draft.facts.estimated_rows(table), draft.read(table, [column.id])
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
     columns = tuple(changed if found.id == column.id else found for found in table.columns)
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (column.id,)), columns=columns)
 

@@ -16,7 +16,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
 from instar.schemachange import rules
-from instar.schemachange.elements import ElementKind, Phase, moving, name_of
+from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
 from instar.schemachange.naming import generated_name
 from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish
 from instar.schemachange.states import first_state
@@ -37,6 +37,10 @@ class Ids(Protocol):
 
     def is_new(self, object_id: int) -> bool:
         """Whether the object was created by this very transaction, so that nobody else can have written to it."""
+        ...
+
+    def committed(self, object_id: int) -> Object | None:
+        """The object as it is without this transaction."""
         ...
 
 
@@ -87,6 +91,7 @@ class Draft:
         self.notices: list[str] = []
         self.scheduled: list[Scheduled] = []
         self.at_the_end: list[Move] = []  # of the job, in its last stage
+        self.own: set[Element] = set()  # what this statement has begun
         # Whether the statement takes a job: then what it brings is shown at the end of it, all at once.
         self.staged = False
         # Whether drops are part of the last step of a job, and so take no steps of their own.
@@ -113,9 +118,11 @@ class Draft:
         return self.view.table(table_id)
 
     def column(self, table: Table, name: str) -> Column:
-        """42703 if the table has no such column."""
+        """42703 if the table has no such column, 55006 if one is only on its way."""
         for found in table.columns:
             if found.name == name and not found.hidden:
+                if found.state is not State.PUBLIC and _column_element(table, found) not in self.own:
+                    raise _is_being_added(table, found)
                 return found
         raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
 
@@ -152,8 +159,24 @@ class Draft:
 
     def shown(self, table: Table) -> Table:
         """The table as the statement's own expressions see it: with the columns that only the end of its job shows."""
-        columns = tuple(msgspec.structs.replace(column, state=State.PUBLIC) for column in table.columns)
+        columns = tuple(
+            msgspec.structs.replace(column, state=State.PUBLIC)
+            if _column_element(table, column) in self.own
+            else column
+            for column in table.columns
+        )
         return msgspec.structs.replace(table, columns=columns)
+
+    def read(self, table: Table, columns: Iterable[int]) -> tuple[Element, ...]:
+        """Those of the columns that rows are given values of by the job of this transaction: whoever reads them comes
+        later. 55006 if another job is at it."""
+        wanted = set(columns)
+        found = [column for column in table.columns if column.id in wanted and column.state is not State.PUBLIC]
+        before = self.ids.committed(table.id)
+        for column in found:
+            if isinstance(before, Table) and any(known.id == column.id for known in before.columns):
+                raise _is_being_added(table, column)
+        return tuple(_column_element(table, column) for column in found if column.per_row)
 
     # --- facts -------------------------------------------------------------------------------------------------------
 
@@ -239,8 +262,14 @@ class Draft:
         """
         if isinstance(needed, Table):
             self.edit(needed.id)
-        else:
-            self.replace(needed)
+            return
+        if isinstance(needed, Sequence) and needed.owned_by is not None:
+            # It goes if the column does not come.
+            owner = self.table(needed.owned_by[0])
+            for column in owner.columns:
+                if column.id == needed.owned_by[1] and column.state is not State.PUBLIC:
+                    raise _is_being_added(owner, column)
+        self.replace(needed)
 
     def freeze_default(self, table: Table, freeze: Freezer) -> str:
         """A default's text. The sequences that it takes values of get a version, so that their DROP meets it."""
@@ -258,6 +287,7 @@ class Draft:
     def schedule(self, scheduled: Scheduled) -> None:
         """The element, which this statement has put into the next state of its path, goes on by it."""
         self.scheduled.append(scheduled)
+        self.own.add(scheduled.element)
 
     def leaving(self, table: Table) -> set[int]:
         """The ids of elements of the table that this statement has sent on their way out."""
@@ -287,6 +317,14 @@ class Draft:
         if object_id not in self._before:
             self._before[object_id] = self.view.by_id(object_id)
         return self._before[object_id]
+
+
+def _column_element(table: Table, column: Column) -> Element:
+    return Element(ElementKind.COLUMN, table.id, column.id)
+
+
+def _is_being_added(table: Table, column: Column) -> TableBusy:
+    return busy(table, f'column "{column.name}" of relation "{table.name}" is being added')
 
 
 def constraint_names(table: Table) -> set[str]:

@@ -17,7 +17,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Sequence, Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
@@ -40,6 +40,7 @@ from instar.schemachange.jobs import (
     waits_for,
 )
 from instar.schemachange.planner import Standing
+from instar.schemachange.populate import CompileDefault, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import Backfill
@@ -76,6 +77,7 @@ class Executor:
         reorganizer: Callable[[Task], Reorganizer],
         compile_check: CompileCheck,
         replan: Replan,
+        compile_default: CompileDefault,
         *,
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
@@ -90,6 +92,7 @@ class Executor:
         self._reorganizer = reorganizer
         self._compile_check = compile_check
         self._replan = replan
+        self._compile_default = compile_default
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
@@ -295,6 +298,20 @@ class Executor:
             return Propagation(
                 self._store, table, change, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
             )
+        if work.work is Work.POPULATE:
+            return Population(
+                self._store,
+                self._catalog,
+                element,
+                self._compile_default,
+                job=job.id,
+                stage=job.stage,
+                claim=held.claim,
+                rows=work.rows,
+                place=place,
+                now=job.created,
+                zone=job.zone,
+            )
         ids = {found.element.id for found in works}
         indexes = [index for index in table.indexes if index.id in ids]
         rows = sum(found.rows for found in works)
@@ -384,6 +401,8 @@ class Executor:
         catalog = self._catalog.at(reader)
         change = CatalogChange(catalog, self._ids)
         apply(advance(lambda table: _find_table(catalog, table), stage, job.statement), change)
+        for sequence in _orphaned(catalog, stage):
+            change.drop(sequence)
         for table in stage.fences:
             change.fence(self._table(change.view, table))
         change.write(job_key(job.id), encode_job(after))
@@ -435,6 +454,16 @@ def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
         is_key = element.kind is ElementKind.FOREIGN_KEY
         indexes = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
         yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
+
+
+def _orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[Sequence]:
+    """The sequences that go with the columns which the stage drops."""
+    gone = {
+        (move.element.table, move.element.id)
+        for move in stage.moves
+        if move.element.kind is ElementKind.COLUMN and move.goal is Phase.ABSENT
+    }
+    return (sequence for sequence in catalog.sequences() if sequence.owned_by in gone)
 
 
 def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:

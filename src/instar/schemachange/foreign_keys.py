@@ -73,6 +73,7 @@ def _schedule(draft: Draft, table_id: int, made: ForeignKey) -> None:
             None if made.not_valid else draft.facts.estimated_rows(draft.table(table_id)),
             related=(made.parent,),
             uses=used_index(table_id, made),
+            reads=draft.read(draft.table(table_id), made.columns),
         )
     )
 
@@ -166,7 +167,8 @@ def _child_index(
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
     if not empty:
         element = Element(ElementKind.INDEX, table.id, index.id)
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+        rows, reads = draft.facts.estimated_rows(table), draft.read(table, columns)
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
     return index.id, True
 
 

@@ -86,8 +86,9 @@ class Job(msgspec.Struct, frozen=True):
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
     throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
-    statement is planned, in time zone `zone`; until then it has no stages. A stage that would doom open
-    transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
+    statement is planned; until then it has no stages. `zone`: the time zone that the statement was given in, for when
+    it is planned, and for what it has evaluated row by row. A stage that would doom open transactions waits for them
+    for `ddl_wait` microseconds. Times: microseconds since the epoch.
     """
 
     id: int
@@ -239,6 +240,7 @@ def new_job(
     max_rows_per_second: int | None = None,
     latency_target: int | None = None,
     ddl_wait: int = 5_000_000,
+    zone: str = "UTC",
 ) -> Job:
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
@@ -254,6 +256,7 @@ def new_job(
         max_rows_per_second=max_rows_per_second,
         latency_target=latency_target,
         ddl_wait=ddl_wait,
+        zone=zone,
     ).noted(now_us, this_process())
 
 

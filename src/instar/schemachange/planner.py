@@ -56,7 +56,9 @@ def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wa
 
 def _takes_job(draft: Draft, action: want.Wanted) -> bool:
     """Whether the action, on a table with rows, takes more than one step."""
-    on_path = isinstance(action, _ON_PATHS) or (isinstance(action, want.AddColumn) and bool(action.constraints))
+    on_path = isinstance(action, _ON_PATHS) or (
+        isinstance(action, want.AddColumn) and (bool(action.constraints) or action.column.is_per_row)
+    )
     table = draft.view.lookup("public", action.table) if on_path else None  # type: ignore[union-attr] # all of them have
     return isinstance(table, Table) and not draft.has_no_rows(table)
 
@@ -67,6 +69,7 @@ def _at_the_end(draft: Draft, later: Sequence[want.Wanted]) -> tuple[tuple[Edit,
         return (), (), []
     end = Draft(draft.view, draft.ids, draft.facts, draft.statement)
     end.collapsing = True
+    end.own = draft.own
     for action in later:
         _ACTIONS[type(action)](end, action)
     publication = end.publication()
@@ -146,6 +149,7 @@ class _Node(NamedTuple):
     move: Move
     work: Reorganization | None
     tables: tuple[int, ...] = ()
+    reads: tuple[Element, ...] = ()
 
 
 def schedule(elements: Sequence[Scheduled]) -> tuple[Stage, ...]:
@@ -188,7 +192,7 @@ def _nodes(scheduled: Scheduled) -> Iterator[_Node]:
         work = path.work.get(phase)
         if building and work is not None and scheduled.rows is not None:
             tables = (scheduled.element.table, *scheduled.related)
-            yield _Node(move, Reorganization(work, scheduled.element, scheduled.rows), tables)
+            yield _Node(move, Reorganization(work, scheduled.element, scheduled.rows), tables, scheduled.reads)
         yield _Node(move, None)
         phase = following
 
@@ -221,6 +225,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.DropConstraint: removal.drop_constraint,
     want.DropSequences: removal.drop_sequences,
     want.DropViews: removal.drop_views,
+    want.AddIdentity: alteration.add_identity,
     want.DropIdentity: removal.drop_identity,
     want.Truncate: removal.truncate,
     want.RenameColumn: alteration.rename_column,

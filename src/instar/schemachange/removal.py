@@ -188,6 +188,8 @@ def _remove_checks(draft: Draft, table_id: int, gone: set[int]) -> None:
 
 def _drop_default(draft: Draft, table_id: int, column_id: int) -> None:
     table = draft.table(table_id)
+    if any(column.id == column_id and column.state is not State.PUBLIC for column in table.columns):
+        draft.require_settled(table)  # its job takes values of the default
     columns = tuple(
         msgspec.structs.replace(column, default=None, sequence=None, identity=None)
         if column.id == column_id

@@ -15,7 +15,7 @@ from instar.schemachange.lock_elements import skips_dual_coverage
 from instar.schemachange.states import PATHS
 
 if TYPE_CHECKING:
-    from instar.schemachange.stages import Move
+    from instar.schemachange.stages import Move, Reorganization
 
 # --- the floor (rule 12) ---------------------------------------------------------------------------------------------
 
@@ -136,7 +136,10 @@ class Node(Protocol):
     def move(self) -> Move: ...
 
     @property
-    def work(self) -> object | None: ...
+    def work(self) -> Reorganization | None: ...
+
+    @property
+    def reads(self) -> tuple[Element, ...]: ...
 
 
 class OrderRule(NamedTuple):
@@ -172,6 +175,10 @@ def _used_there(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) 
 def _all_at_once(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
     waits = any(user == earlier.move.element for user, _used in uses)
     return later.work is not None and earlier.work is None and earlier.move.goal is Phase.WRITE_ONLY and not waits
+
+
+def _values_first(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
+    return later.work is not None and earlier.work is not None and earlier.move.element in later.reads
 
 
 def _seen_last(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
@@ -211,6 +218,12 @@ ORDER_RULES = (
         "one reorganization",
         "Work begins once everything is write-only that does not wait for an element to become public (F1 figure 3).",
         _all_at_once,
+        together=False,
+    ),
+    OrderRule(
+        "values first",
+        "What reads a column of every row, a backfill or a validation, begins once all of them have a value of it.",
+        _values_first,
         together=False,
     ),
     OrderRule(

@@ -103,7 +103,8 @@ class Scheduled(msgspec.Struct, frozen=True):
     """An element on its path: where it stood before the statement, and where it goes.
 
     `rows`: an estimate of the work, None if there is none to do on its way. `related`: other tables whose writers must
-    know of it before that work begins (rule 19). `uses`: what must be public before the element is write-only.
+    know of it before that work begins (rule 19). `uses`: what must be public before the element is write-only. `reads`:
+    columns that must have their values before that work begins.
     """
 
     element: Element
@@ -112,6 +113,7 @@ class Scheduled(msgspec.Struct, frozen=True):
     rows: int | None
     related: tuple[int, ...] = ()
     uses: tuple[Element, ...] = ()
+    reads: tuple[Element, ...] = ()
 
 
 class Change(msgspec.Struct, frozen=True):

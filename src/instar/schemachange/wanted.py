@@ -22,6 +22,7 @@ class Frozen(NamedTuple):
 
 
 Freezer = Callable[[Table], Frozen]
+IdentityKind = Literal["always", "by default"]
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,13 @@ class NewColumn:
     type: Type
     nullable: bool = True
     default: Default | None = None
-    identity: Literal["always", "by default"] | None = None
+    identity: IdentityKind | None = None
     sequence: SequenceOptions | None = None
+
+    @property
+    def is_per_row(self) -> bool:
+        """Whether each row has a value of its own, so that rows which are there have to be given one."""
+        return self.sequence is not None or (self.default is not None and self.default.volatile)
 
 
 @dataclass(frozen=True)
@@ -202,6 +208,14 @@ class RenameConstraint:
 
 
 @dataclass(frozen=True)
+class AddIdentity:
+    table: str
+    column: str
+    identity: IdentityKind
+    sequence: SequenceOptions
+
+
+@dataclass(frozen=True)
 class DropIdentity:
     table: str
     column: str
@@ -289,6 +303,6 @@ class DropViews:
 Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
-    | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence | DropSequences
-    | CreateView | DropViews | AddLock | AlterLock | DropLock
+    | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
+    | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock
 )  # fmt: skip

@@ -179,13 +179,13 @@ class _Translator:
             sequence = self._options(column.identity.options)
         elif column.serial:
             sequence = want.SequenceOptions()
-        identity = None if column.identity is None else ("always" if column.identity.always else "by default")
+        identity = None if column.identity is None else _identity(column.identity)
         return want.NewColumn(
             column.name,
             column.type,
             column.nullable,
             default,
-            identity,  # type: ignore[arg-type]  # a conditional of two literals is seen as str
+            identity,
             sequence,
         )
 
@@ -273,7 +273,9 @@ class _Translator:
             case ast.ValidateConstraint():
                 yield want.ValidateConstraint(name, action.name)
             case ast.AddIdentity():
-                raise errors.unsupported("adding identity to a column")
+                yield want.AddIdentity(
+                    name, action.column, _identity(action.identity), self._options(action.identity.options)
+                )
             case _:
                 raise errors.unsupported("this form of ALTER TABLE")
 
@@ -383,6 +385,10 @@ class _Translator:
             options.restart,
             (self._name(owner[0]), owner[1]) if isinstance(owner, tuple) else owner,
         )
+
+
+def _identity(identity: ast.Identity) -> want.IdentityKind:
+    return "always" if identity.always else "by default"
 
 
 def _known(columns: Iterable[tuple[str, Type]]) -> tuple[tuple[str, Type], ...]:

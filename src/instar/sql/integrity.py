@@ -16,9 +16,10 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import ForeignKey, Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
-from instar.sql.binder import bind_check, bind_default
+from instar.sql.binder import bind_check
+from instar.sql.defaults import compile_default
 from instar.sql.execution import ExecutionContext, Row
-from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
+from instar.sql.expressions import Compiler, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader, key_encoder
@@ -119,6 +120,7 @@ class TableRules:
             if key.parent == table.id and key.enforced
         ]
         self._required = [(ordinal, column) for ordinal, column in enumerate(table.columns) if column.refuses_null]
+        self._populated = [ordinal for ordinal, column in enumerate(table.columns) if column.is_being_given]
         self._layout = FrameLayout(0)
         columns = {(0, ordinal): ordinal for ordinal in range(len(table.columns))}
         bound = [(check, bind_check(check.expression, table, 0, catalog)) for check in table.checks if check.enforced]
@@ -163,10 +165,18 @@ class TableRules:
 
     def default_of(self, ordinal: int, context: ExecutionContext) -> object:
         """A column's default, for SET DEFAULT."""
-        layout = FrameLayout(0)
-        expr = bind_default(self.table.columns[ordinal], self._catalog)
-        frame: Frame = layout.frame((), context.functions, context)
-        return Compiler(Scope({}), layout).value(expr)((), frame)
+        column = self.table.columns[ordinal]
+        return compile_default(column, self._catalog, context.functions, context.next_value)()
+
+    def completed(self, image: Row, context: ExecutionContext) -> Row:
+        """The row with a value of every column that a job is giving to rows, and has not given to this one yet."""
+        if not any(image[ordinal] is None for ordinal in self._populated):
+            return image
+        made = list(image)
+        for ordinal in self._populated:
+            if made[ordinal] is None:
+                made[ordinal] = self.default_of(ordinal, context)
+        return tuple(made)
 
     def _failing(self, image: Row) -> str:
         shown = [
@@ -315,6 +325,7 @@ class StatementEnd:
                 self._cascade(reference, staged, values, found)
         for staged in found.values():
             if staged.new is not None:
+                staged.new = staged.table.completed(staged.new, self._context)
                 staged.table.check(staged.new, self._context)
                 staged.new_key = staged.table.key(staged.new)
         return list(found.values())

@@ -110,6 +110,10 @@ class TableReader:
             found = self._decoders[layout_id] = resolver(layout, self.wanted)
         return found
 
+    def layout_of(self, value: bytes) -> Layout:
+        """The layout that a stored row value is in."""
+        return self._layout(_LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8)
+
     def decode(self, value: bytes) -> tuple[object, ...]:
         """The wanted columns of a stored row value, whichever layout it is in."""
         layout_id = _LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from instar.catalog.descriptors import Table
 from instar.tables.resolver import conversion
 from instar.tables.rowset import wanted
-from instar.transactions.buffer import Change, TableBuffer
+from instar.transactions.buffer import TableBuffer
 
 Image = tuple[object, ...]
 
 
 def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
     """A function from an image under `meant` to one under `newest`: columns by id, new ones with their frozen value.
+    Where each row has a value of its own, that is left to completion.py.
 
     The validators have let the steps in between pass, so every conversion here widens.
     """
@@ -39,19 +40,14 @@ def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
     return upgrade
 
 
-def upgraded_change(change: Change, upgrade: Callable[[Image], Image], version: int) -> Change:
-    """`change` with both images under the version that `upgrade` leads to."""
-    return change._replace(
-        image=None if change.image is None else upgrade(change.image),
-        old=None if change.old is None else upgrade(change.old),
-        version=version,
-    )
-
-
 def upgraded(buffer: TableBuffer, meant: Table, newest: Table) -> TableBuffer:
     """A copy of `buffer`, whose images are under `meant`, with images under `newest`."""
     upgrade = image_upgrader(meant, newest)
     copy = TableBuffer(buffer.table)
     for key, change in buffer.changes.items():
-        copy.changes[key] = upgraded_change(change, upgrade, newest.version)
+        copy.changes[key] = change._replace(
+            image=None if change.image is None else upgrade(change.image),
+            old=None if change.old is None else upgrade(change.old),
+            version=newest.version,
+        )
     return copy

@@ -185,6 +185,7 @@ class TableWriter:
         self.reader = TableReader(table, range(len(table.columns)), layouts)
         self.encode = body_encoder(table.layout)
         self.locks = RowLocks(table, layouts) if table.layout.locks else None
+        self.per_row = any(column.per_row for column in table.columns)
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
         self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys if key.enforced]
         self.children = [

@@ -10,7 +10,7 @@ Keys are the encoded primary key without the rowset prefix: a change finds its r
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from instar import errors
@@ -154,11 +154,11 @@ class Buffer:
             for key in list(buffer.changes):
                 self._put(buffer, key, None)
 
-    def replace(self, table: int, convert: Callable[[Change], Change]) -> None:
+    def replace(self, table: int, changes: Mapping[bytes, Change]) -> None:
         """Bring the changes of `table` to another schema version; a rollback restores them as they were (rule 14)."""
         buffer = self._of(table)
-        for key, change in list(buffer.changes.items()):
-            self._put(buffer, key, convert(change))
+        for key, change in changes.items():
+            self._put(buffer, key, change)
 
     def clear(self) -> None:
         self.tables.clear()

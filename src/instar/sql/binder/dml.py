@@ -215,7 +215,7 @@ class DmlBinder:
         # Unqualified names mean the target: EXCLUDED's columns must be named with it.
         both = namespace.joined(excluded, namespace.columns)
         scope = Scope(both, outer)
-        assignments = self._assignments(node.expressions, table, scope)
+        assignments = self._assignments(node.expressions, target, scope)
         where = node.args.get("where")
         condition = None if where is None else self.queries.binder(scope, "WHERE").condition(where.this, "WHERE")
         return tree.ConflictAction(any_target, index, True, number, assignments, condition)
@@ -232,7 +232,7 @@ class DmlBinder:
         found = self.queries.from_list(nodes, scope)
         if found is not None:
             scope.namespace = namespace.joined(found[1])
-        assignments = self._assignments(node.expressions, target.table, scope)
+        assignments = self._assignments(node.expressions, target, scope)
         where = self.queries.where(node, scope)
         returning = self._returning(node, scope.namespace, outer)
         return tree.Update(target, assignments, None if found is None else found[0], where, returning, ctes)
@@ -256,7 +256,10 @@ class DmlBinder:
         binder = self.queries.binder(Scope(namespace, outer), "RETURNING")
         return self.queries.outputs(returning.expressions, binder)
 
-    def _assignments(self, nodes: Sequence[exp.Expr], table: Table, scope: Scope) -> tuple[tuple[int, Expr], ...]:
+    def _assignments(
+        self, nodes: Sequence[exp.Expr], target: tree.TableScan, scope: Scope
+    ) -> tuple[tuple[int, Expr], ...]:
+        table = target.table
         found: dict[int, Expr] = {}
         for node in nodes:
             for name, ordinal, expr in self._assignment(node, table, scope):
@@ -264,6 +267,11 @@ class DmlBinder:
                     message = f'multiple assignments to same column "{name.name}"'
                     raise errors.error(errors.SYNTAX_ERROR, message, position=position_of(name))
                 found[ordinal] = expr
+        for ordinal, column in enumerate(table.columns):
+            if column.is_being_given:
+                # A row that the job has not come to is given its value by whoever writes it.
+                has = tree.ColumnRef(target.relation, ordinal, column.type, column.name)
+                found[ordinal] = tree.Coalesce((has, self._default(column)), column.type)
         return tuple(found.items())
 
     def _assignment(self, node: exp.Expr, table: Table, scope: Scope) -> list[tuple[exp.Expr, int, Expr]]:

@@ -1,0 +1,227 @@
+"""Population (F1 §4.4): every row that has no value of a new column is given one, and put into the newest layout.
+
+The walk is over *current* keys and needs no snapshot (rule 20). Values are evaluated outside the atomic section, one
+per row. Inside it a row is put only if it still has no value: as it was read, or, if somebody has changed it since,
+made anew of the bytes that stand there now (rule 10). A row that has a value is left alone, so all of it may be done
+again.
+
+It is maintenance: the row keeps its commit timestamp, its lock timestamps and its place in the log, nothing is logged,
+and nobody conflicts with it. So a version of a row has two forms, without the column before and with it after, and who
+reads the version at an older snapshot may find either. That no reader of the column ever finds the first:
+
+* Population begins behind the fence, so whoever writes a row since writes a value (rule 19): once the walk has ended,
+  no row is without one.
+* A statement that can name the column reads a snapshot s at which it was public, hence later than the end of the walk.
+* It finds the row as it stands if that is not newer than s. Else it finds the before-image of the oldest change since
+  s: that is the row as it stood when that change was made, which is later than s, and so after the walk.
+
+Older before-images may be without the column for as long as the log has them. They are read at older snapshots only,
+whose schema does not show it; what writes on such a snapshot is brought up to date by `tables/completion.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from instar import errors
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.descriptors import Column, Layout, State, Table
+from instar.encoding.rows import RowReader
+from instar.schemachange.elements import Element
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.reorganize import STEP_ROWS
+from instar.schemachange.stages import Superseded
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store, View
+from instar.tables.layout import body_encoder
+from instar.tables.locks import lock_places
+from instar.tables.resolver import resolver
+from instar.tables.rowset import wanted
+
+# Makes the function that evaluates a column's default for one row, which is SQL's business. Stable functions read the
+# time and the zone: microseconds since 1970 UTC, and the time zone of the session that added the column.
+CompileDefault = Callable[[Column, CatalogSnapshot, int, str], Callable[[], object]]
+
+_TIMESTAMP = struct.Struct("<Q")
+_ROW_TIMESTAMP = 0  # where it lies in a stored row
+
+
+class Populated(NamedTuple):
+    """One row to be put: its store key, its bytes as they were read and how, the values that it lacked, and its new
+    bytes."""
+
+    key: bytes
+    stored: bytes
+    rewriter: _Rewriter
+    given: list[object]
+    value: bytes
+
+
+class _Rewriter(NamedTuple):
+    """What rows of one layout need: how they are read, the ordinals of the columns that they lack, how values of those
+    are made, and where their lock timestamps lie."""
+
+    read: RowReader
+    lacking: tuple[int, ...]
+    make: tuple[Callable[[], object], ...]
+    places: dict[int, int]
+
+
+class Population(Task):
+    """The work of one job on one column whose values differ from row to row."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        element: Element,
+        compile_default: CompileDefault,
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
+        now: int,
+        zone: str,
+    ) -> None:
+        """Superseded if there is no such column."""
+        with store.read() as reader:
+            snapshot = catalog.at(reader)
+        table = _table(snapshot, element)
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self._element = element
+        self._catalog = catalog
+        self._compile = compile_default
+        self._now, self._zone = now, zone
+        self._adopt(table, snapshot)
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of the table's keys."""
+        while not at.done:
+            with self.store.read() as reader:
+                self._refresh(reader)
+                keys, stored = reader.batch(at.position, at.stop, BATCH_ROWS)
+                rewriters = [self._rewriter(value, reader) for value in stored]
+            # The reader is closed: a sequence may have to reserve its next values.
+            rows = [
+                self._populated(key, value, rewriter)
+                for key, value, rewriter in zip(keys, stored, rewriters, strict=True)
+                if rewriter is not None and rewriter.lacking
+            ]
+            done = len(keys) < BATCH_ROWS
+            position = at.stop if done else keys[-1] + b"\x00"
+            live = sum(rewriter is not None for rewriter in rewriters)
+            at = Checkpoint(at.start, at.stop, position, at.rows + live, done)
+            yield self._steps(rows), at
+
+    # --- the schema --------------------------------------------------------------------------------------------------
+
+    def _refresh(self, reader: Reader) -> None:
+        """Go on with the schema that `reader` sees: rows may be in its layout, and a sequence may have changed."""
+        if reader.catalog_version == self._version:
+            return
+        snapshot = self._catalog.at(reader)
+        table = _table(snapshot, self._element)
+        if table.rowset != self.table.rowset:
+            raise Superseded(f'the rows of table "{table.name}" were replaced')
+        self._adopt(table, snapshot)
+
+    def _adopt(self, table: Table, snapshot: CatalogSnapshot) -> None:
+        self.table, self._version = table, snapshot.version
+        self._layouts[table.layout.id] = table.layout
+        self._wanted = [wanted(column) for column in table.columns]
+        self._encode = body_encoder(table.layout)
+        # All of them: a row in the newest layout has a value of every column of it.
+        self._columns = {
+            ordinal: (column, self._maker(column, self._compile(column, snapshot, self._now, self._zone)))
+            for ordinal, column in enumerate(table.columns)
+            if column.per_row
+        }
+        self._rewriters: dict[int, _Rewriter] = {}
+
+    def _rewriter(self, stored: bytes, view: View) -> _Rewriter | None:
+        """What the row needs; None if it is no row, but a tombstone."""
+        tag = ROW_HEADER.unpack_from(stored)[2]
+        if tag & ROW_TOMBSTONE:
+            return None
+        found = self._rewriters.get(tag >> 8)
+        if found is None:
+            layout = self.layout(tag >> 8, view)
+            found = self._rewriters[tag >> 8] = self._rewriter_of(layout)
+        return found
+
+    def _rewriter_of(self, layout: Layout) -> _Rewriter:
+        has = {column for column, _ in layout.columns}
+        lacking = {ordinal: make for ordinal, (column, make) in self._columns.items() if column.id not in has}
+        read = resolver(layout, self._wanted)
+        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), lock_places(layout))
+
+    def _maker(self, column: Column, evaluate: Callable[[], object]) -> Callable[[], object]:
+        """Makes a value, which is not NULL where the column is NOT NULL."""
+        if not column.refuses_null:
+            return evaluate
+
+        def make() -> object:
+            value = evaluate()
+            if value is None:
+                message = f'column "{column.name}" of relation "{self.table.name}" contains null values'
+                raise errors.error(errors.NOT_NULL_VIOLATION, message)
+            return value
+
+        return make
+
+    # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _populated(self, key: bytes, stored: bytes, rewriter: _Rewriter) -> Populated:
+        given = [make() for make in rewriter.make]
+        return Populated(key, stored, rewriter, given, self._rewritten(stored, rewriter, given))
+
+    def _rewritten(self, stored: bytes, rewriter: _Rewriter, given: Sequence[object]) -> bytes:
+        """The row in the newest layout; its header stays but for the layout."""
+        values = list(rewriter.read(stored))
+        for ordinal, value in zip(rewriter.lacking, given, strict=True):
+            values[ordinal] = value
+        timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
+        layout = self.table.layout
+        header = ROW_HEADER.pack(timestamp, sequence, layout.id << 8 | tag & 0xFF)
+        if not layout.locks:
+            return header + self._encode(values)
+        # A lock that the old layout does not know moved when the row did, as far as is known.
+        locks = [_TIMESTAMP.unpack_from(stored, rewriter.places.get(lock, _ROW_TIMESTAMP))[0] for lock in layout.locks]
+        return header + b"".join([_TIMESTAMP.pack(lock) for lock in locks]) + self._encode(values)
+
+    def _steps(self, rows: list[Populated]) -> Iterator[Step]:
+        source = iter(rows)
+        while chunk := list(islice(source, STEP_ROWS)):
+            yield self._step(chunk)
+
+    def _step(self, chunk: list[Populated]) -> Step:
+        def step(section: Section) -> None:
+            if self.pace is not None:
+                self.pace.rows += len(chunk)
+            for row in chunk:
+                stored = section.get(row.key)
+                if stored == row.stored:
+                    section.put(row.key, row.value)
+                elif stored is not None:
+                    rewriter = self._rewriter(stored, section)
+                    if rewriter is not None and rewriter.lacking:
+                        given = dict(zip(row.rewriter.lacking, row.given, strict=True))
+                        values = [given[ordinal] for ordinal in rewriter.lacking]
+                        section.put(row.key, self._rewritten(stored, rewriter, values))
+
+        return step
+
+
+def _table(snapshot: CatalogSnapshot, element: Element) -> Table:
+    found = snapshot.by_id(element.table)
+    if not isinstance(found, Table):
+        raise Superseded(f"table {element.table} was dropped")
+    for column in found.columns:
+        if column.id == element.id and column.state is State.WRITE_ONLY:
+            return found
+    raise Superseded(f'column {element.id} of table "{found.name}" is no longer write-only')

@@ -1,0 +1,50 @@
+"""Defaults evaluated outside of statements: for rows that came before their column, and for SET DEFAULT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Column, Sequence
+from instar.catalog.sequences import Sequences
+from instar.sql.binder import bind_default
+from instar.sql.expressions import Compiler, FrameLayout, Scope
+from instar.sql.functions import Context
+
+
+class Execution:
+    """What expressions without a statement may ask of the execution: values of sequences."""
+
+    __slots__ = ("functions", "next_value")
+
+    def __init__(self, next_value: Callable[[int], int], functions: Context) -> None:
+        self.next_value = next_value
+        self.functions = functions
+
+
+def compile_default(
+    column: Column, catalog: CatalogSnapshot, functions: Context, next_value: Callable[[int], int]
+) -> Callable[[], object]:
+    """A function that evaluates what a row gets which says nothing of `column`; `functions` is what stable functions
+    read."""
+    layout = FrameLayout(0)
+    evaluate = Compiler(Scope({}), layout).value(bind_default(column, catalog))
+    frame = layout.frame((), functions, Execution(next_value, functions))
+    return lambda: evaluate((), frame)
+
+
+class Defaults:
+    """The defaults of columns that are given to rows by jobs: a `CompileDefault` (schemachange/populate.py)."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self._sequences = sequences
+
+    def __call__(self, column: Column, catalog: CatalogSnapshot, now: int, zone: str) -> Callable[[], object]:
+        """The default of `column` as of `catalog`."""
+
+        def next_value(number: int) -> int:
+            found = catalog.by_id(number)
+            assert isinstance(found, Sequence)  # DROP SEQUENCE asks who uses it
+            return self._sequences.next_value(found)
+
+        return compile_default(column, catalog, Context(now=now, zone=zone), next_value)
