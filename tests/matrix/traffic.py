@@ -140,7 +140,7 @@ class Laggard:
         new = arena.fresh()
         row: Row = (new * 10, "late", new)
         named = {"id": new, a: row[0], b: row[1], n: row[2]}
-        self._server.insert(*(named.get(column.name, _missing(column)) for column in self._server.meant.columns))
+        self._server.insert(*(named.get(column.name, self._unnamed(column)) for column in self._server.meant.columns))
         self._deeds.append(lambda rows: _put(rows, new, row))
         one, gone = arena.key(), arena.key()
         if one is not None:
@@ -150,6 +150,10 @@ class Laggard:
         if gone is not None:
             self._server.delete(gone)
             self._deeds.append(lambda rows: rows.pop(gone))
+
+    def _unnamed(self, column: Column) -> object:
+        """What an INSERT puts into a column that it does not name."""
+        return self._server.default(column) if column.per_row else _missing(column)
 
     def commit(self) -> None:
         """As of a session's; the store's fence turns it back as often as it must."""

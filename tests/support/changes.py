@@ -179,7 +179,7 @@ class Server:
         return reader.encode_key((identity,))
 
     def insert(self, *values: object) -> None:
-        values += tuple(self._default(column) for column in self.meant.columns[len(values) :])
+        values += tuple(self.default(column) for column in self.meant.columns[len(values) :])
         self.buffer.insert(self.meant.id, self.meant.version, self._key(values[0]), values)
 
     def update(self, identity: object, **changes: object) -> None:
@@ -203,7 +203,9 @@ class Server:
         assert version is not None
         return version
 
-    def _default(self, column: Column) -> object:
+    def default(self, column: Column) -> object:
+        """The value of the column's default for one row."""
+
         def next_value(number: int) -> int:
             found = self.catalog.by_id(number)
             assert isinstance(found, Sequence)
@@ -225,7 +227,7 @@ class Server:
                 derivation = Derivation(reader)
                 writer = self.world.writers.get(newest, self.catalog)
                 now = upgraded(changed, self.meant, newest)
-                derivation.table(writer, completed(now, self.meant, writer.reader, reader, self._default), self.meant)
+                derivation.table(writer, completed(now, self.meant, writer.reader, reader, self.default), self.meant)
                 request.tables += derivation.tables
                 request.entries += derivation.entries
                 request.preconditions += derivation.preconditions

@@ -17,7 +17,8 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Sequence, Table
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
+from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
@@ -456,7 +457,7 @@ def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
         yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
 
 
-def _orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[Sequence]:
+def _orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[SequenceDescriptor]:
     """The sequences that go with the columns which the stage drops."""
     gone = {
         (move.element.table, move.element.id)
