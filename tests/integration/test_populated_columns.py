@@ -486,6 +486,23 @@ def test_what_would_disturb_the_job_is_refused(table: Table) -> None:
     assert [c for (c,) in rows(two, "SELECT c FROM t ORDER BY id")] == list(range(1, ROWS + 1))
 
 
+def test_a_second_such_column_waits_for_the_first(table: Table) -> None:
+    two = table.engine.connect(schema_change_mode="async")
+
+    def hook(_step: str, number: int) -> None:
+        if number == 4:
+            two.execute("ALTER TABLE t ADD COLUMN d bigint NOT NULL DEFAULT nextval('s')")
+            assert "d" not in {name for (name,) in rows(two, "SELECT column_name FROM information_schema.columns")}
+
+    table.add(hook)
+    run(two, "SET schema_change_mode = wait")
+    number = value(two, "SELECT max(id) FROM instar.jobs")
+    if value(two, "SELECT state FROM instar.jobs WHERE id = ?", number) != "succeeded":
+        table.engine.database.run_job(number)
+    assert value(two, "SELECT count(DISTINCT d) FROM t") == ROWS
+    table.check(FILLED)
+
+
 def test_other_changes_go_on_beside_the_job(table: Table) -> None:
     """Rows in layouts that came while the job was at work; columns that are dropped, renamed and widened beside it."""
     two = table.engine.connect()
