@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 NAMES = ("a", "b", "c", "d", "e", "Big", "select", "two words", 'quo"te', "größe", "x_1", "id_seq")
-TABLES = ("t", "u", "v", "Order", "t_a", "user")
-SEQUENCES = ("s", "s2", "t_a_seq", "Counter")
+# Of tables and sequences some have names that are generated for the sequence of t.a.
+TABLES = ("t", "u", "v", "Order", "t_a", "user", "t_a_seq")
+SEQUENCES = ("s", "s2", "t_a_seq", "t_a_seq1", "Counter")
 VIEWS = ("w1", "w2", "w3", "Shown")
 # Types that only get wider from left to right.
 WIDENING = (
@@ -184,7 +185,7 @@ def _defaults(type_: str, sequences: tuple[str, ...]) -> st.SearchStrategy[str |
 def _tables(draw: st.DrawFn, name: str, sequences: tuple[str, ...]) -> TableSpec:
     columns = {
         found: draw(_columns(sequences))
-        for found in draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=5))
+        for found in draw(st.lists(st.just("a") | st.sampled_from(NAMES), unique=True, min_size=1, max_size=5))
     }
     first = next(iter(columns))
     kind = draw(st.sampled_from(("", "serial", "always", "by default")))
@@ -307,7 +308,7 @@ def _alter(draw: st.DrawFn, name: str, table: TableSpec, before: TableSpec) -> N
     # Of those that are there before, since the rows have NULL in them, whatever becomes of the keys.
     foreign = {column for column, _, _ in before.foreign.values()}
     for column, spec in list(table.columns.items()):
-        action = draw(st.sampled_from(("keep", "keep", "drop", "widen", "default", "null", "not null")))
+        action = draw(st.sampled_from(("keep", "keep", "drop", "widen", "default", "null", "not null", "kind")))
         if action == "drop" and column not in table.primary and len(table.columns) > 1:
             table.without(column)
         elif action == "widen" and column not in relied_on and not spec.kind:
@@ -319,6 +320,8 @@ def _alter(draw: st.DrawFn, name: str, table: TableSpec, before: TableSpec) -> N
             spec.nullable = True
         elif action == "not null" and column not in foreign:
             spec.nullable = False
+        elif action == "kind" and spec.kind:
+            spec.kind = draw(st.sampled_from(("", "serial")))
     for listing in (table.keys, table.indexes, table.checks, table.foreign):
         for element in list(listing):
             if draw(st.integers(0, 3)) == 0:

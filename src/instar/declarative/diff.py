@@ -52,10 +52,11 @@ def _has_column(schema: model.Schema, table: str, column: str) -> bool:
     return found is not None and found.column(column) is not None
 
 
-def _lost_sequences(live: model.Schema, wanted: model.Schema) -> dict[str, tuple[str, str] | None]:
-    """The sequences that go, with the columns that they belong to."""
-    before, after = _all_sequences(live), _all_sequences(wanted)
-    return {name: owner for name, owner in before.items() if name not in after}
+def lost_sequences(live: model.Schema, wanted: model.Schema) -> dict[str, tuple[str, str] | None]:
+    """The sequences that go, with the columns that they belong to. One of identity is never one that stands alone."""
+    lost = {name: found.owned_by for name, found in live.sequences.items() if name not in wanted.sequences}
+    kept = identities(wanted)
+    return lost | {name: owner for owner, name in identities(live).items() if kept.get(owner) != name}
 
 
 def _all_sequences(schema: model.Schema) -> dict[str, tuple[str, str] | None]:
@@ -71,6 +72,17 @@ def identities(schema: model.Schema) -> dict[tuple[str, str], str]:
         for column in table.columns
         if column.identity is not None
     }
+
+
+def relation_names(schema: model.Schema) -> set[str]:
+    """The names that no two relations share: those of tables, views, sequences, indexes and primary keys."""
+    indexes = {
+        element.name
+        for table in schema.tables.values()
+        for element in table.elements
+        if isinstance(element, model.Index | model.PrimaryKey)
+    }
+    return {*schema.tables, *schema.views, *_all_sequences(schema), *indexes}
 
 
 # --- tables that come and go -----------------------------------------------------------------------------------------
@@ -108,7 +120,7 @@ def _keys(table: model.Table) -> list[model.ForeignKey]:
 
 
 def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
-    lost = _lost_sequences(live, wanted)
+    lost = lost_sequences(live, wanted)
     late = set(identities(wanted).values())
     dropped = _dropped_elements(live, wanted)
     for name, new in wanted.tables.items():
@@ -167,28 +179,27 @@ def _columns(
     for column in old.columns:
         there = new.column(column.name)
         place = (old.name, column.name)
-        endangered = column.default is not None and any(
-            name in lost and lost[name] != place for name in column.default.sequences
-        )
+        doomed = [name for name in ([] if column.default is None else column.default.sequences) if name in lost]
         if there is None:
-            if endangered:
+            if any(lost[name] != place for name in doomed):  # else it goes with the column
                 yield to.DropDefault(*place)
             yield to.DropColumn(*place)
         else:
-            yield from _column(old.name, column, there, endangered)
+            yield from _column(old.name, column, there, endangered=bool(doomed))
     added = tuple(column for column in new.columns if old.column(column.name) is None)
     for column in added:
         yield to.AddColumn(new.name, _early(column, late))
     yield from _late_defaults(new.name, added, late)
 
 
-def _column(table: str, old: model.Column, new: model.Column, endangered: bool) -> Iterator[Change]:
+def _column(table: str, old: model.Column, new: model.Column, *, endangered: bool) -> Iterator[Change]:
+    """`endangered`: the old default takes values of a sequence that goes, though another may come by its name."""
     name = new.name
     if old.type != new.type:
         yield to.SetType(table, name, old.type, new.type)
     if old.default is not None and (new.default is None or endangered):
         yield to.DropDefault(table, name)
-    if new.default is not None and (old.default is None or old.default.text != new.default.text):
+    if new.default is not None and (endangered or old.default is None or old.default.text != new.default.text):
         yield to.SetDefault(table, name, new.default)
     if old.nullable and not new.nullable:
         yield to.SetNotNull(table, name)
@@ -324,7 +335,7 @@ def _views_that_go(live: model.Schema, wanted: model.Schema) -> set[str]:
 
 def _moved(live: model.Schema, wanted: model.Schema) -> tuple[set[str], set[tuple[str, str]]]:
     """The relations that go, and the columns that go or change their type."""
-    relations = {name for name in live.tables if name not in wanted.tables} | set(_lost_sequences(live, wanted))
+    relations = {name for name in live.tables if name not in wanted.tables} | set(lost_sequences(live, wanted))
     columns = set()
     for name, old in live.tables.items():
         new = wanted.tables.get(name)

@@ -19,7 +19,7 @@ from instar.declarative.changes import Change, loss
 from instar.declarative.diff import difference
 from instar.declarative.order import ordered
 from instar.declarative.reading import read_schema, require_settled
-from instar.declarative.renames import Hint, follow, owned_sequences
+from instar.declarative.renames import Hint, follow, follow_owners
 from instar.declarative.rendering import render
 from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Problem, problem_of
@@ -88,7 +88,7 @@ def dump(session: Session) -> str:
 def _changes(catalog: CatalogSnapshot, wanted: model.Schema, hints: Sequence[Hint]) -> list[Change]:
     """Renames first, on the catalog itself, where names are all that they change; then what else differs."""
     renamed, by_hint = follow(catalog, hints)
-    settled, by_owner = follow(renamed, owned_sequences(read_schema(renamed), wanted))
+    settled, by_owner = follow_owners(renamed, wanted)
     return ordered([*by_hint, *by_owner, *difference(read_schema(settled), wanted)])
 
 

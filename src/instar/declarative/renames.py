@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -11,7 +11,9 @@ from instar.catalog import descriptors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.declarative import model
 from instar.declarative.changes import RelationKind, RenameColumn, RenameRelation
-from instar.declarative.diff import identities
+from instar.declarative.diff import identities, lost_sequences, relation_names
+from instar.declarative.reading import read_schema
+from instar.schemachange.naming import generated_name
 
 Rename = RenameRelation | RenameColumn
 
@@ -82,19 +84,70 @@ def _renamed_column(catalog: CatalogSnapshot, hint: Hint) -> tuple[descriptors.O
     return msgspec.structs.replace(table, columns=columns), RenameColumn(hint.table, hint.old, hint.new)
 
 
-def owned_sequences(live: model.Schema, wanted: model.Schema) -> list[Hint]:
+# --- sequences of columns --------------------------------------------------------------------------------------------
+
+
+def follow_owners(catalog: CatalogSnapshot, wanted: model.Schema) -> tuple[CatalogSnapshot, list[Rename]]:
+    """The catalog with the sequences of columns named as in `wanted`, and the renames.
+
+    What has a name that something else is to have, and is dropped too late to free it, is moved aside first. So are
+    sequences that take each other's names.
+    """
+    live = read_schema(catalog)
+    hints = _owned_sequences(live, wanted)
+    taken = relation_names(live) | relation_names(wanted)
+    catalog, found = follow(catalog, [_aside(kind, name, taken) for kind, name in _in_the_way(live, wanted, hints)])
+    catalog, renamed = follow(catalog, hints)
+    circle = [hint for hint in hints if RenameRelation("sequence", hint.old, hint.new) not in renamed]
+    aside = [_aside("sequence", hint.old, taken) for hint in circle]
+    catalog, opened = follow(catalog, aside)
+    catalog, closed = follow(catalog, [one._replace(old=other.new) for one, other in zip(circle, aside, strict=True)])
+    return catalog, [*found, *renamed, *opened, *closed]
+
+
+def _owned_sequences(live: model.Schema, wanted: model.Schema) -> list[Hint]:
     """The sequences that are a column's only ones here and there, under other names: which is which is no guess."""
-    before, after = _only_sequences(live), _only_sequences(wanted)
-    return [
-        Hint("sequence", after[owner], name)
-        for owner, name in before.items()
-        if owner in after and after[owner] != name
+    pairs = [
+        (before[owner], after[owner])
+        for before, after in (
+            (identities(live), identities(wanted)),
+            (_only_sequences(live), _only_sequences(wanted)),
+        )
+        for owner in before
+        if owner in after and after[owner] != before[owner]
     ]
+    owned = {old for old, _ in pairs}
+    # Where both names stay, and the new one was nobody's only sequence, the column has just got another one.
+    stay = live.sequences.keys() & wanted.sequences.keys()
+    return [Hint("sequence", new, old) for old, new in pairs if not (stay >= {old, new} and new not in owned)]
 
 
 def _only_sequences(schema: model.Schema) -> dict[tuple[str, str], str]:
-    found: dict[tuple[str, str], list[str]] = {owner: [name] for owner, name in identities(schema).items()}
+    """The sequences that belong to a column as its only one, but for those of identity, by table and column."""
+    found: dict[tuple[str, str], list[str]] = {}
     for sequence in schema.sequences.values():
         if sequence.owned_by is not None:
             found.setdefault(sequence.owned_by, []).append(sequence.name)
     return {owner: names[0] for owner, names in found.items() if len(names) == 1}
+
+
+def _in_the_way(live: model.Schema, wanted: model.Schema, hints: list[Hint]) -> Iterator[tuple[RelationKind, str]]:
+    """What goes, and has a name that is needed before: by a rename, or, of a sequence, by anything that comes."""
+    targets, moving = {hint.new for hint in hints}, {hint.old for hint in hints}
+    yield from (("table", name) for name in live.tables if name in targets)
+    yield from (("view", name) for name in live.views if name in targets)
+    needed, kept = relation_names(wanted), identities(wanted)
+    lost = {
+        name
+        for name, owner in lost_sequences(live, wanted).items()
+        # A column's sequence goes before the column gets another one of that name as one of identity.
+        if name in needed and (owner is None or kept.get(owner) != name)
+    }
+    every = {*live.sequences, *identities(live).values()}
+    yield from (("sequence", name) for name in sorted(((targets & every) | lost) - moving))
+
+
+def _aside(kind: RelationKind, name: str, taken: set[str]) -> Hint:
+    free = generated_name(name, (), "old", taken.__contains__)
+    taken.add(free)
+    return Hint(kind, free, name)
