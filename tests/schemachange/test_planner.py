@@ -273,6 +273,25 @@ def test_a_statement_that_has_nothing_left_to_do(world: ChangingWorld) -> None:
     assert not world.plan().first
 
 
+@pytest.mark.parametrize(
+    ("constraint", "name"), [(check("n"), "child_n_check1"), (want.ForeignKey(("n",), "parent"), "child_n_fkey")]
+)
+def test_a_constraint_that_a_job_moves_is_not_dropped(
+    world: ChangingWorld, constraint: want.Constraint, name: str
+) -> None:
+    """The job could neither go on nor take back what else it has brought, a column say."""
+    job = world.execute(want.AddColumn("child", NewColumn("c", types.TEXT)), want.AddConstraint("child", constraint))
+    with pytest.raises(errors.Error, match="is not complete") as refused:
+        world.plan(want.DropConstraint("child", name))
+    assert refused.value.sqlstate == "55006"
+    assert job is not None
+    world.executor().run(job)
+    world.execute(want.DropConstraint("child", name))
+    world.execute(want.SetNotNull("child", "parent"))
+    with pytest.raises(errors.Error, match="is not complete"):
+        world.plan(want.DropColumn("child", "parent", cascade=True))
+
+
 def test_on_the_way_back_a_column_goes_no_earlier_than_what_stands_on_it(world: ChangingWorld) -> None:
     """Rule 25: else an index that is still delete-only is kept by writers who no longer have its column."""
     constraints = (want.Unique(("c",)), check("c"), want.ForeignKey(("c",), "parent"))

@@ -133,5 +133,7 @@ def moving(table: Table) -> list[Element]:
     constraints: tuple[Check | ForeignKey, ...] = (*table.checks, *table.foreign_keys)
     resting = {found.id for found in constraints if found.not_valid}
     return [
-        element for element, phase in phases(table).items() if phase is not Phase.PUBLIC and element.id not in resting
+        element
+        for element, phase in phases(table).items()
+        if phase is not Phase.PUBLIC and not (phase is Phase.WRITE_ONLY and element.id in resting)
     ]

@@ -1,0 +1,43 @@
+"""Random workloads of some seconds; INSTAR_RANDOM_SECONDS makes them longer, INSTAR_RANDOM_SEED begins elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from instar.clock import ManualClock
+from instar.store import MemoryStore, open_store
+from instar.store.engine import Store
+from matrix.workload import RULES, Workload
+
+SECONDS = float(os.environ.get("INSTAR_RANDOM_SECONDS", "7"))
+SEED = int(os.environ.get("INSTAR_RANDOM_SEED", "0"))
+STEPS = int(os.environ.get("INSTAR_RANDOM_STEPS", "300"))
+
+
+@pytest.mark.timeout(SECONDS + 120)
+@pytest.mark.parametrize("engine", ["memory", "lmdb"])
+def test_random_workload(engine: str, tmp_path: Path) -> None:
+    """The processor time is counted, so that a busy machine does as much."""
+    happened: Counter[str] = Counter()
+    until, seed = time.process_time() + SECONDS, SEED
+    while time.process_time() < until:
+        clock = ManualClock()
+        store: Store = MemoryStore(clock=clock)
+        if engine == "lmdb":
+            store = open_store(tmp_path / str(seed), synchronous="off", clock=clock)
+        workload = Workload(seed, store, clock)
+        workload.run(STEPS)
+        happened += workload.happened
+        store.close()
+        seed += 1
+    print(f"{seed - SEED} histories of {STEPS} steps: {dict(happened)}")
+    assert min(happened[kind] for kind in ("insert", "update", "index", "column", "succeeded")) > 0, happened
+
+
+def test_every_rule_names_what_it_explains() -> None:
+    assert all(rule.sentence and rule.kinds for rule in RULES)
