@@ -114,7 +114,7 @@ class SchemaChanges:
         database = session.database
         self._queued = queued_job(
             database.ids.next_job(),
-            _one_line(text),
+            text.strip().rstrip("; "),  # it will be parsed again: literals and comments are to be what they are
             first,
             database.clock.wall_ns() // 1000,
             session.settings.get("timezone"),

@@ -8,6 +8,7 @@ from instar import errors, values
 from instar.catalog.descriptors import Column, Layout, Sequence, StepKind, Table, View
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
+from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.sequences import create_owned
 from instar.types import INTEGERS, Kind, Type
 
@@ -126,8 +127,11 @@ def drop_not_null(draft: Draft, wanted: want.DropNotNull) -> None:
         raise errors.error(
             errors.SYNTAX_ERROR, f'column "{column.name}" of relation "{table.name}" is an identity column'
         )
-    if not column.nullable:
-        _alter(draft, table, column, StepKind.DROP_NOT_NULL, nullable=True)
+    if column.nullable:
+        # One that is pending would come all the same.
+        draft.require_still(table, Element(ElementKind.NOT_NULL, table.id, column.id))
+    else:
+        _alter(draft, table, column, StepKind.DROP_NOT_NULL, nullable=True, not_null=None)
 
 
 def set_type(draft: Draft, wanted: want.SetType) -> None:

@@ -206,6 +206,14 @@ class Draft:
         for element in moving(table):
             raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
 
+    def require_still(self, table: Table, *elements: Element) -> None:
+        """55006 while a job moves one of these elements. At the end of a job, what it brings is not in the way."""
+        if self.collapsing:
+            return
+        for element in moving(table):
+            if element in elements:
+                raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
+
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def create(self, new: Object) -> None:

@@ -22,6 +22,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
+from instar.schemachange.dependents import require_unused
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
 from instar.schemachange.foreign_keys import used_index
@@ -224,7 +225,11 @@ class Executor:
         except Interrupted:
             return self.jobs.get(job.id)
         except Superseded as why:
-            return self._give_up(job, held, Problem(errors.OBJECT_NOT_READY, str(why)))
+            problem = Problem(errors.OBJECT_NOT_READY, str(why))
+            if job.state is JobState.REVERTING or job.is_revertible:
+                # Of all that the job moves, something is gone or was changed; the rest of it is not to stay half way.
+                return self._revert(job, held, job.problem or problem)
+            return self._give_up(job, held, problem)
         except ClaimLost:
             raise
         except Exception as failed:  # noqa: BLE001 - whatever it is, the job's record says it
@@ -401,7 +406,9 @@ class Executor:
             return Commit(catalog_version=reader.catalog_version, raw=[(job_key(job.id), encode_job(after))])
         catalog = self._catalog.at(reader)
         change = CatalogChange(catalog, self._ids)
-        apply(advance(lambda table: _find_table(catalog, table), stage, job.statement), change)
+        publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
+        require_unused(catalog, publication)
+        apply(publication, change)
         for sequence in _orphaned(catalog, stage):
             change.drop(sequence)
         for table in stage.fences:
@@ -442,15 +449,24 @@ def apply(publication: Publication, change: CatalogChange) -> None:
 
 
 def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
-    """Where the elements of a job stand that goes no further, and what is left of them was before it."""
+    """Where the elements of a job stand that goes no further, and where what is left of them was before it. A job that
+    is on its way back already goes where it was going."""
     origins: dict[Element, Phase] = {}
-    for move in (move for stage in job.stages for move in stage.moves):
-        origins.setdefault(move.element, move.start)
+    left: dict[Element, Phase] = {}  # where the job's own stages have left it
+    for number, move in ((number, move) for number, stage in enumerate(job.stages) for move in stage.moves):
+        if job.state is JobState.REVERTING:
+            origins[move.element] = move.goal
+        else:
+            origins.setdefault(move.element, move.start)
+        if number < job.stage:
+            left[move.element] = move.goal
+        else:
+            left.setdefault(move.element, move.start)
     for element, origin in origins.items():
         table = _find_table(catalog, element.table)
         phase = phase_of(table, element)
-        if table is None or (phase is Phase.ABSENT and origin is Phase.ABSENT):
-            continue
+        if table is None or phase is Phase.ABSENT or phase is not left[element]:
+            continue  # somebody else has dropped it, or taken it elsewhere: it is not this job's to take back
         keys = (found for found in table.foreign_keys if found.id == element.id)
         is_key = element.kind is ElementKind.FOREIGN_KEY
         indexes = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()

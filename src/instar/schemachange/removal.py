@@ -18,7 +18,7 @@ from instar.catalog.descriptors import Column, ForeignKey, Index, Object, Sequen
 from instar.schemachange import rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
-from instar.schemachange.elements import ElementKind, moving, name_of
+from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
 from instar.schemachange.stages import without_column
@@ -151,7 +151,7 @@ def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
     """Take foreign keys off a table, with the indexes they own; the referenced tables' writers are told. 55006 while a
     job moves one of them."""
     table = draft.table(table_id)
-    _require_at_rest(table, ElementKind.FOREIGN_KEY, gone)
+    draft.require_still(table, *(Element(ElementKind.FOREIGN_KEY, table_id, key) for key in gone))
     if takes_path(draft, table):
         leave_foreign_keys(draft, table, gone)
         return
@@ -179,16 +179,9 @@ def remove_index(draft: Draft, table_id: int, index: Index) -> None:
     draft.free([index.rowset])
 
 
-def _require_at_rest(table: Table, kind: ElementKind, gone: set[int]) -> None:
-    """What a job moves stays until the job has ended: it could neither go on nor take back the rest of what it does."""
-    for element in moving(table):
-        if element.kind is kind and element.id in gone:
-            raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
-
-
 def _remove_checks(draft: Draft, table_id: int, gone: set[int]) -> None:
     table = draft.table(table_id)
-    _require_at_rest(table, ElementKind.CHECK, gone)
+    draft.require_still(table, *(Element(ElementKind.CHECK, table_id, check) for check in gone))
     if takes_path(draft, table):
         leave(draft, table, ElementKind.CHECK, sorted(gone))
         return
@@ -238,7 +231,8 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
     table = draft.find(Table, wanted.table)
     column = draft.column(table, wanted.column)
     _require_droppable(table, column)
-    _require_at_rest(table, ElementKind.NOT_NULL, {column.id})
+    own = (ElementKind.COLUMN, ElementKind.NOT_NULL)
+    draft.require_still(table, *(Element(kind, table.id, column.id) for kind in own))
     indexes = [index for index in table.indexes if any(part.column == column.id for part in index.columns)]
     checks = {check.id for check in table.checks if column.id in check.columns}
     keys = {key.id for key in table.foreign_keys if column.id in key.columns}

@@ -1,0 +1,188 @@
+"""Statements that come between the stages of a job: what they use stays, what they change is not half of a change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from instar.database.database import Database
+from instar.dbapi import Connection
+from instar.schemachange.jobs import Job, JobState
+from support.databases import Engine, fails, rows, run, value
+
+
+class Slow:
+    """A database in memory in which jobs stand after their first stage until `finish`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._run = Database.run_job
+        monkeypatch.setattr(Database, "run_job", lambda *_: None)
+        self.engine = Engine(":memory:")
+        self.connection: Connection = self.engine.connect(schema_change_mode="async")
+        run(
+            self.connection,
+            "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b integer, s text)",
+            "INSERT INTO t VALUES (1, 1, 1, 'x'), (2, 2, 2, 'y'), (3, 3, 3, 'z')",
+            "CREATE TABLE p (id integer PRIMARY KEY, u integer, CONSTRAINT p_u UNIQUE (u))",
+            "INSERT INTO p VALUES (1, 1), (2, 2), (3, 3)",
+        )
+
+    def finish(self) -> list[Job]:
+        """Run all jobs, the newest first, to their ends; returns them in their order."""
+        database = self.engine._held
+        while runnable := database.jobs.runnable():
+            for job in reversed(runnable):
+                self._run(database, job.id)
+        assert rows(self.connection, "CHECK DATABASE") == []
+        return sorted(database.jobs.all(), key=lambda job: job.id)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow(monkeypatch)
+    yield made
+    made.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "left"),
+    [
+        ("CREATE INDEX t_b ON t (b)", "SELECT b FROM t WHERE b = 2"),
+        ("CREATE VIEW v AS SELECT b FROM t", "SELECT b FROM v WHERE b = 2"),
+        ("ALTER TABLE t ADD CONSTRAINT other CHECK (b > 0)", "SELECT b FROM t WHERE b = 2"),
+        ("ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (b) REFERENCES p", "SELECT b FROM t WHERE b = 2"),
+    ],
+)
+def test_a_column_that_is_used_by_now_is_not_dropped(slow: Slow, user: str, left: str) -> None:
+    """Rule 25: else the index, the view or the constraint would be left without its column."""
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), DROP COLUMN b", user)
+    first, *others = slow.finish()
+    assert (first.state, first.problem and first.problem.sqlstate) == (JobState.FAILED, "2BP01")
+    assert all(job.state is JobState.SUCCEEDED for job in others)
+    assert rows(slow.connection, left) == [(2,)]
+    run(slow.connection, "INSERT INTO t VALUES (4, -4, 1, 'no check is left')")
+
+
+def test_the_same_in_one_transaction(slow: Slow) -> None:
+    run(slow.connection, "BEGIN", "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), DROP COLUMN b")
+    run(slow.connection, "CREATE INDEX t_b ON t (b)", "COMMIT")
+    (job,) = slow.finish()
+    assert job.problem is not None
+    assert job.problem.sqlstate == "2BP01"
+    assert value(slow.connection, "SELECT b FROM t WHERE id = 2") == 2
+
+
+def test_a_key_that_is_referred_to_by_now_is_not_dropped(slow: Slow) -> None:
+    run(slow.connection, "ALTER TABLE p ADD CONSTRAINT k CHECK (u > 0), DROP CONSTRAINT p_u")
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES p (u)")
+    first, second = slow.finish()
+    assert (first.problem and first.problem.sqlstate, second.state) == ("2BP01", JobState.SUCCEEDED)
+    with fails("23503"):
+        run(slow.connection, "INSERT INTO t VALUES (4, 77, 1, '')")
+
+
+def test_a_column_that_a_view_shows_by_now_keeps_its_type(slow: Slow) -> None:
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), ALTER COLUMN a TYPE bigint")
+    run(slow.connection, "CREATE VIEW v AS SELECT a FROM t")
+    (job,) = slow.finish()
+    assert (job.state, job.problem and job.problem.sqlstate) == (JobState.FAILED, "0A000")
+    with fails("22003"):
+        run(slow.connection, "INSERT INTO t VALUES (4, 5000000000, 1, '')")
+
+
+def test_a_column_that_another_job_brings_is_waited_for(slow: Slow) -> None:
+    """Else an index would stand on a column that is taken back."""
+    run(slow.connection, "ALTER TABLE t ADD COLUMN x integer DEFAULT 1 UNIQUE", "CREATE INDEX t_x ON t (x)")
+    first, second = slow.finish()
+    assert first.problem is not None
+    assert first.problem.sqlstate == "23505"
+    assert second.problem is not None
+    assert second.problem.sqlstate == "42703"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "ALTER TABLE t ALTER COLUMN b SET DEFAULT 7",
+        "ALTER TABLE t ALTER COLUMN b TYPE bigint",
+        "ALTER TABLE t DROP COLUMN b",
+    ],
+)
+def test_a_column_that_was_changed_meanwhile_fails_all_of_the_job(slow: Slow, meanwhile: str) -> None:
+    """What the job had begun does not stay write-only without a job."""
+    run(
+        slow.connection,
+        "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), ADD CONSTRAINT u UNIQUE (a), ALTER COLUMN b SET DEFAULT 5, "
+        "ALTER COLUMN b TYPE bigint",
+        meanwhile,
+    )
+    (job,) = slow.finish()
+    assert (job.state, job.problem and job.problem.sqlstate) == (JobState.FAILED, "55000")
+    run(slow.connection, "INSERT INTO t (id, a) VALUES (4, -1), (5, -1)", "DROP TABLE t")
+
+
+@pytest.mark.parametrize(
+    ("sql", "drop"),
+    [
+        ("ADD CONSTRAINT k CHECK (a > 0)", "ALTER TABLE t DROP CONSTRAINT k"),
+        ("ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES p", "ALTER TABLE t DROP CONSTRAINT f"),
+        ("ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES p NOT VALID", "ALTER TABLE t DROP CONSTRAINT f"),
+        ("ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES p", "DROP TABLE p CASCADE"),
+        ("ALTER COLUMN a SET NOT NULL", "ALTER TABLE t ALTER COLUMN a DROP NOT NULL"),
+        ("ALTER COLUMN a SET NOT NULL", "ALTER TABLE t DROP COLUMN a CASCADE"),
+    ],
+)
+def test_what_is_being_added_is_dropped_when_it_is_there(slow: Slow, sql: str, drop: str) -> None:
+    run(slow.connection, f"ALTER TABLE t {sql}, ADD CONSTRAINT other CHECK (b > 0)", drop)
+    before, after = slow.engine._held.jobs.all()
+    assert {before.after, after.after} == {None, min(before.id, after.id)}
+    assert [job.state for job in slow.finish()] == [JobState.SUCCEEDED, JobState.SUCCEEDED]
+    if "COLUMN a CASCADE" not in drop:
+        run(slow.connection, "INSERT INTO t VALUES (4, NULL, 1, ''), (5, -5, 1, '')")
+    with fails("23514", "other"):
+        run(slow.connection, "INSERT INTO t (id, b) VALUES (6, -1)")
+
+
+def test_drop_not_null_takes_back_what_a_job_has_validated(slow: Slow) -> None:
+    run(slow.connection, "ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+    slow.finish()
+    run(slow.connection, "ALTER TABLE t ALTER COLUMN a DROP NOT NULL", "INSERT INTO t VALUES (4, NULL, 1, '')")
+    run(slow.connection, "ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+    assert slow.finish()[-1].state is JobState.FAILED
+    run(slow.connection, "DELETE FROM t WHERE id = 4", "ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+    assert slow.finish()[-1].state is JobState.SUCCEEDED
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (b > 0), ALTER COLUMN a DROP NOT NULL")
+    with fails("23502"):
+        run(slow.connection, "INSERT INTO t VALUES (4, NULL, 1, '')")
+    slow.finish()
+    run(slow.connection, "INSERT INTO t VALUES (4, NULL, 1, '')")
+
+
+def test_a_foreign_key_that_is_not_write_only_yet_cannot_be_validated(slow: Slow) -> None:
+    """VALIDATE would say that it has done what nobody has done."""
+    run(slow.connection, "INSERT INTO t VALUES (4, 77, 1, '')", "CREATE INDEX t_a ON t (a)")
+    slow.finish()
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (a) REFERENCES p NOT VALID")
+    run(slow.connection, "ALTER TABLE t VALIDATE CONSTRAINT f")
+    *_, added, validated = slow.finish()
+    assert added.state is JobState.SUCCEEDED
+    assert validated.problem is not None
+    assert validated.problem.sqlstate == "23503"
+
+
+def test_a_second_validation_does_not_take_the_first_one_back(slow: Slow) -> None:
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0) NOT VALID")
+    run(slow.connection, *["ALTER TABLE t VALIDATE CONSTRAINT k"] * 2)
+    assert sorted(job.state.value for job in slow.finish()) == ["failed", "succeeded"]
+    run(slow.connection, "DROP TABLE t")
+
+
+def test_a_statement_that_has_waited_says_what_it_said(slow: Slow) -> None:
+    """Its literals and comments are what they were."""
+    run(slow.connection, "ALTER TABLE t ALTER COLUMN a SET NOT NULL")
+    run(slow.connection, "ALTER TABLE t ALTER COLUMN a SET NOT NULL, -- why\n ADD CONSTRAINT k CHECK (s <> 'p  q');")
+    assert [job.state for job in slow.finish()] == [JobState.SUCCEEDED, JobState.SUCCEEDED]
+    run(slow.connection, "INSERT INTO t VALUES (4, 4, 4, 'p q')")
+    with fails("23514", "k"):
+        run(slow.connection, "INSERT INTO t VALUES (5, 5, 5, 'p  q')")
