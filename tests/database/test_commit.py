@@ -336,6 +336,49 @@ def test_writes_from_before_a_constraint_are_held_to_it(
     assert rows(one, "CHECK DATABASE") == []
 
 
+@pytest.mark.parametrize("drop", ["ALTER b DROP NOT NULL", "ALTER b DROP NOT NULL, ADD CHECK (a > 0)"])
+def test_a_not_null_that_took_a_job_can_be_dropped(pair: tuple[Connection, Connection], drop: str) -> None:
+    one, two = pair
+    run(one, "ALTER TABLE t ALTER b SET NOT NULL", f"ALTER TABLE t {drop}")
+    assert rows(one, "SELECT is_nullable FROM information_schema.columns WHERE column_name = 'b'") == [("YES",)]
+    run(two, "INSERT INTO t VALUES (3, 30, NULL)", "UPDATE t SET b = NULL WHERE id = 1")
+    with fails("23502"):
+        one.execute("ALTER TABLE t ALTER b SET NOT NULL")
+    run(one, "DELETE FROM t WHERE b IS NULL", "ALTER TABLE t ALTER b SET NOT NULL")
+    with fails("23502"):
+        two.execute("UPDATE t SET b = NULL")
+
+
+def test_a_not_null_on_its_way_is_not_dropped_in_vain(pair: tuple[Connection, Connection]) -> None:
+    """Else the job would make the column NOT NULL after the statement that says otherwise."""
+    one = pair[0]
+    run(one, "BEGIN", "ALTER TABLE t ALTER b SET NOT NULL")
+    with fails("55006"):
+        one.execute("ALTER TABLE t ALTER b DROP NOT NULL")
+    run(one, "ROLLBACK", "ALTER TABLE t ALTER b DROP NOT NULL", "UPDATE t SET b = NULL")
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        *(
+            f"ADD CONSTRAINT c {added}, {dropped}"
+            for added in ("CHECK (a > 0)", "FOREIGN KEY (a) REFERENCES p", "UNIQUE (a)")
+            for dropped in ("DROP CONSTRAINT c", "DROP COLUMN a")
+        ),
+        "ALTER b SET NOT NULL, ALTER b DROP NOT NULL",
+        "ALTER b SET NOT NULL, DROP COLUMN b",
+    ],
+)
+def test_one_statement_does_not_drop_what_it_builds(constrained: tuple[Connection, Connection], actions: str) -> None:
+    one = constrained[0]
+    before = [rows(one, f"SELECT * FROM instar.{view}") for view in ("constraints", "indexes", "columns")]
+    with fails("55006"):
+        one.execute(f"ALTER TABLE t {actions}")
+    assert [rows(one, f"SELECT * FROM instar.{view}") for view in ("constraints", "indexes", "columns")] == before
+    assert rows(one, "SHOW JOBS") == []
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", [change for change in CONSTRAINTS if "UNIQUE" not in change])
 def test_writes_from_before_a_constraint_are_held_to_it_whatever_the_transaction_does_next(

@@ -101,6 +101,46 @@ def test_a_second_change_waits_for_the_first(
     assert building.execute("CHECK DATABASE").fetchall() == []
 
 
+@pytest.mark.parametrize(
+    ("added", "dropped", "wanted"),
+    [
+        ("ADD CONSTRAINT c CHECK (a >= 0)", "DROP CONSTRAINT c", ("YES", 0)),
+        ("ADD CONSTRAINT c FOREIGN KEY (a) REFERENCES t", "DROP CONSTRAINT c", ("YES", 0)),
+        ("ALTER a SET NOT NULL", "ALTER a DROP NOT NULL", ("YES", 0)),
+        ("ALTER a SET NOT NULL", "DROP COLUMN a", (None, 0)),
+    ],
+)
+def test_what_a_job_builds_is_dropped_after_it(
+    building: instar.Connection, added: str, dropped: str, wanted: tuple[str | None, int]
+) -> None:
+    """Neither fails, and the last word is that of the second."""
+    building.execute("CANCEL JOB 1")
+    assert wait_for(building, 1)[0] == "cancelled"
+    building.execute(f"ALTER TABLE t {added}")
+    building.execute("PAUSE JOB 2")
+    building.execute(f"ALTER TABLE t {dropped}")
+    building.execute("RESUME JOB 2")
+    assert [wait_for(building, job)[0] for job in (2, 3)] == ["succeeded", "succeeded"]
+    nullable = "(SELECT is_nullable FROM information_schema.columns WHERE table_name = 't' AND column_name = 'a')"
+    found = building.execute(f"SELECT {nullable}, (SELECT count(*) FROM instar.indexes)").fetchone()
+    assert found == wanted
+    assert building.execute("SELECT name FROM instar.constraints").fetchall() == [("t_pkey",)]
+
+
+def test_a_change_in_conflict_with_itself_does_not_wait_for_ever(building: instar.Connection) -> None:
+    statement = "ALTER TABLE t ADD CONSTRAINT c UNIQUE (a), DROP CONSTRAINT c"
+    building.execute("ALTER TABLE t DROP COLUMN a")  # waits for job 1
+    building.execute("CANCEL JOB 2")
+    building.execute(statement)
+    building.execute("CANCEL JOB 1")
+    assert wait_for(building, 1)[0] == "cancelled"
+    assert wait_for(building, 3) == ("failed", 'index "c" is being changed')
+    with pytest.raises(instar.Error) as caught:
+        building.execute(statement)
+    assert caught.value.sqlstate == "55006"
+    assert len(building.execute("SHOW JOBS").fetchall()) == 3
+
+
 def test_a_statement_waits_for_the_job_that_it_became(building: instar.Connection, tmp_path: Path) -> None:
     with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as other, ThreadPoolExecutor(1) as pool:
         dropped = pool.submit(other.execute, "DROP TABLE t")

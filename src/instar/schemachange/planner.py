@@ -18,8 +18,8 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import StepKind, Table
 from instar.schemachange import alteration, creation, locks, removal, rules, sequences
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, Facts, Ids
-from instar.schemachange.elements import Element, Phase, phases
+from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
+from instar.schemachange.elements import Element, Phase, moving, phases
 from instar.schemachange.leaving import set_out
 from instar.schemachange.stages import Change, Edit, Move, Plan, Publication, Reorganization, Scheduled, Stage
 from instar.schemachange.states import PATHS
@@ -34,6 +34,16 @@ _LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want
 
 def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
     """Plan one statement; errors are those that PostgreSQL would report. Nothing is written."""
+    try:
+        return _plan(view, ids, facts, wanted, statement)
+    except TableBusy as found:
+        if moving(view.table(found.table)):
+            raise
+        # What it drops is what it builds itself: no job is there to wait for.
+        raise errors.error(errors.OBJECT_IN_USE, str(found)) from None
+
+
+def _plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
     draft = Draft(view, ids, facts, statement)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
