@@ -119,6 +119,15 @@ def test_what_leaves_cannot_leave_twice(world: ChangingWorld) -> None:
     assert caught.value.sqlstate == errors.OBJECT_IN_USE
 
 
+def test_a_table_does_not_go_while_keys_to_it_leave(world: ChangingWorld) -> None:
+    """The stages of the keys' way out need both tables."""
+    with pytest.raises(errors.Error, match="dropping a table together with foreign keys") as refused:
+        world.plan(want.DropTables(("p",), cascade=True))
+    assert refused.value.sqlstate == "0A000"
+    assert run(world, world.execute(want.DropConstraint("t", "f"))) is JobState.SUCCEEDED
+    assert moves(world, want.DropTables(("p",), cascade=True)) == [[]]
+
+
 def test_without_a_lease_a_drop_is_one_step() -> None:
     world = ChangingWorld()
     world.create_t([(1, 10, "x")])
