@@ -358,44 +358,6 @@ def test_a_not_null_on_its_way_is_not_dropped_in_vain(pair: tuple[Connection, Co
     run(one, "ROLLBACK", "ALTER TABLE t ALTER b DROP NOT NULL", "UPDATE t SET b = NULL")
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        *(
-            f"ADD CONSTRAINT c {added}, {dropped}"
-            for added in ("CHECK (a > 0)", "FOREIGN KEY (a) REFERENCES p", "UNIQUE (a)")
-            for dropped in ("DROP CONSTRAINT c", "DROP COLUMN a")
-        ),
-        "ALTER b SET NOT NULL, ALTER b DROP NOT NULL",
-        "ALTER b SET NOT NULL, DROP COLUMN b",
-    ],
-)
-def test_one_statement_does_not_drop_what_it_builds(constrained: tuple[Connection, Connection], actions: str) -> None:
-    one = constrained[0]
-    before = [rows(one, f"SELECT * FROM instar.{view}") for view in ("constraints", "indexes", "columns")]
-    with fails("55006"):
-        one.execute(f"ALTER TABLE t {actions}")
-    assert [rows(one, f"SELECT * FROM instar.{view}") for view in ("constraints", "indexes", "columns")] == before
-    assert rows(one, "SHOW JOBS") == []
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("change", [change for change in CONSTRAINTS if "UNIQUE" not in change])
-def test_writes_from_before_a_constraint_are_held_to_it_whatever_the_transaction_does_next(
-    constrained: tuple[Connection, Connection], change: str, level: str
-) -> None:
-    """Under READ COMMITTED the next statement brings what is buffered to its own schema (rules 14, 16)."""
-    one, two = constrained
-    statement, sqlstate = CONSTRAINTS[change]
-    run(two, f"BEGIN ISOLATION LEVEL {level}", statement)
-    one.execute(change)
-    with fails(sqlstate):
-        run(two, "SELECT count(*) FROM t", "COMMIT")
-    two.rollback()
-    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
-    assert rows(one, "CHECK DATABASE") == []
-
-
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", CONSTRAINTS)
 def test_writes_that_keep_to_a_constraint_cross_it(
