@@ -407,6 +407,8 @@ def test_a_constraint_that_the_rows_violate_leaves_nothing(constrained: tuple[Co
         ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL, DROP CONSTRAINT t_pkey", "0A000"),
         ("ALTER TABLE t ADD COLUMN c int, ADD UNIQUE (c), ALTER c SET NOT NULL", "23502"),
         ("ALTER TABLE t ADD FOREIGN KEY (id) REFERENCES p", "23503"),
+        ("ALTER TABLE t DROP COLUMN b, ADD COLUMN b text UNIQUE", "0A000"),
+        ("ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), DROP CONSTRAINT k", "0A000"),
         ("ALTER TABLE t ADD COLUMN c text DEFAULT 'x', ADD UNIQUE (c), DROP COLUMN a", "23505"),
     ):
         with fails(sqlstate):

@@ -83,7 +83,6 @@ def building(tmp_path: Path) -> Iterator[instar.Connection]:
     ("statement", "query", "wanted"),
     [
         ("DROP INDEX i", "SELECT count(*) FROM instar.indexes", 0),
-        ("TRUNCATE t", "SELECT count(*) FROM t", 0),
         ("ALTER TABLE t DROP COLUMN a", "SELECT count(*) FROM instar.columns WHERE name = 'a'", 0),
     ],
 )
@@ -173,3 +172,20 @@ def test_what_cannot_wait_is_refused(building: instar.Connection) -> None:
     building.execute("ROLLBACK")
     building.execute("RESUME JOB 1")
     assert wait_for(building, 1)[0] == "succeeded"
+
+
+def test_a_statement_that_waited_does_not_take_another_table_of_the_name(building: instar.Connection) -> None:
+    building.execute("DROP TABLE t")
+    building.execute("ALTER TABLE t RENAME TO told")
+    building.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 2)[0] == "failed"
+    assert building.execute("SELECT count(*) FROM told").fetchone() == (6_000,)
+    assert building.execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+def test_a_truncate_that_nobody_waits_for_does_not_wait(building: instar.Connection) -> None:
+    with pytest.raises(instar.Error) as caught:
+        building.execute("TRUNCATE t")
+    assert caught.value.sqlstate == "55006"
+    building.execute("CANCEL JOB 1")

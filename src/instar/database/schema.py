@@ -27,9 +27,10 @@ from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan, Publication, advance
 from instar.schemachange.waiting import doomed_tables, named, wait_for_writers, writers_of
-from instar.schemachange.wanted import Wanted
+from instar.schemachange.wanted import Truncate, Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
+from instar.sql.replan import named_tables
 from instar.transactions.commit import Conflict
 from instar.types import TEXT
 
@@ -61,7 +62,7 @@ class SchemaChanges:
             try:
                 made = self._plan(translation.wanted, text, change)
             except TableBusy as busy:
-                self._queue(busy, text)
+                self._queue(busy, text, translation.wanted)
                 return Result(translation.tag)
             self._apply(made, change)
         if translation.populate is not None:
@@ -101,11 +102,13 @@ class SchemaChanges:
             apply(advance(change.view.table, stage, made.statement), change)
         return rows
 
-    def _queue(self, busy: TableBusy, text: str) -> None:
+    def _queue(self, busy: TableBusy, text: str, wanted: tuple[Wanted, ...]) -> None:
         """The change waits, as a job of its own, for the job that moves its table. Not within a transaction of several
-        statements, the others of which cannot wait."""
+        statements, the others of which cannot wait; nor a TRUNCATE that nobody waits for: it would take rows along
+        that came after it."""
         session = self._session
-        if session.in_block:
+        waits = session.settings.get("schema_change_mode") == "wait"
+        if session.in_block or (not waits and any(isinstance(action, Truncate) for action in wanted)):
             raise busy
         jobs = (job for job in session.database.jobs.all() if not job.is_finished and busy.table in job.tables)
         first = next(jobs, None)
@@ -118,6 +121,7 @@ class SchemaChanges:
             first,
             database.clock.wall_ns() // 1000,
             session.settings.get("timezone"),
+            named_tables(wanted, session.change().view),
         )
         session.change().write(job_key(self._queued.id), encode_job(self._queued))
 

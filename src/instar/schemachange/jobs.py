@@ -86,9 +86,9 @@ class Job(msgspec.Struct, frozen=True):
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
     throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
-    statement is planned; until then it has no stages. `zone`: the time zone that the statement was given in, for when
-    it is planned, and for what it has evaluated row by row. A stage that would doom open transactions waits for them
-    for `ddl_wait` microseconds. Times: microseconds since the epoch.
+    statement is planned; until then it has no stages. `named`: the tables that the statement named, by id. `zone`: the
+    time zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that
+    would doom open transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
     """
 
     id: int
@@ -113,6 +113,7 @@ class Job(msgspec.Struct, frozen=True):
     history: tuple[Event, ...] = ()
     after: int | None = None
     zone: str = "UTC"
+    named: tuple[tuple[str, int], ...] = ()
     ddl_wait: int = 5_000_000
 
     @property
@@ -260,7 +261,7 @@ def new_job(
     ).noted(now_us, this_process())
 
 
-def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str) -> Job:
+def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str, named: tuple[tuple[str, int], ...]) -> Job:
     """The job of a statement that cannot be planned before job `first` has ended."""
     return Job(
         id=job,
@@ -275,6 +276,7 @@ def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str) -> 
         reason=waits_for(first),
         after=first.id,
         zone=zone,
+        named=named,
     ).noted(now_us, this_process())
 
 

@@ -49,6 +49,7 @@ def _plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.W
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     draft.staged = together and any(_takes_job(draft, action) for action in wanted)
     later = [action for action in wanted if draft.staged and isinstance(action, _LATER)]
+    _refuse_reuse(wanted, later)
     for action in wanted:
         if action not in later:
             _ACTIONS[type(action)](draft, action)
@@ -62,6 +63,26 @@ def _plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.W
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
+
+
+def _refuse_reuse(wanted: Sequence[want.Wanted], later: Sequence[want.Wanted]) -> None:
+    """0A000 for a name that the statement both drops and gives again, while what is dropped stays until its end."""
+    dropped = {
+        action.column if isinstance(action, want.DropColumn) else action.name
+        for action in later
+        if isinstance(action, want.DropColumn | want.DropConstraint)
+    }
+    added = {
+        action.column.name if isinstance(action, want.AddColumn) else action.constraint.name
+        for action in wanted
+        if isinstance(action, want.AddColumn | want.AddConstraint)
+    }
+    for name in sorted(dropped & added - {None}, key=str):
+        raise errors.error(
+            errors.FEATURE_NOT_SUPPORTED,
+            f'dropping and adding "{name}" in one statement that takes a job is not supported',
+            hint="Drop it first, in a statement of its own.",
+        )
 
 
 def _takes_job(draft: Draft, action: want.Wanted) -> bool:

@@ -221,6 +221,7 @@ class Derivation:
         layout = writer.table.layout.id
         several = writer.locks
         locks: tuple[int, ...] = ()
+        moved: set[bytes] = set()
         if several is not None:
             buffer, moved = self._merged(writer, several, buffer)
             every = {index.id for index in writer.table.indexes}
@@ -238,7 +239,7 @@ class Derivation:
                 judged = every if key in moved else public
             rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair))
             self._entries(writer, key, change, judged)
-            self._parents(writer, change)
+            self._parents(writer, change, merged=key in moved)
         self._children(writer, buffer)
         self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
 
@@ -302,8 +303,8 @@ class Derivation:
         )
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
-    def _parents(self, writer: TableWriter, change: Change) -> None:
-        """A row that refers to another needs it at the commit."""
+    def _parents(self, writer: TableWriter, change: Change, *, merged: bool) -> None:
+        """A row that refers to another needs it at the commit; what a merged row violates is a conflict."""
         if change.image is None:
             return
         for probe in writer.parents:
@@ -318,7 +319,7 @@ class Derivation:
                     found.name,
                     errors.FOREIGN_KEY_VIOLATION,
                     "The referenced row is gone.",
-                    judged=found.state is State.PUBLIC,
+                    judged=merged or found.state is State.PUBLIC,
                 )
                 self.preconditions.append(KeyExists(parent_key, found.parent_index is not None, failure))
 
