@@ -126,18 +126,13 @@ def test_what_a_job_builds_is_dropped_after_it(
     assert building.execute("SELECT name FROM instar.constraints").fetchall() == [("t_pkey",)]
 
 
-def test_a_change_in_conflict_with_itself_does_not_wait_for_ever(building: instar.Connection) -> None:
-    statement = "ALTER TABLE t ADD CONSTRAINT c UNIQUE (a), DROP CONSTRAINT c"
-    building.execute("ALTER TABLE t DROP COLUMN a")  # waits for job 1
-    building.execute("CANCEL JOB 2")
-    building.execute(statement)
+def test_a_change_in_conflict_with_itself_does_not_wait(building: instar.Connection) -> None:
+    with pytest.raises(instar.Error) as caught:
+        building.execute("ALTER TABLE t ADD CONSTRAINT c UNIQUE (a), DROP CONSTRAINT c")
+    assert caught.value.sqlstate == "0A000"
     building.execute("CANCEL JOB 1")
     assert wait_for(building, 1)[0] == "cancelled"
-    assert wait_for(building, 3) == ("failed", 'index "c" is being changed')
-    with pytest.raises(instar.Error) as caught:
-        building.execute(statement)
-    assert caught.value.sqlstate == "55006"
-    assert len(building.execute("SHOW JOBS").fetchall()) == 3
+    assert len(building.execute("SHOW JOBS").fetchall()) == 1
 
 
 def test_a_statement_waits_for_the_job_that_it_became(building: instar.Connection, tmp_path: Path) -> None:
