@@ -192,7 +192,7 @@ class SchemaChanges:
             self._session.notice(f"job {job.id} {job.reason}")
             database.ensure_worker()
         # Under leases there is a wait between two stages, in which the session must heed its user.
-        elif database.in_memory or (job.rows_total <= SMALL_ROWS and not database.store.schema_lease):
+        elif database.in_memory or (job.rows_at_once <= SMALL_ROWS and not database.store.schema_lease):
             database.run_job(job.id)
         else:
             database.ensure_worker()

@@ -131,6 +131,11 @@ class Job(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, history=(*self.history, event)[-KEPT_EVENTS:])
 
     @property
+    def rows_at_once(self) -> int:
+        """The rows of the largest piece of work that the job has, about."""
+        return max((work.rows for stage in self.stages for work in stage.work), default=0)
+
+    @property
     def elements(self) -> tuple[Element, ...]:
         """The elements that the job moves."""
         return tuple(dict.fromkeys(move.element for stage in self.stages for move in stage.moves))

@@ -76,6 +76,7 @@ class _Translator:
         self._catalog = catalog
         self._functions = functions
         self._notice = notice
+        self._added: dict[str, Type] = {}  # columns that earlier actions of the statement add
 
     def translate(self, statement: ast.Ddl) -> tuple[want.Wanted, ...]:
         if isinstance(statement, ast.CreateTable):
@@ -295,6 +296,7 @@ class _Translator:
             self._notice(f'column "{column.name}" of relation "{table.name}" already exists, skipping')
             return
         constraints = tuple(self._constraint(found) for found in column.constraints)
+        self._added[column.name] = column.type
         yield want.AddColumn(table.name, self._column(column, evaluate=True), constraints)
 
     def _drop_identity(self, table: Table, action: ast.DropIdentity) -> Iterable[want.Wanted]:
@@ -312,6 +314,8 @@ class _Translator:
         for column in table.columns:
             if column.name == name and not column.hidden:
                 return column.type
+        if name in self._added:
+            return self._added[name]
         raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
 
     # --- the others --------------------------------------------------------------------------------------------------
