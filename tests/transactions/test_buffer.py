@@ -55,10 +55,8 @@ def test_replacing_images_is_undone_by_a_rollback() -> None:
     buffer = Buffer()
     buffer.insert(T, 1, b"k", (1,))
     mark = buffer.mark()
-    buffer.replace(
-        T, {key: change._replace(image=(1, None), version=2) for key, change in buffer.tables[T].changes.items()}
-    )
-    assert buffer.tables[T].changes[b"k"].image == (1, None)
+    buffer.replace(T, {b"other": Change(None, (1, None), None, None, 2)})
+    assert {key: change.image for key, change in buffer.tables[T].changes.items()} == {b"other": (1, None)}
     buffer.rollback(mark)
     assert buffer.tables[T].changes[b"k"] == Change(None, (1,), None, None, 1)
 

@@ -158,6 +158,23 @@ class CoverageChange(msgspec.Struct, frozen=True, kw_only=True):
     drops: tuple[int, ...] = ()
 
 
+class NextKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A primary key on its way in: `rowset` has each row once more, whole, under the new key, and for each index there
+    is a rowset whose entries end in that key. They take the place of the table's own at the end."""
+
+    id: int
+    name: str
+    columns: tuple[int, ...]
+    rowset: int
+    indexes: tuple[tuple[int, int], ...]  # (index id, rowset)
+    state: State
+
+    @property
+    def rowsets(self) -> tuple[int, ...]:
+        """All rowsets that are filled for it."""
+        return (self.rowset, *(rowset for _, rowset in self.indexes))
+
+
 class StepKind(enum.Enum):
     """What a direct step did: what the validators of IEP-110 vote on."""
 
@@ -206,6 +223,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="
     checks_version: int = 0
     locks: tuple[Lock, ...] = ()  # beside the default lock; empty for nearly every table
     coverage_changes: tuple[CoverageChange, ...] = ()
+    next_key: NextKey | None = None  # while ALTER PRIMARY KEY is under way
 
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""

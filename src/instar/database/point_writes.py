@@ -70,7 +70,8 @@ def point_writer(
     """
     write = prepared.write
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
-    if write is None or writer.locks or writer.children or writer.parents or write.checks_read_context:
+    # So it does about copies under another key.
+    if write is None or writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
         return None
     if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
         return None

@@ -107,6 +107,8 @@ def _parts(table: Table) -> Iterator[Problem]:
     listed = [*columns]
     for parts in (table.indexes, table.checks, table.foreign_keys, table.locks, table.coverage_changes):
         listed += [part.id for part in parts]
+    if table.next_key is not None:
+        listed.append(table.next_key.id)
     if len(set(listed)) < len(listed) or max(listed, default=0) >= table.next_id:
         message = "ids of columns, indexes and constraints are not distinct and used up"
         yield Problem(table.name, "table", CATALOG, "", message)
@@ -196,7 +198,12 @@ def _owner(snapshot: Snapshot, sequence: Sequence) -> Iterator[Problem]:
 
 
 def _owned(table: Table) -> dict[int, str]:
-    return {table.rowset: "rows", **{index.rowset: f'index "{index.name}"' for index in table.indexes}}
+    coming = () if table.next_key is None else table.next_key.rowsets
+    return {
+        table.rowset: "rows",
+        **{index.rowset: f'index "{index.name}"' for index in table.indexes},
+        **dict.fromkeys(coming, "the next primary key"),
+    }
 
 
 def _rowset_records(reader: Reader, table: Table) -> Iterator[Problem]:

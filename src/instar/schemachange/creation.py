@@ -269,10 +269,17 @@ def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
     """ALTER COLUMN ... SET NOT NULL: by the path of a constraint, or at once where nobody can have rows."""
     table = draft.find(Table, wanted.table)
     column = draft.column(table, wanted.column)
+    if column.nullable and column.not_null is not None:
+        draft.require_settled(table)
+    require_values(draft, table.id, column.id)
+
+
+def require_values(draft: Draft, table_id: int, column_id: int) -> None:
+    """NOT NULL for a column that may have been without."""
+    table = draft.table(table_id)
+    column = next(found for found in table.columns if found.id == column_id)
     if not column.nullable:
         return
-    if column.not_null is not None:
-        draft.require_settled(table)
     if draft.has_no_rows(table):
         changed = msgspec.structs.replace(column, nullable=False)
     else:

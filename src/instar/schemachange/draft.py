@@ -17,6 +17,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
+from instar.schemachange.key_elements import is_held
 from instar.schemachange.naming import generated_name
 from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish
 from instar.schemachange.states import first_state
@@ -139,7 +140,7 @@ class Draft:
         if self.view.lookup("public", name) is not None:
             return True
         return any(
-            name == table.primary_key_name or any(name == index.name for index in table.indexes)
+            name in (table.primary_key_name, _next_name(table)) or any(name == index.name for index in table.indexes)
             for table in self.view.tables()
         )
 
@@ -231,6 +232,8 @@ class Draft:
     def edit(self, table_id: int, *steps: tuple[StepKind, tuple[int, ...]], **fields: object) -> Table:
         """Change fields of a table; `steps` are what the validators will vote on: (kind, column or element ids)."""
         table = self.table(table_id)
+        if is_held(table, fields, fields.get("columns", table.columns)):  # type: ignore[arg-type] # what columns are
+            self.require_settled(table)
         old = self._remember(table_id)
         first = old is not None and table.version == old.version
         version = table.version + 1 if first else table.version
@@ -335,10 +338,16 @@ def _is_being_added(table: Table, column: Column) -> TableBusy:
     return busy(table, f'column "{column.name}" of relation "{table.name}" is being added')
 
 
+def _next_name(table: Table) -> str:
+    """The name of the primary key to come, which no other constraint may take; empty if there is none."""
+    return "" if table.next_key is None else table.next_key.name
+
+
 def constraint_names(table: Table) -> set[str]:
     """The names of all constraints of a table."""
     return {
         table.primary_key_name,
+        _next_name(table),
         *(index.name for index in table.indexes if index.constraint),
         *(check.name for check in table.checks),
         *(foreign_key.name for foreign_key in table.foreign_keys),

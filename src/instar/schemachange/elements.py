@@ -25,6 +25,7 @@ class ElementKind(enum.Enum):
     NOT_NULL = "not null constraint"
     LOCK = "lock"
     COVERAGE = "lock coverage"  # of columns: absent is the old one, write-only dual coverage
+    PRIMARY_KEY = "primary key"  # the next one; once it has become the table's own it is listed no more
 
 
 class Phase(enum.Enum):
@@ -85,6 +86,8 @@ def _states(table: Table) -> Iterator[tuple[Element, State]]:
         yield Element(ElementKind.LOCK, table.id, lock.id), lock.state
     for change in table.coverage_changes:
         yield Element(ElementKind.COVERAGE, table.id, change.id), State.WRITE_ONLY
+    if table.next_key is not None:
+        yield Element(ElementKind.PRIMARY_KEY, table.id, table.next_key.id), table.next_key.state
 
 
 def used_columns(table: Table, element: Element) -> tuple[Element, ...]:
@@ -95,6 +98,8 @@ def used_columns(table: Table, element: Element) -> tuple[Element, ...]:
     elif element.kind in (ElementKind.CHECK, ElementKind.FOREIGN_KEY):
         constraints: tuple[Check | ForeignKey, ...] = (*table.checks, *table.foreign_keys)
         columns = {column for found in constraints if found.id == element.id for column in found.columns}
+    elif element.kind is ElementKind.PRIMARY_KEY and table.next_key is not None:
+        columns = set(table.next_key.columns)
     return tuple(Element(ElementKind.COLUMN, table.id, column) for column in sorted(columns))
 
 
@@ -117,6 +122,8 @@ def name_of(table: Table, element: Element) -> str:
         for group in (table.columns, table.indexes, table.checks, table.foreign_keys, table.locks)
         for listed in group
     }
+    if table.next_key is not None:
+        names[table.next_key.id] = table.next_key.name
     for change in table.coverage_changes:
         if change.id == element.id:
             moved = ", ".join(f'"{names[column]}"' for column, _ in change.covers if column in names)

@@ -45,6 +45,7 @@ from instar.schemachange.planner import Standing
 from instar.schemachange.populate import CompileDefault, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.pulse import Interrupted, Pulse
+from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Plan, Publication, Reorganization, Stage, Superseded, advance
 from instar.schemachange.states import Work
@@ -304,6 +305,10 @@ class Executor:
             return Propagation(
                 self._store, table, change, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
             )
+        if element.kind is ElementKind.PRIMARY_KEY:
+            return KeyBackfill(
+                self._store, table, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
+            )
         if work.work is Work.POPULATE:
             return Population(
                 self._store,
@@ -435,6 +440,10 @@ def apply(publication: Publication, change: CatalogChange) -> None:
     """Put everything that a publication consists of into a catalog change."""
     for dropped in publication.dropped:
         change.drop(dropped)
+    for table in publication.still_empty:  # of the rowset that it had, should it get another one
+        found = change.view.by_id(table)
+        if isinstance(found, Table):
+            change.require_empty(found)
     for published in publication.published:
         if published.before is None and change.view.by_id(published.after.id) is None:
             change.create(published.after)
@@ -442,10 +451,6 @@ def apply(publication: Publication, change: CatalogChange) -> None:
             change.update(published.after, floor=published.floor, checks_moved=published.checks_moved)
     for rowset in publication.freed:
         change.free_rowset(rowset)
-    for table in publication.still_empty:
-        found = change.view.by_id(table)
-        if isinstance(found, Table):
-            change.require_empty(found)
 
 
 def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:

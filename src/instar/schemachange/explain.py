@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View
+from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases
-from instar.schemachange.lock_elements import told
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan, Publication, Published, Stage, advance
 
@@ -104,12 +104,14 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
             yield _step(step, before, after)
     old, new = phases(before), phases(after)
     moved = False
-    for covered in told(before, after):
+    for said in (*lock_elements.told(before, after), *key_elements.told(before, after)):
         moved = True
-        yield covered
+        yield said
     for element in {**old, **new}:
         start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
         if element.kind is ElementKind.COVERAGE:  # told by the columns
+            continue
+        if element.kind is ElementKind.PRIMARY_KEY and before.rowset != after.rowset:  # told as what it has become
             continue
         if start is not goal and (element.kind is not ElementKind.COLUMN or Phase.WRITE_ONLY in (start, goal)):
             moved = True

@@ -12,13 +12,11 @@ from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
 from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.key_elements import relatives
+from instar.schemachange.probed_indexes import leading_index, leads, unique_index
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
-from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
-
-# Components of at most 17 bytes, and how many of them surely stay below where index keys are cut.
-_SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
-_MOST_SHORT = 6
+from instar.types import TIMESTAMPS
 
 
 def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> None:
@@ -123,10 +121,9 @@ def _referenced_key(draft: Draft, parent: Table, wanted: want.ForeignKey) -> tup
     ids = [column.id for column in columns]
     if sorted(ids) == sorted(parent.primary_key):
         return columns, None
-    for index in parent.indexes:
-        covered = sorted(part.column for part in index.columns) == sorted(ids)
-        if index.unique and index.state is State.PUBLIC and covered:
-            return columns, index.id
+    index = unique_index(parent, ids)
+    if index is not None:
+        return columns, index.id
     raise errors.error(
         errors.INVALID_FOREIGN_KEY,
         f'there is no unique constraint matching given keys for referenced table "{parent.name}"',
@@ -150,13 +147,11 @@ def _child_index(
     draft: Draft, table: Table, columns: tuple[int, ...], name: str, *, empty: bool
 ) -> tuple[int | None, bool]:
     """The index that finds a parent's children: the primary key (None), a public index, or one of the key's own."""
-    if sorted(table.primary_key[: len(columns)]) == sorted(columns):
+    if leads(table.primary_key, columns):
         return None, False
-    for index in table.indexes:
-        leading = sorted(part.column for part in index.columns[: len(columns)])
-        exact = len(index.columns) == len(columns) or _is_short(table, columns)
-        if index.state is State.PUBLIC and leading == sorted(columns) and exact:
-            return index.id, False
+    found = leading_index(table, columns)
+    if found is not None:
+        return found.id, False
     index = Index(
         id=table.next_id,
         name=draft.relation_name(name, (), "idx"),
@@ -172,17 +167,10 @@ def _child_index(
     return index.id, True
 
 
-def _is_short(table: Table, columns: tuple[int, ...]) -> bool:
-    """Whether these columns' part of an index key is never cut: a longer index is then exact about them too."""
-    kinds = [column.type.kind for column in table.columns if column.id in columns]
-    return len(kinds) <= _MOST_SHORT and all(kind in _SHORT for kind in kinds)
-
-
 def bump_relatives(draft: Draft, table: Table) -> None:
     """A new version of every table whose writers probe a rowset of `table`: both sides of its foreign keys."""
-    for related in dict.fromkeys((*table.referenced_by, *(key.parent for key in table.foreign_keys))):
-        if related != table.id:
-            draft.edit(related, (StepKind.ELEMENT_STATE, ()))
+    for related in relatives(table):
+        draft.edit(related, (StepKind.ELEMENT_STATE, ()))
 
 
 def without_keys(table: Table, gone: set[int]) -> dict[str, object]:

@@ -16,7 +16,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import StepKind, Table
-from instar.schemachange import alteration, creation, locks, removal, rules, sequences
+from instar.schemachange import alteration, creation, locks, primary_key, removal, rules, sequences
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
 from instar.schemachange.elements import Element, Phase, moving, phases
@@ -44,6 +44,8 @@ def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wa
 
 
 def _plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
+    if len(wanted) > 1 and any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
+        raise errors.unsupported("changing a primary key together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
@@ -274,4 +276,5 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.AddLock: locks.add_lock,
     want.AlterLock: locks.alter_lock,
     want.DropLock: locks.drop_lock,
+    want.AlterPrimaryKey: primary_key.alter_primary_key,
 }

@@ -20,8 +20,8 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
+from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
-from instar.schemachange.stages import without_column
 
 
 class Dependent(NamedTuple):

@@ -114,8 +114,9 @@ def _is_direct(element: Element, start: Phase, goal: Phase) -> bool:
 
 
 def rowsets(table: Table) -> set[int]:
-    """All rowsets of a table: its rows' and its indexes'."""
-    return {table.rowset, *(index.rowset for index in table.indexes)}
+    """All rowsets of a table: its rows' and its indexes', and those that are filled for its next primary key."""
+    coming = () if table.next_key is None else table.next_key.rowsets
+    return {table.rowset, *(index.rowset for index in table.indexes), *coming}
 
 
 def check_list(table: Table) -> tuple[object, ...]:

@@ -13,9 +13,10 @@ from typing import Literal
 
 import msgspec
 
-from instar.catalog.descriptors import Check, Column, ForeignKey, Layout, Object, Step, StepKind, Table
-from instar.schemachange import lock_elements, rules
+from instar.catalog.descriptors import Check, Column, ForeignKey, Object, Step, StepKind, Table
+from instar.schemachange import key_elements, lock_elements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
+from instar.schemachange.key_elements import without_column
 from instar.schemachange.states import Work
 
 # A transaction that was enlisted further back than this many steps cannot be judged any more, and gets 40001.
@@ -155,14 +156,6 @@ def new_version(table: Table, steps: list[Step], **changes: object) -> Table:
     return msgspec.structs.replace(table, version=table.version + 1, steps=tuple(kept), **changes)
 
 
-def without_column(table: Table, column: int) -> dict[str, object]:
-    """The fields that change when a column goes: rows are written without it from now on, in a layout of their own."""
-    stored = tuple(part for part in table.layout.columns if part[0] != column)
-    layout = Layout(table.layout.id + 1, stored, table.layout.locks)
-    columns = tuple(found for found in table.columns if found.id != column)
-    return {"columns": columns, "layout": layout, **lock_elements.without_column(table, column)}
-
-
 def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str) -> Publication:
     """What publishing `stage` does to the descriptors that `lookup` gives. Superseded if they no longer fit it."""
     before: dict[int, Table] = {}
@@ -183,6 +176,8 @@ def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str)
     for move in stage.moves:
         if move.element.kind is ElementKind.FOREIGN_KEY:
             _tell_parent(move, before, after, current, statement)
+        elif move.element.kind is ElementKind.PRIMARY_KEY and move.goal is Phase.PUBLIC:
+            _tell_relatives(before[move.element.table], before, after, current, statement)
     published = [publish(before[table_id], found) for table_id, found in after.items()]
     freed = {rowset for key, found in after.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     return Publication(tuple(published), freed=tuple(sorted(freed)))
@@ -199,12 +194,29 @@ def _tell_parent(
     parent = current(key.parent)
     refers = any(found.parent == parent.id for found in child.foreign_keys)
     changes = {"referenced_by": tuple(found for found in parent.referenced_by if refers or found != child.id)}
-    if parent.version == before[parent.id].version:
-        step = Step(version=parent.version + 1, kind=StepKind.ELEMENT_STATE, statement=statement)
-        after[parent.id] = new_version(parent, [step], **changes)
-    else:
-        step = Step(version=parent.version, kind=StepKind.ELEMENT_STATE, statement=statement)
-        after[parent.id] = msgspec.structs.replace(parent, steps=(*parent.steps, step)[-KEPT_STEPS:], **changes)
+    after[parent.id] = _told(before[parent.id], parent, statement, **changes)
+
+
+def _tell_relatives(
+    swapped: Table, before: dict[int, Table], after: dict[int, Table], current: Callable[[int], Table], statement: str
+) -> None:
+    """Writers around a table probe its rowsets: when those are replaced, they are told; and so are its foreign keys'
+    other sides which key they refer to from now on."""
+    assert swapped.next_key is not None  # it was moved just now
+    for related in key_elements.relatives(swapped):
+        other = current(related)
+        keys = key_elements.foreign_keys_after(other, swapped, swapped.next_key)
+        after[related] = _told(before[related], other, statement, foreign_keys=keys)
+
+
+def _told(before: Table, now: Table, statement: str, **changes: object) -> Table:
+    """`now`, a table that has to do with another one that changes, with the step that says so: of the version that this
+    stage gives it anyway, or of one of its own."""
+    if now.version == before.version:
+        step = Step(version=now.version + 1, kind=StepKind.ELEMENT_STATE, statement=statement)
+        return new_version(now, [step], **changes)
+    step = Step(version=now.version, kind=StepKind.ELEMENT_STATE, statement=statement)
+    return msgspec.structs.replace(now, steps=(*now.steps, step)[-KEPT_STEPS:], **changes)
 
 
 def publish(before: Object | None, after: Object) -> Published:
@@ -269,6 +281,8 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
         return {"columns": tuple(_required(found, move) for found in table.columns)}
     if move.element.kind in lock_elements.KINDS:
         return lock_elements.moved(table, move.element, move.goal)
+    if move.element.kind is ElementKind.PRIMARY_KEY:
+        return key_elements.moved(table, move.goal)
     field = _FIELDS[move.element.kind]
     return {field: _in_phase(getattr(table, field), move)}
 

@@ -60,6 +60,9 @@ PATHS: dict[ElementKind, Path] = {
     ElementKind.FOREIGN_KEY: Path(
         (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.VALIDATE}
     ),
+    ElementKind.PRIMARY_KEY: Path(
+        (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.BACKFILL}
+    ),
     ElementKind.LOCK: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {}),
     ElementKind.COVERAGE: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.PROPAGATE}),
 }

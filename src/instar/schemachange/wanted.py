@@ -222,6 +222,17 @@ class DropIdentity:
 
 
 @dataclass(frozen=True)
+class AlterPrimaryKey:
+    """These columns are the primary key in the place of the one that there is, if any. `name` None: the name that there
+    is, or a generated one. `adds`: there must be none yet but the hidden row id."""
+
+    table: str
+    columns: tuple[str, ...]
+    name: str | None = None
+    adds: bool = False
+
+
+@dataclass(frozen=True)
 class AddLock:
     table: str
     name: str
@@ -304,5 +315,5 @@ Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
-    | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock
+    | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
 )  # fmt: skip

@@ -210,7 +210,7 @@ class _Translator:
                 constraint.on_update,
                 constraint.not_valid,
             )
-        raise errors.unsupported("adding a primary key to a table")
+        raise errors.unsupported("a primary key that comes with a column")
 
     # --- ALTER TABLE -------------------------------------------------------------------------------------------------
 
@@ -220,7 +220,13 @@ class _Translator:
         if found is None and statement.if_exists:
             self._notice(f'relation "{name}" does not exist, skipping')
             return
-        for action in statement.actions:
+        actions = statement.actions
+        if isinstance(found, Table):
+            key = _replaced_key(found, actions)
+            if key is not None:
+                yield want.AlterPrimaryKey(name, key.columns, key.name)
+                actions = tuple(action for action in actions if not _is_of_key(found, action))
+        for action in actions:
             if isinstance(action, ast.RenameTable):
                 yield want.RenameObject("table", name, action.new)
             elif isinstance(found, Table):
@@ -258,6 +264,10 @@ class _Translator:
                 if action.using is not None:
                     raise errors.unsupported("ALTER COLUMN TYPE with USING")
                 yield want.SetType(name, action.column, action.type)
+            case ast.AlterPrimaryKey():
+                yield want.AlterPrimaryKey(name, action.columns)
+            case ast.AddConstraint(constraint=ast.PrimaryKey() as key):
+                yield want.AlterPrimaryKey(name, key.columns, key.name, adds=True)
             case ast.AddConstraint():
                 yield want.AddConstraint(name, self._constraint(action.constraint))
             case ast.DropConstraint():
@@ -413,3 +423,18 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
     ast.RenameView: ("ALTER VIEW", _Translator._rename_view),
     ast.DropView: ("DROP VIEW", _Translator._drop_view),
 }
+
+
+def _is_of_key(table: Table, action: ast.AlterAction) -> bool:
+    """Whether the action takes the table's primary key away or brings one."""
+    if isinstance(action, ast.AddConstraint):
+        return isinstance(action.constraint, ast.PrimaryKey)
+    return isinstance(action, ast.DropConstraint) and action.name == table.primary_key_name and not action.cascade
+
+
+def _replaced_key(table: Table, actions: tuple[ast.AlterAction, ...]) -> ast.PrimaryKey | None:
+    """The key that DROP CONSTRAINT of the primary key and ADD PRIMARY KEY put in its place together."""
+    found = [action for action in actions if _is_of_key(table, action)]
+    if len(found) != 2 or not isinstance(found[0], ast.DropConstraint) or not isinstance(found[1], ast.AddConstraint):
+        return None
+    return found[1].constraint if isinstance(found[1].constraint, ast.PrimaryKey) else None

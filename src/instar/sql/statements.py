@@ -241,6 +241,11 @@ class DropConstraint:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterPrimaryKey:
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AddLock:
     name: str
     columns: tuple[str, ...]
@@ -261,7 +266,7 @@ class DropLock:
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
-    | AddLock | AlterLock | DropLock
+    | AddLock | AlterLock | DropLock | AlterPrimaryKey
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from instar import errors
 from instar.clock import Clock
@@ -21,6 +21,7 @@ from instar.store.engine import (
     ROW_TOMBSTONE,
     ClaimLost,
     Commit,
+    CopyWrite,
     Derive,
     EntryWrite,
     KeyExists,
@@ -70,6 +71,8 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     _judge_fence(section, request)
     for table in request.tables:
         _judge_rows(section, table.rows)
+        if table.copies:
+            _judge_copies(section, table.copies)
     if request.preconditions:
         overlay = _Overlay(request)
         for precondition in request.preconditions:
@@ -142,6 +145,13 @@ def _judge_rows(section: WriteSection, rows: list[RowWrite]) -> None:
         for row in rows:
             if row[1] is not None and get(row[0]) != row[1]:
                 raise StaleRow(row[0])
+
+
+def _judge_copies(section: WriteSection, copies: Iterable[CopyWrite]) -> None:
+    """As for rows: a backfill may have put a copy since."""
+    for copy in copies:
+        if section.get(copy.key) != copy.stored:
+            raise StaleRow(copy.key)
 
 
 def _refuse_twice(rows: list[RowWrite]) -> None:
@@ -251,6 +261,8 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
             for record in encode_inserts(section.log_end, writes.table, writes.version, inserts):
                 _append_log(section, timestamp, sequence, record)
                 sequence += 1
+        if writes.copies:
+            _write_copies(section, writes.copies, timestamp)
     for change in request.replaced:
         _append_log(section, timestamp, sequence, encode_replaced(section.log_end, change))
         sequence += 1
@@ -263,6 +275,22 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
             section.delete(key)
         else:
             section.put(key, value)
+
+
+def _write_copies(section: WriteSection, copies: Sequence[CopyWrite], timestamp: int) -> None:
+    """All that goes before all that comes: rows may have changed places under the next key."""
+    for copy in copies:
+        for key in copy.gone:
+            section.delete(key)
+        if copy.goes and copy.body is None:
+            section.delete(copy.key)
+    for copy in copies:
+        if copy.body is None:
+            continue
+        header = _pack_row_header(timestamp, NO_RECORD, copy.layout << 8)
+        section.put(copy.key, header + _lock_bytes(copy.locks, timestamp) + copy.body)
+        for key, offset in copy.entries:
+            section.put(key, ENTRY_VALUE.pack(timestamp, 1, offset))
 
 
 def _append_log(section: WriteSection, timestamp: int, sequence: int, record: bytes) -> None:

@@ -22,7 +22,7 @@ collector cuts it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol, Self
 
 import msgspec
@@ -142,6 +142,23 @@ class RowWrite(NamedTuple):
     after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
 
 
+class CopyWrite(NamedTuple):
+    """What becomes of a row's copy under the table's next primary key, and of the copy's index entries.
+
+    `stored` as in `RowWrite`. A copy has no history: nobody reads it before it is the row itself, in a rowset that is
+    the table's own. So what goes is gone without a tombstone, and the log has nothing of it.
+    """
+
+    key: bytes
+    stored: bytes | None
+    goes: bool  # what is stored is removed, or replaced
+    body: bytes | None  # None: nothing is put
+    layout: int
+    locks: tuple[int, ...]
+    gone: tuple[bytes, ...]  # entries, by their keys
+    entries: tuple[tuple[bytes, int], ...]  # entries to be put: key, where the primary key begins in it
+
+
 class TableWrites(NamedTuple):
     """All row changes of one table in one commit, and what they were derived under."""
 
@@ -149,6 +166,7 @@ class TableWrites(NamedTuple):
     version: int  # e
     checks: int  # version of the list of checks that was evaluated (rule 16)
     rows: list[RowWrite]
+    copies: Sequence[CopyWrite] = ()  # while the table gets another primary key
 
 
 class EntryWrite(NamedTuple):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 
+from instar import errors
 from instar.catalog.descriptors import Table
+from instar.tables.copies import duplicate_key, image_key
 from instar.tables.resolver import conversion
-from instar.tables.rowset import wanted
-from instar.transactions.buffer import TableBuffer
+from instar.tables.rowset import describe_key, wanted
+from instar.transactions.buffer import Change, TableBuffer
+from instar.transactions.commit import Conflict
 
 Image = tuple[object, ...]
 
@@ -42,12 +46,74 @@ def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
 
 def upgraded(buffer: TableBuffer, meant: Table, newest: Table) -> TableBuffer:
     """A copy of `buffer`, whose images are under `meant`, with images under `newest`."""
-    upgrade = image_upgrader(meant, newest)
     copy = TableBuffer(buffer.table)
-    for key, change in buffer.changes.items():
-        copy.changes[key] = change._replace(
+    copy.changes = _upgraded_changes(buffer.changes, meant, newest)
+    return copy
+
+
+def _upgraded_changes(changes: dict[bytes, Change], meant: Table, newest: Table) -> dict[bytes, Change]:
+    """Changes under `meant` as changes under `newest`, by the keys that their rows have there."""
+    upgrade = image_upgrader(meant, newest)
+    made = {
+        key: change._replace(
             image=None if change.image is None else upgrade(change.image),
             old=None if change.old is None else upgrade(change.old),
             version=newest.version,
         )
-    return copy
+        for key, change in changes.items()
+    }
+    if meant.primary_key == newest.primary_key:
+        return made
+    pairs = count(1 + max((change.pair for change in made.values()), default=0))
+    return _rekeyed(made.values(), newest, pairs)
+
+
+def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> dict[bytes, Change]:
+    """The changes by the table's primary key, which is another than that they were made under: a row is found by its
+    old image (rule 24), goes from there if its image has another key, and what is left there may be another row."""
+    key_of = image_key(table)
+    gone: dict[bytes, Change] = {}
+    come: dict[bytes, Change] = {}
+    made: dict[bytes, Change] = {}
+    for change in changes:
+        old = None if change.old is None else key_of(change.old)
+        new = None if change.image is None else key_of(change.image)
+        if old is not None and old in gone:
+            raise _moved_away(table, old)
+        if old is not None and old == new:
+            gone[old] = change._replace(image=None, changed=None)
+            put, kept = change, change
+        else:
+            pair = change.pair or (next(pairs) if old is not None and new is not None else 0)
+            if old is not None:
+                gone[old] = change._replace(image=None, changed=None, pair=pair)
+            put, kept = change._replace(base=None, old=None, changed=None, pair=pair), None
+        if new is not None and change.image is not None:
+            if new in come:
+                raise duplicate_key(table, table.primary_key_name, table.primary_key, change.image)
+            come[new] = put
+            if kept is not None:
+                made[new] = kept
+    for key in (*gone, *(key for key in come if key not in gone)):
+        if key in made:
+            continue
+        left, put_there = gone.get(key), come.get(key)
+        if put_there is None and left is not None:
+            made[key] = left
+        elif put_there is not None and left is None:
+            made[key] = put_there
+        elif put_there is not None and left is not None:  # another row takes the place, or the same one by a detour
+            made[key] = left._replace(image=put_there.image, pair=0)
+    return made
+
+
+def _moved_away(table: Table, key: bytes) -> Conflict:
+    """40001: two of the rows had this key when they were changed, so one of them has another by now."""
+    return Conflict(
+        errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'could not serialize access to table "{table.name}" due to a concurrent update',
+            detail=f"One of the rows {describe_key(table, key)} was changed by a transaction that committed first.",
+            hint="Retry the transaction.",
+        )
+    )

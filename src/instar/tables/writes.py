@@ -29,6 +29,7 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
+from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
@@ -187,6 +188,7 @@ class TableWriter:
         self.locks = RowLocks(table, layouts) if table.layout.locks else None
         self.per_row = any(column.per_row for column in table.columns)
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
+        self.copies = RowCopies(table, table.next_key, self.reader) if table.next_key is not None else None
         self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys if key.enforced]
         self.children = [
             ParentProbe(table, child, key)
@@ -217,6 +219,7 @@ class Derivation:
         that the statements saw, if it was another."""
         public = {index.id for index in (meant or writer.table).indexes if index.state is State.PUBLIC}
         rows: list[RowWrite] = []
+        copied: list[Copied] | None = None if writer.copies is None else []
         get = self.reader.get
         layout = writer.table.layout.id
         several = writer.locks
@@ -238,10 +241,14 @@ class Derivation:
                 # A merged row is nobody's but this commit's: what it violates is a conflict.
                 judged = every if key in moved else public
             rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair))
+            if copied is not None:
+                copied.append(Copied(key, change, body, locks))
             self._entries(writer, key, change, judged)
             self._parents(writer, change, merged=key in moved)
         self._children(writer, buffer)
-        self.tables.append(TableWrites(writer.table.id, writer.table.version, writer.table.checks_version, rows))
+        copies = () if writer.copies is None or copied is None else writer.copies.derive(self.reader, copied)
+        table = writer.table
+        self.tables.append(TableWrites(table.id, table.version, table.checks_version, rows, copies))
 
     def _merged(self, writer: TableWriter, locks: RowLocks, buffer: TableBuffer) -> tuple[TableBuffer, set[bytes]]:
         """The changes, and the keys of those whose rows have moved since under other locks: put onto the rows as they

@@ -4,7 +4,8 @@ A transaction buffers what its statements *meant* (key, operation, changed colum
 on, version of the schema they were meant under) and derives physical writes at commit, under the newest schema. So a
 transaction that began before CREATE INDEX maintains the index when it commits after.
 
-Keys are the encoded primary key without the rowset prefix: a change finds its row even if the rowset was swapped.
+Keys are the encoded primary key without the rowset prefix: a change finds its row even if the rowset was swapped. If
+the primary key is another one by then, it is found by its old image (tables/upgrade.py).
 """
 
 from __future__ import annotations
@@ -155,9 +156,13 @@ class Buffer:
                 self._put(buffer, key, None)
 
     def replace(self, table: int, changes: Mapping[bytes, Change]) -> None:
-        """Bring the changes of `table` to another schema version; a rollback restores them as they were (rule 14)."""
+        """The changes of `table` at another schema version, where keys may be others too; a rollback restores them as
+        they were (rule 14)."""
         buffer = self._of(table)
+        for key in [key for key in buffer.changes if key not in changes]:
+            self._put(buffer, key, None)
         for key, change in changes.items():
+            self._pairs = max(self._pairs, change.pair)
             self._put(buffer, key, change)
 
     def clear(self) -> None:

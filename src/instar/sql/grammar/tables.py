@@ -309,6 +309,9 @@ class TableGrammar(ObjectGrammar, LockGrammar):
             lock = self.try_alter_lock()
             if lock is not None:
                 return lock
+            if self.try_words("primary", "key"):
+                self.try_words("using", "columns")  # as CockroachDB has it
+                return ast.AlterPrimaryKey(self.take_names())
             self.try_words("column")
             return self._alter_column(self.take_name())
         if word == "validate":

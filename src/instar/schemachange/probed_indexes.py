@@ -1,0 +1,60 @@
+"""Which keys and indexes a foreign key probes, on either side (rule 27), also once a primary key has gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from instar.catalog.descriptors import ForeignKey, Index, State, Table
+from instar.types import FLOATS, INTEGERS, TIMESTAMPS, Kind
+
+# Components of at most 17 bytes, and how many of them surely stay below where index keys are cut.
+_SHORT = INTEGERS | FLOATS | TIMESTAMPS | {Kind.BOOLEAN, Kind.DATE, Kind.UUID}
+_MOST_SHORT = 6
+
+
+def leads(key: Sequence[int], columns: Sequence[int]) -> bool:
+    """Whether a primary key begins with these columns, in whatever order."""
+    return sorted(key[: len(columns)]) == sorted(columns)
+
+
+def unique_index(table: Table, columns: Sequence[int]) -> Index | None:
+    """A public unique index on just these columns, in whatever order."""
+    for index in table.indexes:
+        covered = sorted(part.column for part in index.columns) == sorted(columns)
+        if index.unique and index.state is State.PUBLIC and covered:
+            return index
+    return None
+
+
+def leading_index(table: Table, columns: Sequence[int]) -> Index | None:
+    """A public index that finds rows by these columns."""
+    for index in table.indexes:
+        leading = sorted(part.column for part in index.columns[: len(columns)])
+        exact = len(index.columns) == len(columns) or _is_short(table, columns)
+        if index.state is State.PUBLIC and leading == sorted(columns) and exact:
+            return index
+    return None
+
+
+def _is_short(table: Table, columns: Sequence[int]) -> bool:
+    """Whether these columns' part of an index key is never cut: a longer index is then exact about them too."""
+    kinds = [column.type.kind for column in table.columns if column.id in columns]
+    return len(kinds) <= _MOST_SHORT and all(kind in _SHORT for kind in kinds)
+
+
+def referring(found: ForeignKey, parent: Table, key: Sequence[int]) -> ForeignKey | None:
+    """The foreign key once `key` is its parent's primary key; None if nothing proves its columns there a key then."""
+    if found.parent_index is not None or sorted(key) == sorted(found.parent_columns):
+        return found
+    index = unique_index(parent, found.parent_columns)
+    return None if index is None else msgspec.structs.replace(found, parent_index=index.id)
+
+
+def referring_from(found: ForeignKey, child: Table, key: Sequence[int]) -> ForeignKey | None:
+    """The foreign key once `key` is its own table's primary key; None if nothing finds a parent's children then."""
+    if found.child_index is not None or leads(key, found.columns):
+        return found
+    index = leading_index(child, found.columns)
+    return None if index is None else msgspec.structs.replace(found, child_index=index.id)

@@ -1,0 +1,175 @@
+"""The backfill of a next primary key (rule 24): a copy of each row under the new key, with its index entries.
+
+As the backfill of an index does, it walks the current keys and needs no snapshot (rule 20): what is derived outside the
+atomic section is compared there with the row's header, and derived anew if that is another; a copy bears its row's
+timestamp; one that stands already, and is the row's own, is up to date, since writers keep it. Another row's means that
+the new key is not unique (rule 21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from instar import errors, values
+from instar.catalog.descriptors import Column, Table
+from instar.encoding.keys import compile_encoder, limited_index_key, limited_primary_key
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.reorganize import STEP_ROWS, widest
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, rowset_prefix
+from instar.tables.resolver import Wanted, resolver
+from instar.tables.rowset import described
+
+_HEADER_BYTES = ROW_HEADER.size
+
+
+class Copy(NamedTuple):
+    """A row's copy to be put: the store key of the row, the header that it was derived from, its own store key, and the
+    entries with the place where the primary key begins in each."""
+
+    row: bytes
+    header: bytes
+    key: bytes
+    entries: tuple[tuple[bytes, int], ...]
+
+
+class KeyBackfill(Task):
+    """The work of one job on the next primary key of a table."""
+
+    def __init__(
+        self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0
+    ) -> None:
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        key = table.next_key
+        if key is None:
+            raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is to get no other primary key')
+        self._name = key.name
+        self._prefix = rowset_prefix(key.rowset)
+        by_id = {column.id: column for column in table.columns}
+        self._columns = [by_id[column] for column in key.columns]
+        parts = [*key.columns, *table.primary_key]
+        parts += [part.column for index in table.indexes for part in index.columns]
+        columns = [by_id[number] for number in dict.fromkeys(parts)]
+        self._wanted = [_wanted(column) for column in columns]
+        self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
+        places = {column.id: place for place, column in enumerate(columns)}
+        self._key = _Part(by_id, places, key.columns)
+        self._own_key = _Part(by_id, places, table.primary_key)
+        rowsets = dict(key.indexes)
+        self._indexes = [
+            (
+                rowset_prefix(rowsets[index.id]),
+                _Part(
+                    by_id,
+                    places,
+                    [part.column for part in index.columns],
+                    [part.descending for part in index.columns],
+                ),
+            )
+            for index in table.indexes
+        ]
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of the table's keys."""
+        while not at.done:
+            with self.store.read() as reader:
+                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                copies = [
+                    self._copy(reader, key, stored)
+                    for key, stored in zip(keys, rows, strict=True)
+                    if not _is_gone(stored)
+                ]
+            done = len(keys) < BATCH_ROWS
+            position = at.stop if done else keys[-1] + b"\x00"
+            at = Checkpoint(at.start, at.stop, position, at.rows + len(copies), done)
+            copies.sort(key=lambda copy: copy.key)
+            yield self.steps(copies), at
+
+    def steps(self, copies: Sequence[Copy]) -> Iterator[Step]:
+        """Gated steps that put the copies, in the order given."""
+        source = iter(copies)
+        while chunk := list(islice(source, STEP_ROWS)):
+            yield self._step(chunk)
+
+    def _step(self, chunk: list[Copy]) -> Step:
+        def step(section: Section) -> None:
+            if self.pace is not None:
+                self.pace.rows += len(chunk)
+            for copy in chunk:
+                stored = section.get(copy.row)
+                if stored is None or _is_gone(stored):
+                    continue
+                if stored[:_HEADER_BYTES] != copy.header:
+                    copy = self._copy(section, copy.row, stored)
+                self._put(section, copy, stored)
+
+        return step
+
+    def _put(self, section: Section, copy: Copy, stored: bytes) -> None:
+        standing = section.get(copy.key)
+        if standing is not None:
+            if self._own_key.of(self._decode(section, standing)) != copy.row[len(self.start) :]:
+                raise self._duplicate(section, stored)
+            return
+        timestamp, _, tag = ROW_HEADER.unpack_from(stored)
+        section.put(copy.key, ROW_HEADER.pack(timestamp, NO_RECORD, tag) + stored[_HEADER_BYTES:])
+        for entry, offset in copy.entries:
+            section.put(entry, ENTRY_VALUE.pack(timestamp, 1, offset))
+
+    def _copy(self, view: View, row: bytes, stored: bytes) -> Copy:
+        found = self._decode(view, stored)
+        for column, value in zip(self._columns, self._key.values(found), strict=True):
+            if value is None:
+                raise errors.error(
+                    errors.NOT_NULL_VIOLATION,
+                    f'column "{column.name}" of relation "{self.table.name}" contains null values',
+                )
+        key = limited_primary_key(self._key.of(found))
+        entries = []
+        for prefix, part in self._indexes:
+            start = prefix + limited_index_key(part.of(found))
+            entries.append((start + key, len(start)))
+        return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, tuple(entries))
+
+    def _decode(self, view: View, stored: bytes) -> tuple[object, ...]:
+        """What is wanted of a row as stored, whichever layout it is in."""
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        decode = self._decoders.get(layout)
+        if decode is None:
+            decode = self._decoders[layout] = resolver(self.layout(layout, view), self._wanted)
+        return decode(stored)
+
+    def _duplicate(self, section: Section, stored: bytes) -> errors.Error:
+        shown = described(self._columns, self._key.values(self._decode(section, stored)))
+        return errors.error(
+            errors.UNIQUE_VIOLATION,
+            f'could not create unique index "{self._name}"',
+            detail=f"Key {shown} is duplicated.",
+        )
+
+
+class _Part:
+    """Some of the columns that are wanted of a row, and their encoding as a key."""
+
+    def __init__(
+        self, columns: dict[int, Column], places: dict[int, int], wanted: Sequence[int], ways: Sequence[bool] = ()
+    ) -> None:
+        self._places = [places[column] for column in wanted]
+        self._encode = compile_encoder([widest(columns[column]) for column in wanted], ways)
+
+    def values(self, found: tuple[object, ...]) -> list[object]:
+        return [found[place] for place in self._places]
+
+    def of(self, found: tuple[object, ...]) -> bytes:
+        return self._encode(self.values(found))
+
+
+def _wanted(column: Column) -> Wanted:
+    missing = None if column.missing is None else values.from_text(column.type, column.missing)
+    return Wanted(column.id, widest(column), missing)
+
+
+def _is_gone(stored: bytes) -> bool:
+    return bool(ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE)
