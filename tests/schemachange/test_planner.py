@@ -65,7 +65,7 @@ def world() -> ChangingWorld:
         server = Server(made, name)
         server.insert(*row)
         server.commit()
-    return with_locked_table(made)
+    return with_heap(with_locked_table(made))
 
 
 def with_locked_table(made: ChangingWorld) -> ChangingWorld:
@@ -75,6 +75,15 @@ def with_locked_table(made: ChangingWorld) -> ChangingWorld:
     made.execute(want.AddLock("locked", "l", ("b",)))
     server = Server(made, "locked")
     server.insert(1, 1, 1)
+    server.commit()
+    return made
+
+
+def with_heap(made: ChangingWorld) -> ChangingWorld:
+    """And heap (a, b), whose key is the hidden row id, with a row."""
+    made.execute(want.CreateTable("heap", (NewColumn("a", types.BIGINT), NewColumn("b", types.INTEGER))))
+    server = Server(made, "heap")
+    server.buffer.insert(server.meant.id, server.meant.version, server._key(1), (1, 1, 1))
     server.commit()
     return made
 
@@ -125,6 +134,8 @@ GOLDEN: dict[str, tuple[want.Wanted, ...]] = {
         want.AddColumn("locked", NewColumn("c", types.INTEGER)),
         want.DropLock("locked", "l"),
     ),
+    "alter_primary_key": (want.AlterPrimaryKey("child", ("parent", "id")),),
+    "add_primary_key": (want.AlterPrimaryKey("heap", ("a",), adds=True),),
     "create_view": (want.CreateView("w", "", (("id", types.BIGINT),), ()),),
     "drop_view": (want.DropViews(("v",)),),
     "drop_constraint": (want.DropConstraint("child", "child_parent_fkey"),),
@@ -211,6 +222,11 @@ REFUSED: dict[str, tuple[str, Callable[[], want.Wanted]]] = {
     "identity of a nullable column": (
         "55000", lambda: want.AddIdentity("child", "n", "always", want.SequenceOptions())
     ),
+    "another primary key": ("42P16", lambda: want.AlterPrimaryKey("child", ("n",), adds=True)),
+    "no such column of a primary key": ("42703", lambda: want.AlterPrimaryKey("child", ("nope",))),
+    "column of a lock in a primary key": ("42P16", lambda: want.AlterPrimaryKey("locked", ("b",))),
+    "name of another index": ("42P07", lambda: want.AlterPrimaryKey("child", ("n",), "parent_pkey")),
+    "referenced primary key": ("2BP01", lambda: want.AlterPrimaryKey("parent", ("code",))),
     "key of the primary key": ("42P16", lambda: want.DropNotNull("child", "id")),
     "jsonb key": (
         "0A000", lambda: want.CreateTable("j", (NewColumn("a", types.JSONB),), ("a",))

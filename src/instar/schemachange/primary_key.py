@@ -33,9 +33,6 @@ def alter_primary_key(draft: Draft, wanted: want.AlterPrimaryKey) -> None:
     direct = draft.has_no_rows(table)
     if not direct and draft.is_new(table):
         raise errors.unsupported(f'changing the primary key of table "{table.name}", made and filled just now,')
-    for column in columns:
-        require_values(draft, table.id, column)
-    table = draft.table(table.id)
     key = NextKey(
         id=table.next_id,
         name=name,
@@ -45,11 +42,13 @@ def alter_primary_key(draft: Draft, wanted: want.AlterPrimaryKey) -> None:
         state=first_state(ElementKind.PRIMARY_KEY),
     )
     if direct:
-        _swap(draft, table, key)
+        _require_values(draft, table, columns)
+        _swap(draft, draft.table(table.id), key)
         return
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (key.id,)), next_key=key, next_id=key.id + 1)
     element = Element(ElementKind.PRIMARY_KEY, table.id, key.id)
     draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
+    _require_values(draft, table, columns)
 
 
 def _name(draft: Draft, table: Table, wanted: str | None) -> str:
@@ -59,6 +58,11 @@ def _name(draft: Draft, table: Table, wanted: str | None) -> str:
     if wanted != table.primary_key_name:
         draft.require_free(wanted)
     return wanted
+
+
+def _require_values(draft: Draft, table: Table, columns: tuple[int, ...]) -> None:
+    for column in columns:
+        require_values(draft, table.id, column)
 
 
 def _require_no_lock(table: Table, columns: tuple[int, ...]) -> None:

@@ -6,7 +6,8 @@ entry an index entry is; it does not for a copy, since two rows may have the sam
 not unique yet. So a copy is told by the primary key inside it, and only the row's own is ever removed or replaced.
 
 As with an index (F1 §3.1): delete-only, copies go and none come; write-only, each row that is written gets one, and
-where another row's stands there is a duplicate.
+where another row's stands there is a duplicate. A server that lags behind may find the tombstones of a rowset that is
+the table's own by now: it is turned back by the floor.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import NextKey, State, Table
+from instar.store.apply import is_live
 from instar.store.engine import CopyWrite, Reader, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader, described, key_encoder
@@ -83,9 +85,9 @@ class RowCopies:
             if change.old is not None:
                 key = self._next_key(change.old)
                 stored = standing[key] = reader.get(self._prefix + key)
-                if stored is not None:
+                if stored is not None and is_live(stored):
                     image = self._decode(stored)
-                    if self._own_key(image) == copied.key:
+                    if self._is_own(image, copied.key):
                         going[key] = tuple([codec.entry(image, key) for codec in self._codecs])
             if change.image is not None and self._key.state is not State.DELETE_ONLY:
                 key = self._checked_key(change.image)
@@ -96,6 +98,10 @@ class RowCopies:
                     standing[key] = reader.get(self._prefix + key)
         return [self._write(key, stored, going.get(key), coming.get(key)) for key, stored in standing.items()]
 
+    def _is_own(self, image: Image, key: bytes) -> bool:
+        """Whether a copy is that of the row at `key`."""
+        return self._own_key(image) == key
+
     def _write(
         self, key: bytes, stored: bytes | None, going: tuple[bytes, ...] | None, coming: Copied | None
     ) -> CopyWrite:
@@ -104,7 +110,7 @@ class RowCopies:
         image = None if coming is None else coming.change.image
         if coming is None or image is None:
             return CopyWrite(store_key, stored, goes, None, layout, (), gone, ())
-        if stored is not None and not goes:
+        if stored is not None and is_live(stored) and not goes:
             raise self._duplicate(image)
         entries = [(codec.entry(image, key), codec) for codec in self._codecs]
         put = tuple([(entry, codec.primary_offset(entry, key)) for entry, codec in entries])

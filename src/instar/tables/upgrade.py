@@ -72,6 +72,7 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
     """The changes by the table's primary key, which is another than that they were made under: a row is found by its
     old image (rule 24), goes from there if its image has another key, and what is left there may be another row."""
     key_of = image_key(table)
+    every = frozenset(column.id for column in table.columns)
     gone: dict[bytes, Change] = {}
     come: dict[bytes, Change] = {}
     made: dict[bytes, Change] = {}
@@ -102,8 +103,11 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
             made[key] = left
         elif put_there is not None and left is None:
             made[key] = put_there
-        elif put_there is not None and left is not None:  # another row takes the place, or the same one by a detour
-            made[key] = left._replace(image=put_there.image, pair=0)
+        elif put_there is not None and left is not None and put_there.pair and put_there.pair == left.pair:
+            # The key that has changed was the old one: an update, of columns that are not known.
+            made[key] = left._replace(image=put_there.image, changed=every, pair=0)
+        elif put_there is not None and left is not None:  # another row takes the place
+            made[key] = left._replace(image=put_there.image, pair=put_there.pair)
     return made
 
 
