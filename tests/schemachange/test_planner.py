@@ -83,7 +83,7 @@ def with_heap(made: ChangingWorld) -> ChangingWorld:
     """And heap (a, b), whose key is the hidden row id, with a row."""
     made.execute(want.CreateTable("heap", (NewColumn("a", types.BIGINT), NewColumn("b", types.INTEGER))))
     server = Server(made, "heap")
-    server.buffer.insert(server.meant.id, server.meant.version, server._key(1), (1, 1, 1))
+    server.insert(1, 1, 1)
     server.commit()
     return made
 

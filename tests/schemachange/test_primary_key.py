@@ -21,6 +21,7 @@ from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
+from instar.sql.defaults import Defaults
 from instar.store.engine import Commit, RowsetReplaced, StaleRow, prefix_end, rowset_prefix
 from instar.tables import writes
 from instar.tables.copies import RowCopies, image_key
@@ -97,6 +98,7 @@ class KeyWorld(ChangingWorld):
             lambda task: reorganizer,
             compile_check,
             replanner(self.store, self.clock),
+            Defaults(self.sequences),
         )
         made.hook = hook
         return made
@@ -683,7 +685,7 @@ def test_a_kill_at_any_write_leaves_a_job_that_another_finishes(duplicate: bool,
         number = world.execute(ALTER)
         assert number is not None
         immortal = world.store
-        world.store = Mortal(immortal, lives, after=after)  # type: ignore[assignment]
+        world.store = Mortal(immortal, lives, after=after)
         try:
             world.executor(b"mortal").run(number)
             died = False

@@ -22,6 +22,7 @@ from instar.sql.defaults import Defaults, compile_default
 from instar.sql.functions import Context
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, Store, prefix_end, rowset_prefix
 from instar.tables.completion import completed
+from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import upgraded
@@ -175,12 +176,17 @@ class Server:
         return self.catalog
 
     def _key(self, identity: object) -> bytes:
+        """The key of the row with this value in the first column, which is the primary key unless that was altered."""
         reader = TableReader(self.meant, range(len(self.meant.columns)), self.world.layouts)
-        return reader.encode_key((identity,))
+        if self.meant.primary_key == (self.meant.columns[0].id,):
+            return reader.encode_key((identity,))
+        found = [key for key, (_, values) in self.world.rows(self.meant).items() if values[0] == identity]
+        assert found
+        return found[0]
 
     def insert(self, *values: object) -> None:
         values += tuple(self.default(column) for column in self.meant.columns[len(values) :])
-        self.buffer.insert(self.meant.id, self.meant.version, self._key(values[0]), values)
+        self.buffer.insert(self.meant.id, self.meant.version, image_key(self.meant)(values), values)
 
     def update(self, identity: object, **changes: object) -> None:
         version = self._read(identity)
@@ -189,9 +195,18 @@ class Server:
         for name, value in changes.items():
             image[names.index(name)] = value
         ids = frozenset(self.meant.columns[names.index(name)].id for name in changes)
+        if not ids.isdisjoint(self.meant.primary_key):
+            self._move(version, tuple(image))
+            return
         self.buffer.update(
             self.meant.id, self.meant.version, version.key, version.base, version.values, tuple(image), ids
         )
+
+    def _move(self, version: RowVersion, image: tuple[object, ...]) -> None:
+        """A change of key is a delete and an insert (rule 2)."""
+        pair, table = self.buffer.next_pair(), self.meant
+        self.buffer.delete(table.id, table.version, version.key, version.base, version.values, pair=pair)
+        self.buffer.insert(table.id, table.version, image_key(table)(image), image, pair=pair)
 
     def delete(self, identity: object) -> None:
         version = self._read(identity)
