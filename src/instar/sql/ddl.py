@@ -252,10 +252,9 @@ class _Translator:
                 yield want.RenameColumn(name, action.old, action.new)
             case ast.RenameConstraint():
                 yield want.RenameConstraint(name, action.old, action.new)
-            case ast.SetDefault():
-                type_ = self._type(table, action.column)
-                default = self._default(action.default, action.column, type_, evaluate=False)
-                yield want.SetDefault(name, action.column, default)
+            case ast.SetDefault(column=column):
+                default = self._default(action.default, column, self._type(table, column), evaluate=False)
+                yield want.SetDefault(name, column, default)
             case ast.DropDefault():
                 yield want.SetDefault(name, action.column, None)
             case ast.DropNotNull():
@@ -266,8 +265,8 @@ class _Translator:
                 yield want.SetType(name, action.column, action.type)
             case ast.AlterPrimaryKey():
                 yield want.AlterPrimaryKey(name, action.columns)
-            case ast.AddConstraint(constraint=ast.PrimaryKey() as key):
-                yield want.AlterPrimaryKey(name, key.columns, key.name, adds=True)
+            case ast.AddConstraint(constraint=ast.PrimaryKey(columns=columns, name=key)):
+                yield want.AlterPrimaryKey(name, columns, key, adds=True)
             case ast.AddConstraint():
                 yield want.AddConstraint(name, self._constraint(action.constraint))
             case ast.DropConstraint():
