@@ -12,6 +12,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Table
+from instar.pipeline.consistency import Consistency
 from instar.schemachange import rekey, rules, states
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import ElementKind, Phase
@@ -348,6 +349,17 @@ def test_writers_of_the_moment_keep_the_copies(world: KeyWorld, at: str) -> None
         (1, 20, "y"), (2, 21, "z"), (4, 40, "n"), (5, 50, "z"), (6, 60, "x"), (8, 80, "n"), (9, 30, "n")
     ]  # fmt: skip
     world.check()
+
+
+def test_check_database_finds_nothing_at_any_stage(world: KeyWorld) -> None:
+    found: dict[str, list[object]] = {}
+
+    def hook(where: str) -> None:
+        check = Consistency(world.store, world.layouts, world.catalog_cache, compile_check)
+        found[where] = list(check.check_database())
+
+    assert world.rekey(hook).problem is None
+    assert found == {where: [] for where in PLACES}
 
 
 def test_the_copies_are_complete_before_the_swap(world: KeyWorld) -> None:

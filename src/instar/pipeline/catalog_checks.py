@@ -114,6 +114,7 @@ def _parts(table: Table) -> Iterator[Problem]:
         yield Problem(table.name, "table", CATALOG, "", message)
     used = {
         "the primary key": table.primary_key,
+        "the next primary key": () if table.next_key is None else table.next_key.columns,
         **{f'index "{index.name}"': tuple(part.column for part in index.columns) for index in table.indexes},
         **{f'check "{check.name}"': check.columns for check in table.checks},
         **{f'foreign key "{found.name}"': found.columns for found in table.foreign_keys},
