@@ -13,5 +13,5 @@ ALTER TABLE sale DROP CONSTRAINT sale_pkey;
 ALTER TABLE sale ALTER COLUMN note SET NOT NULL;
 
 -- 4 of 4
--- NOT SUPPORTED: 0A000: adding a primary key to a table is not supported
+-- FAILS: 42P16: multiple primary keys for table "sale" are not allowed
 ALTER TABLE sale ADD CONSTRAINT sale_pkey PRIMARY KEY (note);
