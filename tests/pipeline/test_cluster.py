@@ -71,7 +71,7 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
     on_spark = SparkReorganizer(database.path)
     on_spark.run(validation(1), lambda: None)
     held = database.claimed(2)
-    build = Backfill(database.store, table, table.indexes[0], job=2, stage=1, claim=held.claim, rows=ROWS)
+    build = Backfill(database.store, table, table.indexes[:1], job=2, stage=1, claim=held.claim, rows=ROWS)
     on_spark.run(build, lambda: None)
     with database.store.read() as reader:
         assert len(reader.batch(*_entries(table.indexes[0].rowset), 2 * ROWS)[0]) == ROWS

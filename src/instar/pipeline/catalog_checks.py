@@ -22,6 +22,7 @@ from instar.store.engine import (
     PREFIX_TABLE,
     ROW_HEADER,
     ROW_TOMBSTONE,
+    LogRecord,
     Reader,
     prefix_end,
     rowset_prefix,
@@ -269,7 +270,7 @@ def check_writers(snapshot: Snapshot) -> Iterator[Problem]:
     with snapshot.store.read_at(snapshot.timestamp) as reader:
         histories = {table.id: _history(reader, table, snapshot.timestamp) for table in snapshot.catalog.tables()}
         after = reader.watermark
-    for record in snapshot.store.log(after, snapshot.timestamp):
+    for record in _log(snapshot, after):
         history = histories.get(record.table)
         known = None
         if history:
@@ -282,6 +283,21 @@ def check_writers(snapshot: Snapshot) -> Iterator[Problem]:
                 f"when the floor was at least {known.floor} and the version {known.version}"
             )
             yield Problem(name, "log", WRITERS, record.key[5:].hex(), message)
+
+
+def _log(snapshot: Snapshot, after: int) -> Iterator[LogRecord]:
+    """The log from `after` up to the snapshot; what the collector cuts meanwhile is left out."""
+    while True:
+        try:
+            yield from snapshot.store.log(after, snapshot.timestamp)
+        except errors.Error as cut:
+            with snapshot.store.read() as reader:
+                watermark = reader.watermark
+            if cut.sqlstate != errors.SNAPSHOT_TOO_OLD or not after < watermark <= snapshot.timestamp:
+                raise
+            after = watermark
+        else:
+            return
 
 
 def _history(reader: Reader, table: Table, snapshot: int) -> list[_Published]:

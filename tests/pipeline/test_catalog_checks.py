@@ -1,0 +1,37 @@
+"""What is checked of the log, while the collector cuts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar import errors
+from instar.pipeline.catalog_checks import _log, check_writers
+from instar.pipeline.row_checks import Snapshot
+from support.changes import ChangingWorld, Server
+
+
+def test_a_log_that_is_cut_meanwhile_is_checked_from_there() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 10, "x")])
+    cut = world.now()
+    for turn in range(3):
+        writer = Server(world)
+        writer.update(1, a=turn)
+        writer.commit()
+    snapshot = Snapshot(world.store, world.layouts, world.now(), world.catalog())
+    assert world.store.collect(cut, lambda record: [])
+    with pytest.raises(errors.Error):
+        list(world.store.log(0, snapshot.timestamp))
+    left = list(_log(snapshot, 0))
+    assert [record.timestamp > cut for record in left] == [True] * 3
+    assert list(check_writers(snapshot)) == []
+
+
+def test_a_snapshot_below_the_watermark_cannot_be_checked() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 10, "x")])
+    old = Snapshot(world.store, world.layouts, world.now() - 1, world.catalog())
+    world.store.collect(world.now(), lambda record: [])
+    with pytest.raises(errors.Error) as caught:
+        list(_log(old, 0))
+    assert caught.value.sqlstate == errors.SNAPSHOT_TOO_OLD
