@@ -497,10 +497,14 @@ def _passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reo
     """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
     over its rows, at the place of the first of them."""
     for place, work in enumerate(works):
-        if work.work is not Work.BACKFILL:
+        if work.element.kind is not ElementKind.INDEX:
             yield place, [work]
             continue
-        beside = [found for found in works if (found.work, found.element.table) == (work.work, work.element.table)]
+        beside = [
+            found
+            for found in works
+            if (found.element.kind, found.element.table) == (ElementKind.INDEX, work.element.table)
+        ]
         if work is beside[0]:
             yield place, beside
 
