@@ -31,9 +31,9 @@ ROWS = 60_000
 # The worker as it is, but without Spark, and it does not stand back: the tests beside this one never end.
 WORKER = """
 import sys
-from instar import worker
-worker.WITHOUT_SPARK_ROWS, worker.NICENESS = 1 << 40, 0
-sys.exit(worker.main(sys.argv[1:]))
+from instar.worker import process, work
+work.WITHOUT_SPARK_ROWS = 1 << 40
+sys.exit(process.main(sys.argv[1:]))
 """
 
 

@@ -17,7 +17,7 @@ from instar.dbapi import Connection
 from instar.schemachange.jobs import LOAD_LEASE_SECONDS
 from instar.store.engine import PREFIX_ROWSET, prefix_end
 from instar.store.records import RowsetState, decode_rowset_record
-from instar.worker import Worker
+from instar.worker.work import Worker
 from support.databases import rows, run, value
 from support.victims import Later, Victim, check_bank, index_builder, items, loader, open_bank, successor, transfers
 

@@ -14,7 +14,7 @@ from instar.database import Database
 from instar.dbapi import Connection
 from instar.schemachange import reorganize
 from instar.schemachange.tasks import Task
-from instar.worker import Worker
+from instar.worker.work import Worker
 from support.databases import Engine, fails, rows, run, value
 
 Hook = Callable[[], None]

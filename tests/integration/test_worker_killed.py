@@ -47,11 +47,11 @@ print(balance)
 # The worker as it is, but for where Spark begins; and it does not stand back, for the tests beside this one never end.
 WORKER = """
 import sys
-from instar import worker
 from instar.pipeline import session
-worker.WITHOUT_SPARK_ROWS, worker.NICENESS = {}, 0
+from instar.worker import process, work
+work.WITHOUT_SPARK_ROWS = {}
 session._become_idle = lambda: None
-sys.exit(worker.main(sys.argv[1:]))
+sys.exit(process.main(sys.argv[1:]))
 """
 
 

@@ -13,7 +13,7 @@ from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
 from instar.store.engine import Store
 from instar.transactions.commit import Conflict
-from instar.worker import Worker
+from instar.worker.work import Worker
 from matrix.kinds import ROWS, SCHEMA, Kind
 from support.changes import ChangingWorld
 from support.leftovers import require_no_garbage, schema

@@ -18,7 +18,7 @@ from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS, JobState
 from instar.store.engine import Store
-from instar.worker import Worker
+from instar.worker.work import Worker
 from matrix.arena import refusal, rows
 from support.changes import ChangingWorld, Server
 from support.leftovers import require_no_garbage

@@ -26,7 +26,7 @@ from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT, INTEGER
-from instar.worker import replanner
+from instar.worker.work import replanner
 from support.changes import ChangingWorld, Server
 
 Hook = Callable[[str], object]

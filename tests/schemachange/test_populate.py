@@ -26,7 +26,7 @@ from instar.store.engine import ROW_HEADER, ClaimLost, Commit, Section, prefix_e
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT, UUID
-from instar.worker import replanner
+from instar.worker.work import replanner
 from support.changes import ChangingWorld, Server
 
 ADD = want.AddColumn(

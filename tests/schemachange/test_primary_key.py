@@ -32,7 +32,7 @@ from instar.tables.upgrade import upgraded
 from instar.tables.writes import Derivation
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT
-from instar.worker import replanner
+from instar.worker.work import replanner
 from support.changes import ChangingWorld, Server
 from support.mortal import Killed, Mortal
 

@@ -14,7 +14,7 @@ from instar.tables.garbage import DeadEntries
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
-from instar.worker import Worker
+from instar.worker.work import Worker
 from schemachange.test_schedules import chaos
 from support.changes import ChangingWorld
 

@@ -25,7 +25,7 @@ from instar.tables.index import IndexReader
 from instar.tables.view import END
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT
-from instar.worker import replanner
+from instar.worker.work import replanner
 from support.changes import ChangingWorld, Server
 
 Hook = Callable[[str], object]

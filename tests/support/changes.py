@@ -31,7 +31,7 @@ from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import commit
 from instar.types import BIGINT, INTEGER, TEXT
-from instar.worker import replanner
+from instar.worker.work import replanner
 from support.world import World
 
 T_COLUMNS = (want.NewColumn("id", BIGINT), want.NewColumn("a", INTEGER), want.NewColumn("b", TEXT))

@@ -21,7 +21,7 @@ from instar.store import MemoryStore
 from instar.store.engine import PREFIX_TABLE, ROW_HEADER, Commit
 from instar.store.pace import Pace
 from instar.store.records import Latest, decode_table_header, latest_key
-from instar.worker import Worker
+from instar.worker.work import Worker
 from support.leftovers import require_no_garbage
 
 SESSIONS = 5

@@ -14,7 +14,7 @@ from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Step, Task
 from instar.sql.checks import compile_check
 from instar.sql.defaults import Defaults
-from instar.worker import replanner
+from instar.worker.work import replanner
 
 # Told where the job is: "stage n" (about to be published), "work" (about to begin), "read" (a batch has been read and
 # derived, and not put yet), "put".

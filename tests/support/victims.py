@@ -19,7 +19,7 @@ from instar import errors
 from instar.clock import SystemClock
 from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import open_store
-from instar.worker import Worker
+from instar.worker.work import Worker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["support.victims", "instar.dbapi", "instar.database.bulk", "instar.sql.analytic"])

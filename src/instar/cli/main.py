@@ -263,7 +263,10 @@ def worker(
 
     Ends when there has been nothing to do for a minute, or at once where another worker is at it.
     """
-    from instar.worker import main as run
+    from instar.worker import NICENESS
+
+    os.nice(NICENESS)
+    from instar.worker.process import main as run
 
     raise typer.Exit(run([str(path), "--job-hook", job_hook]))
 

@@ -35,7 +35,7 @@ from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchange
 from instar.store.forks import begin_anew_in_child
 from instar.tables.writers import Writers
 from instar.types import BIGINT
-from instar.worker import replanner
+from instar.worker.work import replanner
 
 if TYPE_CHECKING:
     from instar.sql.analytic import Analytic
@@ -76,7 +76,7 @@ class Database:
         self.writers = Writers(self.layouts)
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
-        self._launcher = WorkerLauncher(store, None if path == MEMORY else path, clock)
+        self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
         self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
         self._commits = 0
         self._file = None if path == MEMORY else DataFile(path)

@@ -180,6 +180,10 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._presence.worker_present()
 
+    def wants_worker(self) -> bool:
+        """As in `Store`."""
+        return self._presence.wants_worker()
+
     def processes(self) -> list[Process]:
         """As in `Store`."""
         return self._presence.processes()

@@ -443,6 +443,10 @@ class Store(Protocol):
         """Whether a living process has announced itself as a worker."""
         ...
 
+    def wants_worker(self) -> bool:
+        """Whether the caller is to start a worker: none is there, and no process has started one a moment ago."""
+        ...
+
     def processes(self) -> list[Process]:
         """The living processes that have the store open."""
         ...

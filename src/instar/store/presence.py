@@ -31,8 +31,9 @@ _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not distur
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
 _WRITERS = range(11, _WORDS)  # of open transactions: table << 32 | when it was begun, in seconds since the epoch
-# Words of the first line: slots that were ever used; when a process last took its turn at writing back.
-_HIGH_WATER, _TURN = range(2)
+# Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
+# was started that has not announced itself yet.
+_HIGH_WATER, _TURN, _LAUNCHED = range(3)
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 _REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
@@ -43,6 +44,9 @@ ABOUT_NS = 5_000_000
 LATENCY_NS = 1_000_000_000
 # An announcement older than this is that of a stopped or killed process, and holds nobody up.
 ANNOUNCED_NS = 100_000_000
+
+# A worker that was started is given so long to announce itself before another one is started.
+LAUNCH_NS = 5_000_000_000
 
 # struct flock: type, whence, start, length, pid (0 for open-file-description locks).
 _FLOCK = struct.Struct("hhqqi4x")
@@ -255,6 +259,18 @@ class Presence:
     def announce_worker(self, working: bool) -> None:
         """This process does background work, or no longer does."""
         self._words[self._base + _WORKER] = int(working)
+        self._words[_LAUNCHED] = 0
+
+    def wants_worker(self) -> bool:
+        """Whether the caller is to start a worker: none is there, and nobody has just started one, which he now has.
+
+        Two that ask within a microsecond may both be told to: the second worker ends when it finds the first.
+        """
+        words, now = self._words, self._clock.monotonic_ns()
+        if self.worker_present() or (words[_LAUNCHED] and 0 <= now - words[_LAUNCHED] < LAUNCH_NS):
+            return False
+        words[_LAUNCHED] = now
+        return True
 
     def worker_present(self) -> bool:
         """Whether a living process does background work."""

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from instar.catalog.descriptors import Table
-from instar.clock import SystemClock
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Jobs, JobState
-from instar.store import open_store
+from instar.schemachange.jobs import JobState
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.records import rowset_key, table_key
-from instar.worker import NICENESS, Worker
+from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
 
 
@@ -156,51 +148,3 @@ def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
 
 
 # --- as a process ----------------------------------------------------------------------------------------------------
-
-
-def wait_for(condition, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    store = open_store(path, synchronous="off", clock=SystemClock())
-    world = ChangingWorld(store)
-    world.clock = SystemClock()  # type: ignore[assignment]
-    world.jobs = Jobs(store, world.clock)
-    world.create_t([(number, number * 10, "x") for number in range(200)])
-    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
-    assert number is not None
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    worker = subprocess.Popen([sys.executable, "-m", "instar.worker", str(path)], env=environment)
-    try:
-        wait_for(lambda: world.jobs.get(number).is_finished)
-        assert world.jobs.get(number).state is JobState.SUCCEEDED
-        world.check_index("i")
-        assert store.worker_present()
-        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
-        second = subprocess.run(
-            [sys.executable, "-m", "instar.worker", str(path)], env=environment, timeout=20, check=False
-        )
-        assert second.returncode == 0
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(10) == 0
-        assert not store.worker_present()
-    finally:
-        worker.kill()
-        worker.wait()
-        store.close()
-
-
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
-    refused = subprocess.run(
-        [sys.executable, "-m", "instar.worker", str(tmp_path / "nothing")],
-        check=False,
-        env=environment, capture_output=True, text=True, timeout=20,
-    )  # fmt: skip
-    assert refused.returncode == 1
-    assert refused.stderr[:5].isalnum()

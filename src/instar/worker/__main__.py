@@ -1,0 +1,12 @@
+"""The first lines of the process: it stands back before it loads anything, for loading alone takes a second."""
+
+import os
+import sys
+
+from instar.worker import NICENESS
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    from instar.worker.process import main
+
+    sys.exit(main(sys.argv[1:]))

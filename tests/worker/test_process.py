@@ -1,0 +1,82 @@
+"""The background process, as a process: it is started on demand, once, stands back, and ends when told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from instar.clock import SystemClock
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import Jobs, JobState
+from instar.store import open_store
+from instar.worker import NICENESS
+from support.changes import ChangingWorld
+
+
+def wait_for(condition, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = open_store(path, synchronous="off", clock=SystemClock())
+    world = ChangingWorld(store)
+    world.clock = SystemClock()  # type: ignore[assignment]
+    world.jobs = Jobs(store, world.clock)
+    world.create_t([(number, number * 10, "x") for number in range(200)])
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert number is not None
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    worker = subprocess.Popen([sys.executable, "-m", "instar.worker", str(path)], env=environment)
+    try:
+        wait_for(lambda: world.jobs.get(number).is_finished)
+        assert world.jobs.get(number).state is JobState.SUCCEEDED
+        world.check_index("i")
+        assert store.worker_present()
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
+        second = subprocess.run(
+            [sys.executable, "-m", "instar.worker", str(path)], env=environment, timeout=20, check=False
+        )
+        assert second.returncode == 0
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(10) == 0
+        assert not store.worker_present()
+    finally:
+        worker.kill()
+        worker.wait()
+        store.close()
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    refused = subprocess.run(
+        [sys.executable, "-m", "instar.worker", str(tmp_path / "nothing")],
+        check=False,
+        env=environment, capture_output=True, text=True, timeout=20,
+    )  # fmt: skip
+    assert refused.returncode == 1
+    assert refused.stderr[:5].isalnum()
+
+
+FIRST_LINES = """
+import os, runpy, sys
+
+os.nice = lambda by: print(by, "instar.worker" in sys.modules, "instar.worker.process" in sys.modules)
+runpy.run_module("instar.worker", run_name="__main__")
+"""
+
+
+def test_it_stands_back_before_it_loads_anything(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    shown = subprocess.run(
+        [sys.executable, "-c", FIRST_LINES, str(tmp_path / "nothing")],
+        env=environment, capture_output=True, text=True, check=False, timeout=20,
+    )  # fmt: skip
+    assert shown.stdout.split() == [str(NICENESS), "True", "False"]
