@@ -11,21 +11,22 @@ from collections.abc import Callable, Sequence
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from instar import types
 from instar.catalog.descriptors import Index, State, Table
 from instar.clock import ManualClock
-from instar.schemachange import reorganize
+from instar.schemachange import populate, propagate, rekey, reorganize, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import ElementKind, Phase
 from instar.schemachange.states import PATHS, Path, Work
 from instar.schemachange.wanted import Frozen, NewColumn
 from instar.store import MemoryStore
+from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
-from instar.tables.rowset import key_encoder
 from support.changes import ChangingWorld
 from support.changes import Server as Writer
-from support.model import Model, Node, Violation, Write, columns_of
+from support.model import GIVEN, Model, Node, Violation, Write, columns_of, written
 
 CHECKS = {"positive": lambda row: row[0] is None or row[0] > 0, "present": lambda row: row[0] is not None}
 COLUMNS = tuple(NewColumn(name, types.BIGINT) for name in ("id", "a", "b"))
@@ -58,6 +59,10 @@ def update(key: int, **values: int | None) -> tuple[Write, ...]:
     return (Write("update", "t", key, tuple(values.items())),)
 
 
+def count(key: int, **by: int) -> tuple[Write, ...]:
+    return (Write("count", "t", key, tuple(by.items())),)
+
+
 def delete(key: int, table: str = "t") -> tuple[Write, ...]:
     return (Write("delete", table, key),)
 
@@ -69,18 +74,21 @@ def judge(model: Model, node: Node) -> None:
     """Definition 4 for the newest schema and the one before it, and a serial order for what is committed."""
     for stage in {node.stage, max(node.stage - 1, 0)}:
         for table in model.catalog(stage).tables():
-            consistent(model, table, model.catalog(node.stage).table(table.id), newest=stage == node.stage)
+            last = model.catalog(node.stage).table(table.id)
+            if table.rowset == last.rowset:  # else what nobody writes any more
+                consistent(model, node, table, last)
     serial(model, node)
 
 
-def consistent(model: Model, table: Table, last: Table, *, newest: bool) -> None:
+def consistent(model: Model, node: Node, table: Table, last: Table) -> None:
     rows = model.rows(table)
     left = {index.id for index in last.indexes}
     for index in table.indexes:
         # What nobody reads, and is gone in the newest schema, awaits its removal (clauses 3 and 7 exempt it).
         if index.id in left or index.state is State.PUBLIC:
             entries_of(model, table, index, rows)
-    if not newest:
+    copies_of(model, table, rows)
+    if table is not last:
         return
     for found in table.checks:
         if found.state is State.PUBLIC:
@@ -88,19 +96,20 @@ def consistent(model: Model, table: Table, last: Table, *, newest: bool) -> None
                 holds = model.checks[found.name](columns_of(table, found, image))
                 assert holds, f"clause 6: {image} violates {found.name}"
     for ordinal, column in enumerate(table.columns):
-        if not column.nullable:
-            assert all(image[ordinal] is not None for image in rows.values()), f"clause 2: {column.name} is NULL"
+        values = {image[ordinal] for image in rows.values()}
+        if column.state is State.PUBLIC:
+            assert column.nullable or None not in values, f"clause 2: {column.name} is NULL"
+            assert not column.per_row or values <= {GIVEN}, f"clause 2: {column.name} has no value"
     for key in table.foreign_keys:
         if key.state is State.PUBLIC:
             ordinal = next(i for i, column in enumerate(table.columns) if column.id == key.columns[0])
-            lost = {image[ordinal] for image in rows.values()} - set(rows_of(model, "p")) - {None}
+            lost = {image[ordinal] for image in rows.values()} - set(rows_of(model, node, "p")) - {None}
             assert not lost, f"clause 6: {lost} are referred to and not there"
 
 
 def entries_of(model: Model, table: Table, index: Index, rows: dict[object, tuple[object, ...]]) -> None:
-    codec = IndexCodec(table, index)
-    encode = key_encoder(table)
-    wanted = {codec.entry(image, encode((image[0],))) for image in rows.values()}
+    codec, key = IndexCodec(table, index), image_key(table)
+    wanted = {codec.entry(image, key(image)) for image in rows.values()}
     stored = set(model.world.entries(index))
     assert stored <= wanted, f"clause 5: {index.name} has {len(stored - wanted)} entries without a row"
     if index.state is State.PUBLIC:
@@ -110,18 +119,26 @@ def entries_of(model: Model, table: Table, index: Index, rows: dict[object, tupl
             assert len(set(prefixes)) == len(prefixes), "clause 4: a unique key stands twice"
 
 
+def copies_of(model: Model, table: Table, rows: dict[object, tuple[object, ...]]) -> None:
+    """Under the next primary key there are rows as they stand under the present one."""
+    if table.next_key is not None:
+        copies = model.rows(replace(table, rowset=table.next_key.rowset, next_key=None))
+        assert copies.items() <= rows.items(), "clause 3: a copy of no row"
+
+
 def serial(model: Model, node: Node) -> None:
     """The rows are those that the committed transactions leave one after the other, in some order."""
     committed = [number for number, server in enumerate(node.servers) if server.outcome == "committed"]
-    rows = {name: rows_of(model, name) for name in ("t", "p")}
+    rows = {name: rows_of(model, node, name) for name in ("t", "p")}
     assert any(_applied(model, order) == rows for order in permutations(committed)), "not serializable"
 
 
-def rows_of(model: Model, name: str) -> dict[object, tuple[object, ...]]:
-    """The rows as the schema before the change has them."""
-    table = model.catalog(0).lookup("public", name)
+def rows_of(model: Model, node: Node, name: str) -> dict[object, tuple[object, ...]]:
+    """The rows as they stand, without columns that come with the change."""
+    table = model.catalog(node.stage).lookup("public", name)
     assert isinstance(table, Table)
-    return model.rows(table)
+    width = len(COLUMNS if name == "t" else COLUMNS[:1])
+    return {key: image[:width] for key, image in model.rows(table).items()}
 
 
 def _applied(model: Model, order: Sequence[int]) -> dict[str, dict[object, tuple[object, ...]]]:
@@ -135,8 +152,7 @@ def _applied(model: Model, order: Sequence[int]) -> dict[str, dict[object, tuple
                 given = (write.key, values.get("a"), values.get("b"))
                 rows[write.key] = given if write.table == "t" else given[:1]
             elif write.key in rows:
-                old = dict(zip(("id", "a", "b"), rows[write.key], strict=True))
-                rows[write.key] = tuple((old | values).values())
+                rows[write.key] = written(write, ("id", "a", "b"), rows[write.key])
     return tables
 
 
@@ -147,18 +163,34 @@ WRITES: dict[str, tuple[Write, ...]] = {
     "update a": update(1, a=11),
     "update b": update(1, b=5),
     "delete": delete(1),
+    "count a": count(1, a=1),
+    "count b": count(1, b=1),
+    "update to b 2": update(1, b=2),
     "insert bad": insert(3, a=-1, b=1),
     "update bad": update(1, a=None),
 }
 SOME = (("insert", "update a"), ("update a", "delete"), ("insert", "delete"))
 ALL = (*SOME, ("insert", "insert"), ("update a", "update b"), ("update b", "delete"))
+COUNTS = (("count a", "count a"), ("count b", "count b"), ("count a", "count b"), ("count a", "delete"))
+KEYS = (("insert", "update to b 2"), ("update b", "delete"), ("update a", "insert"))
 BAD = (("insert bad", "update bad"), ("insert bad", "delete"), ("update bad", "update b"))
 
 INDEX = want.CreateIndex("t", (("a", False),), "i")
 UNIQUE = want.AddConstraint("t", want.Unique(("b",), "u"))
 CHECK = want.AddConstraint("t", check("positive"))
 KEY = want.AddConstraint("t", want.ForeignKey(("a",), "p", name="f"))
+LOCK = want.AddLock("t", "l", ("a",))
+MOVE = want.AlterLock("t", "l", ("a", "b"))
+PRIMARY = want.AlterPrimaryKey("t", ("b",))
+POPULATED = want.AddColumn(
+    "t", NewColumn("c", types.BIGINT, nullable=False, default=want.Default(lambda _: Frozen("7", ()), True, None))
+)
 COLUMN = want.AddColumn("t", NewColumn("c", types.BIGINT), (want.Unique(("c",), "uc"),))
+
+
+def locked() -> ChangingWorld:
+    """With rows that have timestamps under two locks."""
+    return built(LOCK)
 
 
 def leased(*before: want.Wanted) -> Callable[[], ChangingWorld]:
@@ -173,6 +205,12 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "not null": (built, (want.SetNotNull("t", "a"),), BAD),
     "index and check": (built, (INDEX, CHECK), (SOME[0], BAD[0])),
     "column with a unique key": (built, (COLUMN,), SOME),
+    "lock": (built, (LOCK,), COUNTS),
+    "move a column to a lock": (locked, (MOVE,), COUNTS),
+    "drop lock": (locked, (want.DropLock("t", "l"),), COUNTS),
+    "populated column": (built, (POPULATED,), SOME),
+    "primary key": (lambda: built(want.SetNotNull("t", "b")), (PRIMARY,), KEYS),
+    "primary key of a column with NULLs": (built, (PRIMARY,), KEYS[:1]),
     "drop index": (leased(INDEX), (want.DropIndexes(("i",)),), SOME),
     "drop check": (leased(CHECK), (want.DropConstraint("t", "positive"),), BAD[:2]),
     "drop constraint and add index": (leased(CHECK), (INDEX, want.DropConstraint("t", "positive")), SOME[:1]),
@@ -188,7 +226,8 @@ def search(
 @pytest.fixture(autouse=True)
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others come in between any two rows of a backfill."""
-    monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
+    for module in (reorganize, populate, propagate, rekey):
+        monkeypatch.setattr(module, "STEP_ROWS", 1)
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -258,3 +297,31 @@ def test_a_foreign_key_that_is_not_pending_while_rows_are_validated(monkeypatch:
     monkeypatch.setitem(PATHS, ElementKind.FOREIGN_KEY, path)
     world = built(rows=((1, 1, 1),))
     assert "clause 6" in damage(KEY, insert(2, a=10, b=1), delete(10, "p"), world=world)
+
+
+def test_a_column_in_a_new_lock_without_propagation_loses_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1 §3.4: read under the old coverage, changed by another under it, committed under the new one."""
+    path = Path((ABSENT, WRITE_ONLY, PUBLIC), {})
+    monkeypatch.setitem(PATHS, ElementKind.COVERAGE, path)
+    assert "not serializable" in damage(MOVE, WRITES["count b"], WRITES["count b"], world=locked())
+
+
+def test_a_column_in_a_new_lock_without_dual_coverage_loses_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F1 §3.4, claim 8: one server checks the old lock alone, and the other moves the new one alone."""
+    covering = Table.covering
+    monkeypatch.setattr(Table, "covering", lambda table, column: covering(table, column)[-1:])
+    monkeypatch.setattr(rules, "skips_dual_coverage", lambda before, after: False)
+    assert "not serializable" in damage(MOVE, WRITES["count b"], WRITES["count b"], world=locked())
+
+
+def test_a_column_that_is_not_filled_in_before_it_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PATHS, ElementKind.COLUMN, Path((ABSENT, WRITE_ONLY, PUBLIC), {}))
+    assert "clause 2" in damage(POPULATED, WRITES["insert"], WRITES["update a"])
+
+
+def test_a_next_primary_key_without_delete_only_keeps_copies_of_deleted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path((ABSENT, WRITE_ONLY, PUBLIC), {WRITE_ONLY: Work.BACKFILL})
+    monkeypatch.setitem(PATHS, ElementKind.PRIMARY_KEY, path)
+    # A pending NOT NULL, which nobody commits past who has not seen it, would hide the damage.
+    world = built(want.SetNotNull("t", "b"))
+    assert "clause 3" in damage(PRIMARY, *INSERTS_AND_DELETES, world=world)

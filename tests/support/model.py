@@ -19,8 +19,12 @@ from instar.catalog.descriptors import Check, Table
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.schemachange.elements import ElementKind
 from instar.schemachange.executor import apply
 from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.populate import Population
+from instar.schemachange.propagate import Propagation
+from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Reorganization, advance
 from instar.schemachange.states import Work
@@ -40,6 +44,8 @@ from instar.store.engine import (
 )
 from instar.store.memory import _State
 from instar.store.records import decode_table_header, table_key
+from instar.tables.completion import completed
+from instar.tables.copies import image_key
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import upgraded
 from instar.tables.writes import Derivation
@@ -47,13 +53,16 @@ from instar.transactions.buffer import Buffer
 from instar.transactions.commit import Conflict
 from support.changes import ChangingWorld, Facts
 
+# The value that rows get of a column whose values a job gives them.
+GIVEN = 7
 CLAIM = (b"\x08claim", b"the model's")
 Predicate = Callable[[tuple[object, ...]], bool]
 
 
 @dataclass(frozen=True)
 class Write:
-    """One write of a transaction: an insert of `values` by column name, an update that sets them, or a delete."""
+    """One write of a transaction: an insert of `values` by column name, an update that sets them, a "count" that adds
+    them to what it read, or a delete."""
 
     kind: str
     table: str
@@ -249,8 +258,17 @@ class Model:
         catalog = self.catalog(node.stage)
         table = catalog.table(work.element.table)
         given: dict[str, Any] = {"job": 1, "stage": node.stage, "claim": CLAIM, "rows": 2}
+        known: Any = _Known(catalog)
         if work.work is Work.VALIDATE:
-            return Validation(self.world.store, _Known(catalog), work.element, self._compile, **given)  # type: ignore[arg-type] # all that is asked of it
+            return Validation(self.world.store, known, work.element, self._compile, **given)
+        if work.work is Work.PROPAGATE:
+            change = next(found for found in table.coverage_changes if found.id == work.element.id)
+            return Propagation(self.world.store, table, change, **given)
+        if work.work is Work.POPULATE:
+            given |= {"now": 0, "zone": "UTC"}
+            return Population(self.world.store, known, work.element, lambda *_: lambda: GIVEN, **given)
+        if work.element.kind is ElementKind.PRIMARY_KEY:
+            return KeyBackfill(self.world.store, table, **given)
         index = next(found for found in table.indexes if found.id == work.element.id)
         return Backfill(self.world.store, table, [index], **given)
 
@@ -301,7 +319,8 @@ class Model:
             table = catalog.lookup("public", write.table)
             assert isinstance(table, Table)
             reader = TableReader(table, range(len(table.columns)), self.world.layouts)
-            version = reader.get_version(self.world.view(), reader.encode_key((write.key,)))
+            own = (image_key(table)(image) for image in self.rows(table).values() if image[0] == write.key)
+            version = next((reader.get_version(self.world.view(), key) for key in own), None)
             read.append(None if version is None else (version.base, version.values))
         return Server("derive", held=stage, meant=stage, read=tuple(read))
 
@@ -322,15 +341,16 @@ class Model:
         self, reader: Reader, buffer: Buffer, meant: CatalogSnapshot, held: CatalogSnapshot, stage: int
     ) -> Commit:
         request = Commit(catalog_version=self._version + stage)
-        derivation = Derivation(reader)
+        derivation = Derivation(reader, self._hold)
         for changed in buffer:
             before, table = meant.table(changed.table), held.table(changed.table)
             require_compatible(table, before.version, Usage(wrote=True))
-            now = upgraded(changed, before, table)
+            writer = self.world.writers.get(table, held)
+            now = completed(upgraded(changed, before, table), before, writer.reader, reader, lambda _: GIVEN)
             for change in now.changes.values():
                 if change.image is not None:
                     self._hold(table, change.image)
-            derivation.table(self.world.writers.get(table, held), now, before)
+            derivation.table(writer, now, before)
         request.tables += derivation.tables
         request.entries += derivation.entries
         request.preconditions += derivation.preconditions
@@ -366,20 +386,35 @@ def _buffered(buffer: Buffer, catalog: CatalogSnapshot, write: Write, read: Any)
     table = catalog.lookup("public", write.table)
     assert isinstance(table, Table)
     values = dict(write.values)
-    key = TableReader(table, range(len(table.columns)), None).encode_key((write.key,))  # type: ignore[arg-type] # keys need no layouts
+    key_of = image_key(table)
     if write.kind == "insert":
         if read is not None:
             return False
-        image = tuple(write.key if column.name == "id" else values.get(column.name) for column in table.columns)
-        buffer.insert(table.id, table.version, key, image)
+        values["id"] = write.key
+        given = {column.name: GIVEN for column in table.columns if column.per_row}
+        image = tuple((given | values).get(column.name) for column in table.columns)
+        buffer.insert(table.id, table.version, key_of(image), image)
         return True
     if read is None:
         return False
     base, old = read
     if write.kind == "delete":
-        buffer.delete(table.id, table.version, key, base, old)
+        buffer.delete(table.id, table.version, key_of(old), base, old)
         return True
-    image = tuple(values.get(column.name, value) for column, value in zip(table.columns, old, strict=True))
+    image = written(write, [column.name for column in table.columns], old)
+    if key_of(image) != key_of(old):
+        pair = buffer.next_pair()  # a change of key is a delete and an insert (rule 2)
+        buffer.delete(table.id, table.version, key_of(old), base, old, pair=pair)
+        buffer.insert(table.id, table.version, key_of(image), image, pair=pair)
+        return True
     changed = frozenset(column.id for column in table.columns if column.name in values)
-    buffer.update(table.id, table.version, key, base, old, image, changed)
+    buffer.update(table.id, table.version, key_of(old), base, old, image, changed)
     return True
+
+
+def written(write: Write, names: Sequence[str], old: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The row `old` after an update or a count."""
+    row = dict(zip(names, old, strict=True))
+    for name, value in write.values:
+        row[name] = row[name] + value if write.kind == "count" else value
+    return tuple(row.values())
