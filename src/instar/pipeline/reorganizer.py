@@ -3,7 +3,7 @@
 A task is cut into key ranges, each with a checkpoint; Spark's tasks make a run of each (runs.py), and this process
 takes it as soon as it is there, under the job's claim, while Spark goes on with the next. Whoever resumes keeps the
 ranges and does what is not done; doing something twice is harmless. What a run is, and what becomes of it, is the
-business of `SparkBackfill` (backfill.py) and `SparkValidation` (validation.py).
+business of `SparkBackfill` (backfill.py), `SparkValidation` (validation.py) and `SparkReferences` (reference_join.py).
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import Any, Protocol
 from instar import errors
 from instar.pipeline.backfill import SparkBackfill
 from instar.pipeline.failures import from_spark
+from instar.pipeline.reference_join import SparkReferences
 from instar.pipeline.runs import Heard, Todo, beat, left, planned, run_path
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.pipeline.validation import SparkValidation
+from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
@@ -68,7 +70,9 @@ def _parts(path: str, task: Task) -> Parts | None:
     if isinstance(task, Backfill):
         return SparkBackfill(path, task)
     if isinstance(task, Validation):
-        return SparkValidation(path, task)
+        return (
+            SparkReferences(path, task) if task.element.kind is ElementKind.FOREIGN_KEY else SparkValidation(path, task)
+        )
     return None
 
 

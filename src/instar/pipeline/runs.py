@@ -43,7 +43,16 @@ def beat(directory: Path) -> None:
 
 def note_read(directory: Path, start: bytes, rows: int) -> None:
     """Note how many rows of the key range that begins at `start` have been read."""
-    (directory / f"read-{hashlib.blake2b(start, digest_size=12).hexdigest()}").write_bytes(rows.to_bytes(8, "big"))
+    _note(directory, start).write_bytes(rows.to_bytes(8, "big"))
+
+
+def noted(directory: Path, start: bytes) -> int:
+    """How many rows of the key range that begins at `start` were read, in all, by a task that has ended."""
+    return int.from_bytes(_note(directory, start).read_bytes(), "big")
+
+
+def _note(directory: Path, start: bytes) -> Path:
+    return directory / f"read-{hashlib.blake2b(start, digest_size=12).hexdigest()}"
 
 
 def rows_read(directory: Path) -> int:

@@ -252,9 +252,10 @@ def _start(master: str, memory: str, background: bool, local: Path) -> SparkSess
     from instar.pipeline.check_source import CheckSource
     from instar.pipeline.datasource import InstarDataSource
     from instar.pipeline.entries import EntriesSource
+    from instar.pipeline.reference_join import ReferencesSource
     from instar.pipeline.validation import ValidationSource
 
-    for source in (InstarDataSource, EntriesSource, CheckSource, ValidationSource):
+    for source in (InstarDataSource, EntriesSource, CheckSource, ValidationSource, ReferencesSource):
         session.dataSource.register(source)
     return session
 

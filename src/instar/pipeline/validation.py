@@ -1,9 +1,8 @@
 """The validation of a pending constraint on Spark: tasks examine key ranges of the table as it stands, and hand over
 what they found (schemachange/validate.py says what, and why no snapshot is needed).
 
-CHECK and NOT NULL are filters. A foreign key is an anti-join on encoded key bytes: in the store the parents lie sorted
-by just those bytes, so each task looks up the keys of its batch, each once and in order, in the same short read as the
-rows. A shuffle of both tables would cost more, and would see them at different moments.
+CHECK and NOT NULL are filters. A foreign key is an anti-join (reference_join.py), with the same checkpoints and
+findings.
 """
 
 from __future__ import annotations
@@ -76,6 +75,12 @@ _DECODER = msgspec.msgpack.Decoder(Work)
 _FINDINGS = msgspec.msgpack.Decoder(Finding)
 
 
+def write_finding(runs: Path, todo: Todo, finding: Finding) -> None:
+    """Write the run of a range."""
+    encoded = _ENCODER.encode(finding)
+    write_run(runs, todo, lambda file: file.write(encoded))
+
+
 class SparkValidation:
     """One validation, cut up for Spark. Ranges with violations are not recorded as done, so that whoever resumes meets
     them again."""
@@ -83,13 +88,13 @@ class SparkValidation:
     need = 0
 
     def __init__(self, path: str, task: Validation) -> None:
-        self._path = path
-        self._task = task
+        self.path = path
+        self.task = task
         self._found: dict[int, Finding] = {}
 
     def ranges(self) -> list[Checkpoint]:
         """The ranges of the table, with what is done of each: those of an earlier attempt, or new ones, recorded."""
-        task = self._task
+        task = self.task
         found = planned(task)
         if found:
             return found
@@ -101,11 +106,16 @@ class SparkValidation:
 
     def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
         """Run the Spark job to its end."""
-        task = self._task
-        work = Work(
-            path=self._path,
+        option = base64.b64encode(_ENCODER.encode(self.work(todo, runs))).decode()
+        session.read.format(FORMAT).option("work", option).load().collect()
+
+    def work(self, todo: tuple[Todo, ...], runs: Path) -> Work:
+        """What tasks are told of the ranges that are not done."""
+        task = self.task
+        return Work(
+            path=self.path,
             runs=str(runs),
-            identity=identity(self._path, task.store),
+            identity=identity(self.path, task.store),
             element=task.element,
             compile_check=name_of(task.compile_check),
             job=task.job,
@@ -114,13 +124,11 @@ class SparkValidation:
             claim=task.claim,
             ranges=todo,
         )
-        option = base64.b64encode(_ENCODER.encode(work)).decode()
-        session.read.format(FORMAT).option("work", option).load().collect()
 
     def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
         """Record what was found in a range."""
         between()
-        task = self._task
+        task = self.task
         finding = self._found[todo.number] = _FINDINGS.decode(run.read_bytes())
         done = not finding.violations
         position = todo.stop if done else todo.start
@@ -129,14 +137,14 @@ class SparkValidation:
 
     def tell(self, runs: Path, taken: int) -> None:
         """Ranges are examined one by one."""
-        self._task.doing = "Spark examines rows"
+        self.task.doing = "Spark examines rows"
 
     def finish(self) -> None:
         """Raises what the violations are, if there are any."""
         found = [self._found[number] for number in sorted(self._found) if self._found[number].violations]
         if found:
             offenders = [offender for finding in found for offender in finding.offenders]
-            raise self._task.problem(sum(finding.violations for finding in found), offenders)
+            raise self.task.problem(sum(finding.violations for finding in found), offenders)
 
 
 class ValidationSource(DataSource):
@@ -180,6 +188,5 @@ class ValidationReader(DataSourceReader):
                 violations += examined.violations
                 offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
                 beat(Path(work.runs))
-            finding = _ENCODER.encode(Finding(rows, violations, offenders))
-            write_run(Path(work.runs), todo, lambda file: file.write(finding))
+            write_finding(Path(work.runs), todo, Finding(rows, violations, offenders))
             yield (todo.number,)

@@ -42,7 +42,7 @@ def _average(job: Job, progress: Progress, now: int) -> float | None:
 
 
 def _reason(job: Job, progress: Progress, held: bool, worker: bool) -> str:
-    problem = "" if job.problem is None else job.problem.message
+    problem = "" if job.problem is None else ": ".join(filter(None, (job.problem.message, job.problem.detail)))
     if job.is_finished:
         return problem
     going = _going(job, progress, held, worker)

@@ -12,8 +12,7 @@ do not know it (rule 19). So the rows that violate it, V, only become fewer whil
 Hence a walk over the *current* keys, in any order, at any pace, each row once, is sound: what violates the constraint
 at the end did so at the fence, under the same key, and was there to be met. It needs no snapshot (rule 20), which would
 hold the log or be cut loose by it. What makes a foreign key's finding just is that child and parent are read in the
-same short read: a parent read at another moment might have come or gone with its child. So the anti-join is done on
-encoded key bytes against the parents as they stand: a look-up per distinct key and batch, in the order of the keys.
+same short read: a parent read at another moment might have come or gone with its child (references.py).
 
 The schema of each batch is that of its read (rows may be in a layout that is newer than the task). A violation does not
 end the walk: the error names up to ten rows and counts them all. The checkpoint stays before the first violation, so
@@ -23,32 +22,24 @@ that whoever resumes meets it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
-from instar.catalog.descriptors import Check, Column, ForeignKey, Layout, State, Table
-from instar.encoding.key_batches import compile_key_batch_encoder
-from instar.encoding.keys import MAX_PRIMARY_KEY_BYTES, limited_index_key
+from instar.catalog.descriptors import Check, Column, Table
 from instar.encoding.rows import RowReader
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.references import FindLayout, ReferenceJudge
 from instar.schemachange.reorganize import widest
 from instar.schemachange.stages import Superseded
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
-from instar.store.engine import (
-    ENTRY_VALUE,
-    ROW_HEADER,
-    ROW_TOMBSTONE,
-    Reader,
-    Store,
-    prefix_end,
-    rowset_prefix,
-)
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Store
 from instar.tables.resolver import LAYOUT_OFFSET, mixed_batch_reader, resolver
-from instar.tables.rowset import describe_key, described, wanted
+from instar.tables.rowset import describe_key, wanted
 
 # So many offending rows are named by the error.
 NAMED_ROWS = 10
@@ -58,7 +49,6 @@ Predicate = Callable[[tuple[object, ...]], object]
 # Makes the predicate of a CHECK constraint, whose expression is SQL's business: the table's columns are those that the
 # rows will have. A function of a module, since Spark's tasks import it by name.
 CompileCheck = Callable[[Table, Check], Predicate]
-FindLayout = Callable[[int], Layout]
 
 
 class Offender(NamedTuple):
@@ -76,6 +66,14 @@ class Examined(NamedTuple):
     violations: int
     offenders: list[Offender]
     position: bytes | None
+
+
+class References(NamedTuple):
+    """What was found in a batch: how many rows it had, what those refer to that refer to anything, and their keys."""
+
+    rows: int
+    keys: list[bytes]
+    referring: list[bytes]
 
 
 class _Judge(Protocol):
@@ -144,19 +142,66 @@ class Validation(Task):
             with self.store.read() as reader:
                 self._refresh(reader)
                 keys, stored = reader.batch(position, stop, BATCH_ROWS)
-                live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
-                rows = [stored[i] for i in live]
-
-                def find(layout: int, reader: Reader = reader) -> Layout:
-                    return self.layout(layout, reader)
-
-                places = self._judge.offenders(find, reader, rows) if rows else []
-                offenders = [
-                    Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), self._judge.why(find, rows[i]))
-                    for i in places[:NAMED_ROWS]
-                ]
+                rows, violations, offenders = self._judged(reader, keys, stored)
             position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
-            yield Examined(len(rows), len(places), offenders, position)
+            yield Examined(rows, violations, offenders, position)
+
+    def _judged(
+        self, reader: Reader, keys: Sequence[bytes], stored: Sequence[bytes]
+    ) -> tuple[int, int, list[Offender]]:
+        """How many of the rows as stored are live, how many of those violate the constraint, and the first of those."""
+        live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
+        rows = [stored[i] for i in live]
+        find = partial(self.layout, reader=reader)
+        places = self._judge.offenders(find, reader, rows) if rows else []
+        offenders = [
+            Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), self._judge.why(find, rows[i]))
+            for i in places[:NAMED_ROWS]
+        ]
+        return len(rows), len(places), offenders
+
+    # --- a foreign key as an anti-join -------------------------------------------------------------------------------
+
+    def references(self, start: bytes, stop: bytes) -> Iterator[References]:
+        """What the rows that stand in [start, stop) (whole store keys) refer to, batch by batch."""
+        position: bytes | None = start
+        while position is not None:
+            with self.store.read() as reader:
+                self._refresh(reader)
+                keys, stored = reader.batch(position, stop, BATCH_ROWS)
+                live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
+                find = partial(self.layout, reader=reader)
+                wanted = self.reference_judge.keys(find, [stored[i] for i in live]) if live else []
+            position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
+            referring = [(key, keys[i]) for i, key in zip(live, wanted, strict=True) if key is not None]
+            yield References(len(live), [key for key, _ in referring], [row for _, row in referring])
+
+    def standing(self, start: bytes, stop: bytes) -> Iterator[list[bytes]]:
+        """What can be referred to of [start, stop) of a rowset, batch by batch; nothing if the parents stand in another
+        one by now."""
+        judge = self.reference_judge
+        position: bytes | None = start if start.startswith(judge.parents) else None
+        while position is not None:
+            with self.store.read() as reader:
+                keys, stored = reader.batch(position, stop, BATCH_ROWS)
+            yield judge.standing(keys, stored)
+            position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
+
+    def reexamine(self, keys: Sequence[bytes]) -> Examined:
+        """Judge the rows under those store keys as they stand now, with what they refer to, in one short read."""
+        with self.store.read() as reader:
+            self._refresh(reader)
+            found = [(key, stored) for key in keys if (stored := reader.get(key)) is not None]
+            rows, violations, offenders = self._judged(
+                reader, [key for key, _ in found], [stored for _, stored in found]
+            )
+        return Examined(rows, violations, offenders, None)
+
+    @property
+    def reference_judge(self) -> ReferenceJudge:
+        """That of the foreign key, as of the last read."""
+        assert isinstance(self._judge, ReferenceJudge)
+        return self._judge
 
     def problem(self, count: int, offenders: Sequence[Offender]) -> errors.Error:
         """The error that names the constraint, how many rows violate it, and some of them."""
@@ -195,7 +240,7 @@ def _judge(snapshot: CatalogSnapshot, table: Table, element: Element, compile_ch
     elif element.kind is ElementKind.FOREIGN_KEY:
         for foreign_key in table.foreign_keys:
             if foreign_key.id == element.id:
-                return _ForeignKeyJudge(table, foreign_key, snapshot)
+                return ReferenceJudge(table, foreign_key, snapshot)
     else:
         for column in table.columns:
             if column.id == element.id:
@@ -252,59 +297,3 @@ class _NotNullJudge:
     def problem(self) -> tuple[str, str]:
         message = f'column "{self._column.name}" of relation "{self._table.name}" contains null values'
         return errors.NOT_NULL_VIOLATION, message
-
-
-class _ForeignKeyJudge:
-    """A foreign key: the parent's key, as bytes, must stand. A row with a NULL in it refers to nothing."""
-
-    def __init__(self, table: Table, foreign_key: ForeignKey, snapshot: CatalogSnapshot) -> None:
-        self._table, self._key = table, foreign_key
-        self._parent = parent = snapshot.table(foreign_key.parent)
-        by_id = {column.id: column for column in table.columns}
-        self._columns = [by_id[column] for column in foreign_key.columns]
-        index = next((found for found in parent.indexes if found.id == foreign_key.parent_index), None)
-        descending: tuple[bool, ...] = ()
-        if index is None:
-            order, rowset = list(parent.primary_key), parent.rowset
-        else:
-            if index.state is not State.PUBLIC:
-                raise errors.error(errors.INTERNAL_ERROR, f'index "{index.name}" is probed and not complete')
-            order = [part.column for part in index.columns]
-            descending = tuple(part.descending for part in index.columns)
-            rowset = index.rowset
-        self._by_index = index is not None
-        probed = [self._columns[foreign_key.parent_columns.index(column)] for column in order]
-        types = [widest(column) for column in probed]
-        self._wanted = [wanted(column)._replace(type=type_) for column, type_ in zip(probed, types, strict=True)]
-        self._shown = [wanted(column) for column in self._columns]
-        self._prefix = rowset_prefix(rowset)
-        self._encode = compile_key_batch_encoder(types, descending, prefix=self._prefix)
-
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
-        columns = mixed_batch_reader(find, self._wanted)(stored)
-        keys: list[bytes | None] = list(self._encode(columns))
-        for column in columns:
-            if column.null_count:
-                present = column.is_valid().to_pylist()
-                keys = [key if valid else None for key, valid in zip(keys, present, strict=True)]
-        stands = self._by_entry if self._by_index else self._by_row
-        missing = {key for key in sorted({key for key in keys if key is not None}) if not stands(reader, key)}
-        return [place for place, key in enumerate(keys) if key in missing] if missing else []
-
-    def _by_row(self, reader: Reader, key: bytes) -> bool:
-        if len(key) - len(self._prefix) > MAX_PRIMARY_KEY_BYTES:
-            return False
-        row = reader.get(key)
-        return row is not None and not row[LAYOUT_OFFSET] & ROW_TOMBSTONE
-
-    def _by_entry(self, reader: Reader, key: bytes) -> bool:
-        prefix = limited_index_key(key, len(self._prefix))
-        return any(ENTRY_VALUE.unpack(value)[1] for _, value in reader.scan(prefix, prefix_end(prefix)))
-
-    def why(self, find: FindLayout, stored: bytes) -> str:
-        values = resolver(find(ROW_HEADER.unpack_from(stored)[2] >> 8), self._shown)(stored)
-        return f'Key {described(self._columns, values)} is not present in table "{self._parent.name}".'
-
-    def problem(self) -> tuple[str, str]:
-        message = f'insert or update on table "{self._table.name}" violates foreign key constraint "{self._key.name}"'
-        return errors.FOREIGN_KEY_VIOLATION, message
