@@ -2,47 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from instar.database.database import Database
-from instar.dbapi import Connection
-from instar.schemachange.jobs import Job, JobState
-from support.databases import Engine, fails, rows, run, value
-
-
-class Slow:
-    """A database in memory in which jobs stand after their first stage until `finish`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._run = Database.run_job
-        monkeypatch.setattr(Database, "run_job", lambda *_: None)
-        self.engine = Engine(":memory:")
-        self.connection: Connection = self.engine.connect(schema_change_mode="async")
-        run(
-            self.connection,
-            "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b integer, s text)",
-            "INSERT INTO t VALUES (1, 1, 1, 'x'), (2, 2, 2, 'y'), (3, 3, 3, 'z')",
-            "CREATE TABLE p (id integer PRIMARY KEY, u integer, CONSTRAINT p_u UNIQUE (u))",
-            "INSERT INTO p VALUES (1, 1), (2, 2), (3, 3)",
-        )
-
-    def finish(self) -> list[Job]:
-        """Run all jobs, the newest first, to their ends; returns them in their order."""
-        database = self.engine._held
-        while runnable := database.jobs.runnable():
-            for job in reversed(runnable):
-                self._run(database, job.id)
-        assert rows(self.connection, "CHECK DATABASE") == []
-        return sorted(database.jobs.all(), key=lambda job: job.id)
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    made = Slow(monkeypatch)
-    yield made
-    made.engine.close()
+from instar.schemachange.jobs import JobState
+from support.databases import fails, rows, run
+from support.slow import Slow
 
 
 @pytest.mark.parametrize(
@@ -62,15 +26,6 @@ def test_a_column_that_is_used_by_now_is_not_dropped(slow: Slow, user: str, left
     assert all(job.state is JobState.SUCCEEDED for job in others)
     assert rows(slow.connection, left) == [(2,)]
     run(slow.connection, "INSERT INTO t VALUES (4, -4, 1, 'no check is left')")
-
-
-def test_the_same_in_one_transaction(slow: Slow) -> None:
-    run(slow.connection, "BEGIN", "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0), DROP COLUMN b")
-    run(slow.connection, "CREATE INDEX t_b ON t (b)", "COMMIT")
-    (job,) = slow.finish()
-    assert job.problem is not None
-    assert job.problem.sqlstate == "2BP01"
-    assert value(slow.connection, "SELECT b FROM t WHERE id = 2") == 2
 
 
 def test_a_key_that_is_referred_to_by_now_is_not_dropped(slow: Slow) -> None:
@@ -135,7 +90,7 @@ def test_a_column_that_was_changed_meanwhile_fails_all_of_the_job(slow: Slow, me
 )
 def test_what_is_being_added_is_dropped_when_it_is_there(slow: Slow, sql: str, drop: str) -> None:
     run(slow.connection, f"ALTER TABLE t {sql}, ADD CONSTRAINT other CHECK (b > 0)", drop)
-    before, after = slow.engine._held.jobs.all()
+    before, after = slow.engine.database.jobs.all()
     assert {before.after, after.after} == {None, min(before.id, after.id)}
     assert [job.state for job in slow.finish()] == [JobState.SUCCEEDED, JobState.SUCCEEDED]
     if "COLUMN a CASCADE" not in drop:
@@ -174,8 +129,22 @@ def test_a_foreign_key_that_is_not_write_only_yet_cannot_be_validated(slow: Slow
 def test_a_second_validation_does_not_take_the_first_one_back(slow: Slow) -> None:
     run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0) NOT VALID")
     run(slow.connection, *["ALTER TABLE t VALIDATE CONSTRAINT k"] * 2)
-    assert sorted(job.state.value for job in slow.finish()) == ["failed", "succeeded"]
+    first, second = slow.engine.database.jobs.all()
+    assert second.after == first.id
+    assert [job.state.value for job in slow.finish()] == ["succeeded", "succeeded"]
     run(slow.connection, "DROP TABLE t")
+
+
+def test_a_second_validation_in_a_transaction_cannot_wait(slow: Slow) -> None:
+    run(slow.connection, "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0) NOT VALID")
+    run(slow.connection, "ALTER TABLE t VALIDATE CONSTRAINT k", "BEGIN")
+    with fails("55006", "is being validated"):
+        run(slow.connection, "ALTER TABLE t VALIDATE CONSTRAINT k")
+    run(slow.connection, "ROLLBACK", "BEGIN", "ALTER TABLE t ADD CONSTRAINT j CHECK (b > 0) NOT VALID")
+    run(slow.connection, *["ALTER TABLE t VALIDATE CONSTRAINT j"] * 2, "COMMIT")
+    assert [job.state for job in slow.finish()] == [JobState.SUCCEEDED, JobState.SUCCEEDED]
+    with fails("23514", "j"):
+        run(slow.connection, "INSERT INTO t VALUES (4, 4, -4, '')")
 
 
 def test_a_statement_that_has_waited_says_what_it_said(slow: Slow) -> None:

@@ -12,6 +12,7 @@ from instar.catalog.sequences import Sequences
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.schemachange.elements import Element
 from instar.schemachange.executor import Executor, apply
 from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
 from instar.schemachange.reorganize import InProcess
@@ -53,6 +54,9 @@ class Facts:
 
     def estimated_rows(self, table: Table) -> int:
         return len(self._world.rows(table))
+
+    def is_moved(self, element: Element) -> bool:
+        return any(element in job.elements for job in self._world.jobs.all() if not job.is_finished)
 
 
 class ChangingWorld(World):

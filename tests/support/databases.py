@@ -17,9 +17,9 @@ class Engine:
     """One database of which any number of connections can be had, in memory too (where `instar.connect` gives each
     its own). `close` closes them all."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, schema_lease: float | None = None) -> None:
         self.path = path
-        self._held = Database.open(path, synchronous="off")
+        self._held = Database.open(path, synchronous="off", schema_lease=schema_lease)
         self._connections: list[Connection] = []
 
     @property

@@ -25,7 +25,7 @@ from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job, queued_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Plan, Publication, advance
+from instar.schemachange.stages import Change, Plan, Publication, advance
 from instar.schemachange.waiting import doomed_tables, named, wait_for_writers, writers_of
 from instar.schemachange.wanted import Truncate, Wanted
 from instar.sql import ddl
@@ -60,7 +60,7 @@ class SchemaChanges:
         session.open_transaction().require_writable(translation.tag)
         if translation.wanted:
             try:
-                made = self._plan(translation.wanted, text, change)
+                made = self._plan(translation.wanted, text, change, self._begun())
             except TableBusy as busy:
                 self._queue(busy, text, translation.wanted)
                 return Result(translation.tag)
@@ -270,9 +270,14 @@ class SchemaChanges:
         session = self._session
         return ddl.translate(statement, change.view, session.function_context(), session.notice)
 
-    def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange) -> Plan:
-        facts = StoreFacts(self._session.database.store, self._session.open_transaction().buffer)
-        return plan(change.view, change, facts, wanted, _one_line(text))
+    def _begun(self) -> Change | None:
+        """What the statements of the transaction have begun so far."""
+        return combine(self._planned).change if self._planned else None
+
+    def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange, begun: Change | None = None) -> Plan:
+        database = self._session.database
+        facts = StoreFacts(database.store, database.jobs, self._session.open_transaction().buffer)
+        return plan(change.view, change, facts, wanted, _one_line(text), begun)
 
     def _apply(self, made: Plan, change: CatalogChange) -> None:
         session = self._session

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from instar.catalog.descriptors import Table
 from instar.pipeline.key_ranges import split
+from instar.schemachange.elements import Element
+from instar.schemachange.jobs import Jobs
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, prefix_end, rowset_prefix
 from instar.transactions.buffer import Buffer
 
@@ -11,8 +13,9 @@ from instar.transactions.buffer import Buffer
 class StoreFacts:
     """Facts on the newest state, and on the buffer of the transaction that the change is part of, if it is of one."""
 
-    def __init__(self, store: Store, buffer: Buffer | None = None) -> None:
+    def __init__(self, store: Store, jobs: Jobs, buffer: Buffer | None = None) -> None:
         self._store = store
+        self._jobs = jobs
         self._buffer = buffer
         self.schema_lease = store.schema_lease
 
@@ -32,3 +35,7 @@ class StoreFacts:
         """About how many rows the table has, found without walking it."""
         start = rowset_prefix(table.rowset)
         return split(self._store.read, start, prefix_end(start), 1).rows
+
+    def is_moved(self, element: Element) -> bool:
+        """Whether a job that has not ended moves the element."""
+        return any(element in job.elements for job in self._jobs.all() if not job.is_finished)

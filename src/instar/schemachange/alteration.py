@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from instar import errors, values
-from instar.catalog.descriptors import Column, Layout, Sequence, StepKind, Table, View
+from instar.catalog.descriptors import (
+    Check,
+    Column,
+    ForeignKey,
+    Index,
+    Layout,
+    Sequence,
+    StepKind,
+    Table,
+    View,
+)
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
 from instar.schemachange.elements import Element, ElementKind
@@ -67,6 +77,9 @@ def rename_constraint(draft: Draft, wanted: want.RenameConstraint) -> None:
         raise errors.error(
             errors.DUPLICATE_OBJECT, f'constraint "{wanted.new}" for relation "{table.name}" already exists'
         )
+    listed: tuple[Index | Check | ForeignKey, ...] = (*table.indexes, *table.checks, *table.foreign_keys)
+    if sum(found.name == wanted.old for found in listed) > 1:
+        draft.require_settled(table)  # one of them is to take the place of the other
     if wanted.old == table.primary_key_name or any(index.name == wanted.old for index in table.indexes):
         rename_index(draft, want.RenameIndex(wanted.old, wanted.new))
     elif any(check.name == wanted.old for check in table.checks):
@@ -76,6 +89,8 @@ def rename_constraint(draft: Draft, wanted: want.RenameConstraint) -> None:
 
 
 def _rename_listed(draft: Draft, table: Table, field: str, old: str, new: str) -> None:
+    if sum(found.name == old for found in getattr(table, field)) > 1:
+        draft.require_settled(table)  # as above, by the index's own name
     listed = tuple(
         msgspec.structs.replace(found, name=new) if found.name == old else found for found in getattr(table, field)
     )

@@ -20,8 +20,8 @@ from instar.catalog.descriptors import (
 )
 from instar.encoding.keys import key_tag
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, constraint_names
-from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.draft import Draft, busy
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of
 from instar.schemachange.foreign_keys import add_foreign_key
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
@@ -138,7 +138,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     each has a value of its own, a job gives it to them, and the column is write-only until it has."""
     table = draft.find(Table, wanted.table)
     new = wanted.column
-    if any(column.name == new.name and not column.hidden for column in table.columns):
+    if any(column.name == new.name and not column.hidden for column in draft.seen_columns(table)):
         raise errors.error(errors.DUPLICATE_COLUMN, f'column "{new.name}" of relation "{table.name}" already exists')
     per_row = new.is_per_row and not draft.has_no_rows(table)
     if per_row:
@@ -213,14 +213,14 @@ def add_index(
 ) -> Index:
     """A new index in the state that its path begins with; `columns` are (name, descending)."""
     table = draft.table(table_id)
-    by_name = {column.name: column for column in table.columns}
+    by_name = {column.name: column for column in draft.seen_columns(table)}
     what = "unique constraint" if constraint else "index"
     ids = key_columns(by_name, [column for column, _ in columns], what)
     if name is None:
         label = "key" if constraint else "idx"
         name = draft.relation_name(table.name, [column for column, _ in columns], label)
     else:
-        draft.require_free(name)
+        draft.require_free_index(table, name)
     index = Index(
         id=table.next_id,
         name=name,
@@ -237,6 +237,7 @@ def add_index(
 def put_index(draft: Draft, table: Table, index: Index) -> None:
     """Add an index whose id is the table's next one; if it is not public at once, a job takes it there."""
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (index.id,)), indexes=(*table.indexes, index), next_id=index.id + 1)
+    draft.own.add(Element(ElementKind.INDEX, table.id, index.id))
     if index.state is not State.PUBLIC:
         element = Element(ElementKind.INDEX, table.id, index.id)
         rows = draft.facts.estimated_rows(table)
@@ -252,13 +253,16 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     if name is None:
         # As in PostgreSQL, the name says the column only where there is just one.
         name = draft.constraint_name(table, names if len(names) == 1 else (), "check")
-    elif name in constraint_names(table):
+    elif name in draft.constraint_names(table):
         raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
+    draft.own.add(Element(ElementKind.CHECK, table.id, check.id))
     if not draft.has_no_rows(table):
         check = msgspec.structs.replace(check, state=first_state(ElementKind.CHECK), not_valid=wanted.not_valid)
-        if not wanted.not_valid:
-            element = Element(ElementKind.CHECK, table.id, check.id)
+        element = Element(ElementKind.CHECK, table.id, check.id)
+        if wanted.not_valid:
+            draft.resting.append(Scheduled(element, Phase.ABSENT, Phase.WRITE_ONLY, None))
+        else:
             rows = draft.facts.estimated_rows(table)
             reads = draft.read(table, check.columns)
             draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
@@ -296,20 +300,20 @@ def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
     table = draft.find(Table, wanted.table)
     rows = draft.facts.estimated_rows(table)
     for check in table.checks:
-        if check.name == wanted.name:
+        if check.name == wanted.name and draft.sees(ElementKind.CHECK, table, check.id):
             if check.not_valid:
                 element = Element(ElementKind.CHECK, table.id, check.id)
-                draft.schedule(Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows))
+                _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows))
             return
     for key in table.foreign_keys:
-        if key.name == wanted.name:
+        if key.name == wanted.name and draft.sees(ElementKind.FOREIGN_KEY, table, key.id):
             if key.not_valid and key.state is State.WRITE_ONLY:
                 element = Element(ElementKind.FOREIGN_KEY, table.id, key.id)
-                draft.schedule(Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, related=(key.parent,)))
+                _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, related=(key.parent,)))
             elif key.not_valid:
                 draft.require_settled(table)
             return
-    if wanted.name not in constraint_names(table):
+    if wanted.name not in draft.constraint_names(table):
         raise errors.error(
             errors.UNDEFINED_OBJECT, f'constraint "{wanted.name}" of relation "{table.name}" does not exist'
         )
@@ -317,3 +321,14 @@ def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
         errors.WRONG_OBJECT_TYPE,
         f'constraint "{wanted.name}" of relation "{table.name}" is not a foreign key or check constraint',
     )
+
+
+def _validate(draft: Draft, table: Table, scheduled: Scheduled) -> None:
+    """The rest of the path, one job at a time. The table gets a version, which two statements at once cannot both."""
+    element = scheduled.element
+    if draft.facts.is_moved(element):
+        what = f'table "{table.name}" is being changed: {name_of(table, element)} is being validated'
+        raise busy(table, what, on_record=True)
+    if scheduled not in draft.scheduled:
+        draft.edit(table.id, (StepKind.ELEMENT_STATE, (element.id,)))
+        draft.schedule(scheduled)

@@ -7,14 +7,26 @@ table gets one new version per statement. Nothing is written: `publication` says
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Column, Index, Object, Sequence, State, Step, StepKind, Table, View
+from instar.catalog.descriptors import (
+    Check,
+    Column,
+    ForeignKey,
+    Index,
+    Object,
+    Sequence,
+    State,
+    Step,
+    StepKind,
+    Table,
+    View,
+)
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
 from instar.schemachange.key_elements import is_held
@@ -46,17 +58,21 @@ class Ids(Protocol):
 
 
 class TableBusy(errors.OperationalError):
-    """55006: a job moves an element of the table of id `table`. The change may wait for it."""
+    """55006: a job moves an element of the table of id `table`. The change may wait for it.
+
+    `on_record`: the job was found among the jobs; else the table's descriptor tells whether there is one.
+    """
 
     table = 0
+    on_record = False
 
 
-def busy(table: Table, message: str) -> TableBusy:
+def busy(table: Table, message: str, *, on_record: bool = False) -> TableBusy:
     """The error that says so."""
     made = TableBusy(
         message, errors.OBJECT_IN_USE, hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB)."
     )  # fmt: skip
-    made.table = table.id
+    made.table, made.on_record = table.id, on_record
     return made
 
 
@@ -80,6 +96,10 @@ class Facts(Protocol):
         """About how many rows the table has."""
         ...
 
+    def is_moved(self, element: Element) -> bool:
+        """Whether a job that has not ended moves the element."""
+        ...
+
 
 class Draft:
     """The working copy of one statement."""
@@ -91,10 +111,15 @@ class Draft:
         self.statement = statement
         self.notices: list[str] = []
         self.scheduled: list[Scheduled] = []
+        self.resting: list[Scheduled] = []  # what has come as far as it is to come, and goes if the job fails
         self.at_the_end: list[Move] = []  # of the job, in its last stage
-        self.own: set[Element] = set()  # what this statement has begun
+        self.own: set[Element] = set()  # what this statement has begun or made
+        # What is there all the same: what the statement drops, for what it adds; what it adds, for what it drops.
+        self.unseen: set[Element] = set()
         # Whether the statement takes a job: then what it brings is shown at the end of it, all at once.
         self.staged = False
+        # Whether nothing collapses: what comes has the name of what leaves by its path.
+        self.by_paths = False
         # Whether drops are part of the last step of a job, and so take no steps of their own.
         self.collapsing = False
         self._before: dict[int, Object | None] = {}  # None: created by this statement
@@ -120,7 +145,7 @@ class Draft:
 
     def column(self, table: Table, name: str) -> Column:
         """42703 if the table has no such column, 55006 if one is only on its way."""
-        for found in table.columns:
+        for found in self.seen_columns(table):
             if found.name == name and not found.hidden:
                 if found.state is not State.PUBLIC and _column_element(table, found) not in self.own:
                     raise _is_being_added(table, found)
@@ -131,9 +156,17 @@ class Draft:
         """The index of that name and its table."""
         for table in self.view.tables():
             for index in table.indexes:
-                if index.name == name:
+                if index.name == name and self.sees(ElementKind.INDEX, table, index.id):
                     return table, index
         return None
+
+    def seen_columns(self, table: Table) -> list[Column]:
+        """The columns of the table that are there for the action at hand."""
+        return [column for column in table.columns if _column_element(table, column) not in self.unseen]
+
+    def sees(self, kind: ElementKind, table: Table, number: int) -> bool:
+        """Whether an element of the table is there for the action at hand."""
+        return Element(kind, table.id, number) not in self.unseen
 
     def name_taken(self, name: str) -> bool:
         """Whether a relation has this name: table, view, sequence, index or primary key."""
@@ -149,14 +182,25 @@ class Draft:
         if self.name_taken(name):
             raise errors.error(errors.DUPLICATE_TABLE, f'relation "{name}" already exists')
 
+    def require_free_index(self, table: Table, name: str) -> None:
+        """The same of the name of a new index of the table: one that goes when it comes may bear it still."""
+        going = {Element(ElementKind.INDEX, table.id, found.id) for found in table.indexes if found.name == name}
+        if not going or not going <= self.unseen:
+            self.require_free(name)
+
     def relation_name(self, table: str, columns: Iterable[str], label: str) -> str:
         """A generated name that no relation has."""
         return generated_name(table, tuple(columns), label, self.name_taken)
 
     def constraint_name(self, table: Table, columns: Iterable[str], label: str) -> str:
         """A generated name that no constraint of the table has."""
-        taken = constraint_names(table)
+        taken = self.constraint_names(table)
         return generated_name(table.name, tuple(columns), label, taken.__contains__)
+
+    def constraint_names(self, table: Table) -> set[str]:
+        """The names of the constraints of a table that this statement sees."""
+        gone = {element.id for element in self.unseen if element.table == table.id}
+        return constraint_names(table, gone)
 
     def shown(self, table: Table) -> Table:
         """The table as the statement's own expressions see it: with the columns that only the end of its job shows."""
@@ -164,7 +208,7 @@ class Draft:
             msgspec.structs.replace(column, state=State.PUBLIC)
             if _column_element(table, column) in self.own
             else column
-            for column in table.columns
+            for column in self.seen_columns(table)
         )
         return msgspec.structs.replace(table, columns=columns)
 
@@ -188,6 +232,8 @@ class Draft:
         """
         if self.is_new(table):
             return True
+        if self.by_paths:
+            return False
         if table.id not in self._still_empty:
             if not self.facts.stored_empty(table):
                 return False
@@ -343,12 +389,16 @@ def _next_name(table: Table) -> str:
     return "" if table.next_key is None else table.next_key.name
 
 
-def constraint_names(table: Table) -> set[str]:
-    """The names of all constraints of a table."""
+def constraint_names(table: Table, without: Collection[int] = ()) -> set[str]:
+    """The names of all constraints of a table, but for those of the ids `without`."""
+    listed: tuple[Index | Check | ForeignKey, ...] = (*table.indexes, *table.checks, *table.foreign_keys)
     return {
         table.primary_key_name,
         _next_name(table),
-        *(index.name for index in table.indexes if index.constraint),
-        *(check.name for check in table.checks),
-        *(foreign_key.name for foreign_key in table.foreign_keys),
+        *(found.name for found in listed if found.id not in without and not _is_plain(found)),
     }
+
+
+def _is_plain(found: Index | Check | ForeignKey) -> bool:
+    """Whether it is an index that no constraint made."""
+    return isinstance(found, Index) and not found.constraint

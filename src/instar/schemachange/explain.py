@@ -117,8 +117,12 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
             moved = True
             named = name_of(after if element in new else before, element)
             yield f"{named}: {start.value} -> {goal.value}"
+    validated = {number for step in steps for number in step.columns if step.kind is StepKind.ELEMENT_STATE}
     if not moved and all(step.kind is StepKind.ELEMENT_STATE for step in steps):
-        yield "told of a change in a related table" if steps else "depended on by something new"
+        if not validated:
+            yield "told of a change in a related table" if steps else "depended on by something new"
+        for element in (element for element in new if element.id in validated):
+            yield f"{name_of(after, element)}: {new[element].value}, to be validated"
 
 
 def _step(step: Step, before: Table, after: Table) -> str:

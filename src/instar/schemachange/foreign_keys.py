@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-import msgspec
-
 from instar import errors
 from instar.catalog.descriptors import Column, ForeignKey, Index, IndexColumn, State, StepKind, Table
 from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, constraint_names
+from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.key_elements import relatives
 from instar.schemachange.probed_indexes import leading_index, leads, unique_index
@@ -50,6 +46,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
         state=State.PUBLIC if empty else first_state(ElementKind.FOREIGN_KEY),
         not_valid=wanted.not_valid and not empty,
     )
+    draft.own.add(Element(ElementKind.FOREIGN_KEY, table_id, made.id))
     draft.edit(
         table_id,
         (StepKind.ELEMENT_STATE, (made.id,)),
@@ -102,7 +99,7 @@ def unlink_parent(draft: Draft, parent_id: int, child: Table) -> None:
 def _name(draft: Draft, table: Table, wanted: want.ForeignKey) -> str:
     if wanted.name is None:
         return draft.constraint_name(table, wanted.columns, "fkey")
-    if wanted.name in constraint_names(table):
+    if wanted.name in draft.constraint_names(table):
         raise errors.error(
             errors.DUPLICATE_OBJECT, f'constraint "{wanted.name}" for relation "{table.name}" already exists'
         )
@@ -171,24 +168,3 @@ def bump_relatives(draft: Draft, table: Table) -> None:
     """A new version of every table whose writers probe a rowset of `table`: both sides of its foreign keys."""
     for related in relatives(table):
         draft.edit(related, (StepKind.ELEMENT_STATE, ()))
-
-
-def without_keys(table: Table, gone: set[int]) -> dict[str, object]:
-    """The fields of a table that loses these foreign keys, with the indexes that they own."""
-    inherited = handed_on(table, gone)
-    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
-    kept = (key for key in table.foreign_keys if key.id not in gone)
-    indexes = tuple(index for index in table.indexes if index.id not in owned - inherited)
-    return {"foreign_keys": tuple(heirs(kept, inherited)), "indexes": indexes}
-
-
-def handed_on(table: Table, gone: set[int]) -> set[int | None]:
-    """The indexes that foreign keys which go own, and others borrow: these own them from now on."""
-    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
-    return owned & {key.child_index for key in table.foreign_keys if key.id not in gone}
-
-
-def heirs(keys: Iterable[ForeignKey], inherited: set[int | None]) -> Iterator[ForeignKey]:
-    """The keys, as owners of what is handed on to them."""
-    for key in keys:
-        yield msgspec.structs.replace(key, owns_index=True) if key.child_index in inherited else key

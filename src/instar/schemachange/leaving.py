@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from instar.catalog.descriptors import Table
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of
-from instar.schemachange.foreign_keys import handed_on, heirs, used_index
+from instar.schemachange.foreign_keys import used_index
+from instar.schemachange.probed_indexes import handed_on, heirs
 from instar.schemachange.stages import Move, Scheduled, Stage, advance
 
 

@@ -15,13 +15,13 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import StepKind, Table
-from instar.schemachange import alteration, creation, locks, primary_key, removal, rules, sequences
+from instar.catalog.descriptors import Table
+from instar.schemachange import alteration, creation, ending, locks, primary_key, removal, rules, sequences
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
-from instar.schemachange.elements import Element, Phase, moving, phases
+from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
-from instar.schemachange.stages import Change, Edit, Move, Plan, Publication, Reorganization, Scheduled, Stage
+from instar.schemachange.stages import Change, Move, Plan, Publication, Reorganization, Scheduled, Stage
 from instar.schemachange.states import PATHS
 
 # Actions that may take a job on a table with rows; together with one of them, those of _LATER wait for the end of it.
@@ -32,59 +32,91 @@ _ON_PATHS = (
 _LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint)
 
 
-def plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
-    """Plan one statement; errors are those that PostgreSQL would report. Nothing is written."""
+def plan(
+    view: CatalogSnapshot,
+    ids: Ids,
+    facts: Facts,
+    wanted: Sequence[want.Wanted],
+    statement: str,
+    earlier: Change | None = None,
+) -> Plan:
+    """Plan one statement; errors are those that PostgreSQL would report. Nothing is written.
+
+    `earlier`: what the statements before it in its transaction have begun, for the end of which some of it waits.
+    """
     try:
-        return _plan(view, ids, facts, wanted, statement)
+        return _plan(view, ids, facts, wanted, statement, earlier)
     except TableBusy as found:
-        if moving(view.table(found.table)):
+        if found.on_record or moving(view.table(found.table)):
             raise
         # What it drops is what it builds itself: no job is there to wait for.
         raise errors.error(errors.OBJECT_IN_USE, str(found)) from None
 
 
-def _plan(view: CatalogSnapshot, ids: Ids, facts: Facts, wanted: Sequence[want.Wanted], statement: str) -> Plan:
+def _plan(
+    view: CatalogSnapshot,
+    ids: Ids,
+    facts: Facts,
+    wanted: Sequence[want.Wanted],
+    statement: str,
+    earlier: Change | None,
+) -> Plan:
     if len(wanted) > 1 and any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
         raise errors.unsupported("changing a primary key together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
+    ended = ending.tables(earlier)
+    draft.by_paths = facts.schema_lease > 0 and bool(_dropped_names(wanted) & _added_names(wanted))
     draft.staged = together and any(_takes_job(draft, action) for action in wanted)
-    later = [action for action in wanted if draft.staged and isinstance(action, _LATER)]
-    _refuse_reuse(wanted, later)
-    for action in wanted:
-        if action not in later:
-            _ACTIONS[type(action)](draft, action)
-    if not draft.scheduled:
+    # A column that has the name of one which goes at the end is not to be shown before.
+    draft.staged |= bool(_added_names(wanted) & ending.dropped_columns(view, earlier))
+    follows = {action for action in wanted if isinstance(action, _LATER) and _table_of(draft, action) in ended}
+    later = [action for action in wanted if action in follows or (draft.staged and isinstance(action, _LATER))]
+    now = [action for action in wanted if action not in later]
+    if now and (ended or later):
+        draft.unseen = ending.rehearse(draft, _act, now, later, earlier)
+    for action in now:
+        _act(draft, action)
+    if draft.scheduled or ended:
+        draft.scheduled += draft.resting
+    if not draft.scheduled and not follows:
+        draft.unseen = set(draft.own)
         for action in later:
-            _ACTIONS[type(action)](draft, action)
+            _act(draft, action)
         return Plan(statement, draft.publication(), (Stage(),), tuple(draft.notices))
-    edits, dropped, notices = _at_the_end(draft, later)
+    edits, dropped, notices = ending.at_the_end(draft, _act, later, earlier)
     change = Change(tuple(draft.scheduled), edits, (*draft.at_the_end, *dropped))
+    if change == Change(()):
+        return Plan(statement, draft.publication(), (Stage(),), (*draft.notices, *notices))
     stages = stages_of(change)
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
 
 
-def _refuse_reuse(wanted: Sequence[want.Wanted], later: Sequence[want.Wanted]) -> None:
-    """0A000 for a name that the statement both drops and gives again, while what is dropped stays until its end."""
-    dropped = {
-        action.column if isinstance(action, want.DropColumn) else action.name
-        for action in later
-        if isinstance(action, want.DropColumn | want.DropConstraint)
+def _act(draft: Draft, action: want.Wanted) -> None:
+    _ACTIONS[type(action)](draft, action)
+
+
+def _table_of(draft: Draft, action: want.Wanted) -> int | None:
+    """The id of the table that an action of ALTER TABLE names, if there is one."""
+    table = draft.view.lookup("public", action.table)  # type: ignore[union-attr] # all of those that are asked for have it
+    return table.id if isinstance(table, Table) else None
+
+
+def _dropped_names(wanted: Sequence[want.Wanted]) -> set[tuple[str, str | None]]:
+    """The constraints and columns that actions drop, as (table, name)."""
+    constraints = {(action.table, action.name) for action in wanted if isinstance(action, want.DropConstraint)}
+    return constraints | {(action.table, action.column) for action in wanted if isinstance(action, want.DropColumn)}
+
+
+def _added_names(wanted: Sequence[want.Wanted]) -> set[tuple[str, str | None]]:
+    """The constraints and columns that actions add, as (table, name); None: a generated name."""
+    constraints = {
+        (action.table, action.constraint.name) for action in wanted if isinstance(action, want.AddConstraint)
     }
-    added = {
-        action.column.name if isinstance(action, want.AddColumn) else action.constraint.name
-        for action in wanted
-        if isinstance(action, want.AddColumn | want.AddConstraint)
-    }
-    for name in sorted(dropped & added - {None}, key=str):
-        raise errors.error(
-            errors.FEATURE_NOT_SUPPORTED,
-            f'dropping and adding "{name}" in one statement that takes a job is not supported',
-            hint="Drop it first, in a statement of its own.",
-        )
+    return constraints | {(action.table, action.column.name) for action in wanted if isinstance(action, want.AddColumn)}
 
 
 def _takes_job(draft: Draft, action: want.Wanted) -> bool:
@@ -96,46 +128,11 @@ def _takes_job(draft: Draft, action: want.Wanted) -> bool:
     return isinstance(table, Table) and not draft.has_no_rows(table)
 
 
-def _at_the_end(draft: Draft, later: Sequence[want.Wanted]) -> tuple[tuple[Edit, ...], tuple[Move, ...], list[str]]:
-    """What the actions that wait for the end of the job come to: edits, and moves of what they drop."""
-    if not later:
-        return (), (), []
-    end = Draft(draft.view, draft.ids, draft.facts, draft.statement)
-    end.collapsing = True
-    end.own = draft.own
-    for action in later:
-        _ACTIONS[type(action)](end, action)
-    publication = end.publication()
-    edits, moves = [], []
-    for published in publication.published:
-        before, after = published.before, published.after
-        if not (isinstance(before, Table) and isinstance(after, Table)):
-            raise errors.unsupported(f'changing "{after.name}" in one statement with what takes a job')
-        edits.append(_edit(before, after))
-        left = phases(after)
-        moves += [Move(found, phase, Phase.ABSENT) for found, phase in phases(before).items() if found not in left]
-    if publication.dropped:
-        names = ", ".join(f'"{found.name}"' for found in publication.dropped)
-        raise errors.unsupported(f"dropping {names} in one statement with what takes a job")
-    return tuple(found for found in edits if found.columns or found.steps), tuple(moves), end.notices
-
-
-def _edit(before: Table, after: Table) -> Edit:
-    left = {column.id: column for column in after.columns}
-    columns = tuple((column, left[column.id]) for column in before.columns if left.get(column.id, column) is not column)
-    steps = tuple(
-        (step.kind, step.columns)
-        for step in after.steps
-        if step.version > before.version and step.kind not in (StepKind.ELEMENT_STATE, StepKind.DROP_COLUMN)
-    )
-    return Edit(before.id, columns, steps)
-
-
 def combine(plans: Sequence[Plan]) -> Plan:
     """One plan of the statements of a transaction that take a job: they share its stages (F1 figure 3)."""
     changes = [made.change for made in plans if made.change is not None]
     change = Change(
-        tuple(found for one in changes for found in one.scheduled),
+        tuple(dict.fromkeys(found for one in changes for found in one.scheduled)),
         tuple(found for one in changes for found in one.edits),
         tuple(found for one in changes for found in one.dropped),
     )
@@ -146,6 +143,8 @@ def stages_of(change: Change) -> tuple[Stage, ...]:
     """The stages of what one statement, or one transaction, has begun."""
     stages = schedule(change.scheduled)
     if change.edits or change.dropped:
+        if len(stages) == 1:  # the statement's own transaction publishes the first
+            stages = (*stages, Stage())
         last = stages[-1]
         stages = (
             *stages[:-1],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -58,3 +58,24 @@ def referring_from(found: ForeignKey, child: Table, key: Sequence[int]) -> Forei
         return found
     index = leading_index(child, found.columns)
     return None if index is None else msgspec.structs.replace(found, child_index=index.id)
+
+
+def without_keys(table: Table, gone: set[int]) -> dict[str, object]:
+    """The fields of a table that loses these foreign keys, with the indexes that they own."""
+    inherited = handed_on(table, gone)
+    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
+    kept = (key for key in table.foreign_keys if key.id not in gone)
+    indexes = tuple(index for index in table.indexes if index.id not in owned - inherited)
+    return {"foreign_keys": tuple(heirs(kept, inherited)), "indexes": indexes}
+
+
+def handed_on(table: Table, gone: set[int]) -> set[int | None]:
+    """The indexes that foreign keys which go own, and others borrow: these own them from now on."""
+    owned = {key.child_index for key in table.foreign_keys if key.id in gone and key.owns_index}
+    return owned & {key.child_index for key in table.foreign_keys if key.id not in gone}
+
+
+def heirs(keys: Iterable[ForeignKey], inherited: set[int | None]) -> Iterator[ForeignKey]:
+    """The keys, as owners of what is handed on to them."""
+    for key in keys:
+        yield msgspec.structs.replace(key, owns_index=True) if key.child_index in inherited else key

@@ -19,9 +19,10 @@ from instar.schemachange import rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.foreign_keys import bump_relatives, unlink_parent, without_keys
+from instar.schemachange.foreign_keys import bump_relatives, unlink_parent
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
+from instar.schemachange.probed_indexes import without_keys
 
 
 class Dependent(NamedTuple):
@@ -314,14 +315,17 @@ def drop_constraint(draft: Draft, wanted: want.DropConstraint) -> None:
     """DROP CONSTRAINT, collapsed; a unique one takes its index along."""
     table = draft.find(Table, wanted.table)
     for index in table.indexes:
-        if index.constraint and index.name == wanted.name:
+        if index.constraint and index.name == wanted.name and draft.sees(ElementKind.INDEX, table, index.id):
             dependents = _index_users(draft, table, index, set())
             what = f"constraint {index.name} on table {table.name}"
             _resolve(draft, what, dependents, cascade=wanted.cascade)
             remove_index(draft, table.id, index)
             return
-    checks = {check.id for check in table.checks if check.name == wanted.name}
-    keys = {key.id for key in table.foreign_keys if key.name == wanted.name}
+    kinds = ((ElementKind.CHECK, table.checks), (ElementKind.FOREIGN_KEY, table.foreign_keys))
+    checks, keys = (
+        {found.id for found in listed if found.name == wanted.name and draft.sees(kind, table, found.id)}
+        for kind, listed in kinds
+    )
     if checks:
         _remove_checks(draft, table.id, checks)
     elif keys:

@@ -17,6 +17,7 @@ from instar.catalog.descriptors import Check, Column, ForeignKey, Object, Step, 
 from instar.schemachange import key_elements, lock_elements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
+from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
 
 # A transaction that was enlisted further back than this many steps cannot be judged any more, and gets 40001.
@@ -283,8 +284,18 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
         return lock_elements.moved(table, move.element, move.goal)
     if move.element.kind is ElementKind.PRIMARY_KEY:
         return key_elements.moved(table, move.goal)
+    if move.element.kind is ElementKind.FOREIGN_KEY and move.goal is Phase.ABSENT:
+        return _without_key(table, move)
     field = _FIELDS[move.element.kind]
     return {field: _in_phase(getattr(table, field), move)}
+
+
+def _without_key(table: Table, move: Move) -> dict[str, object]:
+    """Without a foreign key: the index that it owns is another one's now, or goes with it if it goes in one step."""
+    if move.start is Phase.PUBLIC:
+        return without_keys(table, {move.element.id})
+    kept = (key for key in table.foreign_keys if key.id != move.element.id)
+    return {"foreign_keys": tuple(heirs(kept, handed_on(table, {move.element.id})))}
 
 
 def _required(column: Column, move: Move) -> Column:

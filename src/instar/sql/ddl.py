@@ -320,11 +320,11 @@ class _Translator:
         return any(column.name == name and not column.hidden for column in table.columns)
 
     def _type(self, table: Table, name: str) -> Type:
+        if name in self._added:
+            return self._added[name]
         for column in table.columns:
             if column.name == name and not column.hidden:
                 return column.type
-        if name in self._added:
-            return self._added[name]
         raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
 
     # --- the others --------------------------------------------------------------------------------------------------

@@ -249,7 +249,8 @@ class Worker:
 
 def replanner(store: Store, clock: Clock) -> Callable[[CatalogChange, Job], Plan]:
     """Plans statements that have waited, on what is stored."""
-    return lambda change, job: replan(change, StoreFacts(store), job, clock.wall_ns() // 1000)
+    facts = StoreFacts(store, Jobs(store, clock))
+    return lambda change, job: replan(change, facts, job, clock.wall_ns() // 1000)
 
 
 class _WithFallback:

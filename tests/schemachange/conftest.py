@@ -1,0 +1,17 @@
+"""Fixtures of the tests of schema changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.slow import Slow
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    """Tables t and p, and jobs that stand after their first stage."""
+    made = Slow(monkeypatch)
+    yield made
+    made.engine.close()
