@@ -95,6 +95,7 @@ class Arena:
         returns true stops the worker there, which is where it is then."""
         at: list[Point] = []
         stopped: list[Point] = []
+        failed: list[Exception] = []
 
         def stopping() -> bool:
             job = None if self.job is None else self.get(self.job)
@@ -102,11 +103,17 @@ class Arena:
                 return bool(stopped)
             batch = at[-1][1] + 1 if at and at[-1][0] == job.stage else 0
             at.append((job.stage, batch))
-            if hook(at[-1]):
+            try:
+                if hook(at[-1]):
+                    stopped.append(at[-1])
+            except Exception as found:  # noqa: BLE001 - the executor would take it for a failure of the job
+                failed.append(found)
                 stopped.append(at[-1])
             return bool(stopped)
 
         Worker(self.store, self.world.clock, stopping=stopping).turn()
+        if failed:
+            raise failed[0]
         if self.job is not None and self.get(self.job).state is JobState.SUCCEEDED and not self.changed:
             self._publish()
         return stopped[0] if stopped else None
@@ -178,6 +185,8 @@ class Arena:
                 described["indexes"] = {
                     name: one for name, one in described["indexes"].items() if not name.startswith(_SECOND)
                 }
+                for lock in described["locks"].values():
+                    lock["columns"] = [name for name in lock["columns"] if not name.startswith(_SECOND)]
         return found
 
     # --- what must be so ---------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ import pytest
 from instar.database import Database
 from instar.schemachange import reorganize, validate
 
-pytest.register_assert_rewrite("matrix.arena", "matrix.disturbances", "matrix.traffic", "support.leftovers")
+pytest.register_assert_rewrite(
+    "matrix.arena", "matrix.disturbances", "matrix.one_row", "matrix.traffic", "support.leftovers"
+)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from instar.database import Session
 from instar.schemachange.jobs import JobState
 from matrix.arena import Arena, Point, block, refusal
 from matrix.kinds import Kind, load
+from matrix.one_row import OneRow
 from matrix.traffic import Laggard, Transaction, autocommit, filled
 from support.mortal import Killed, Mortal
 
@@ -111,6 +112,25 @@ def stale_servers(kind: Kind) -> None:
     arena = at_points(kind, deed, "stale")
     for laggard in asleep:
         laggard.commit()
+    arena.settle(quiet(kind)[0])
+
+
+def writers_of_one_row(kind: Kind) -> None:
+    """Writers and SERIALIZABLE readers of the same row, on both sides of each stage: no update is lost, and changes
+    under two optimistic locks are merged."""
+    if kind.empties or kind.drops:
+        return
+    arena = Arena(kind, "one row")
+    row = OneRow(arena)
+
+    def hook(point: Point) -> None:
+        if point[1] in BATCHES:
+            row.at(point)
+
+    arena.whole(hook)
+    row.end()
+    assert arena.happened["conflicts"] > 0
+    assert not kind.merges or arena.happened["merged"] > 0
     arena.settle(quiet(kind)[0])
 
 
@@ -292,6 +312,7 @@ DISTURBANCES: dict[str, Callable[[Kind], object]] = {
         writers_on_the_older_version,
         servers_one_version_behind,
         stale_servers,
+        writers_of_one_row,
         conflicting_writers,
         pauses,
         cancellations,

@@ -34,7 +34,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     is taken back. `renames`: what t and its columns are called afterwards. `vetoes`: who has written to t before and
     commits after gets 40001. `empties`, `drops`: what becomes of t. `traffic`: more statements that go well at any
     time, `{key}` and `{fresh}` standing for a row that is there and one that is not. `conflicting`: statements that may
-    be refused, or make the change fail, with one of `conflicts`.
+    be refused, or make the change fail, with one of `conflicts`. `merges`: before or afterwards a and n are under two
+    optimistic locks, so that changes of both in one row are merged.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     traffic: tuple[str, ...] = ()
     conflicting: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    merges: bool = False
 
 
 @functools.cache

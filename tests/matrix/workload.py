@@ -77,6 +77,10 @@ def _has(part: str) -> Callable[[Workload, Failed], bool]:
     return has
 
 
+def _is_in(workload: Workload, failed: Failed) -> bool:
+    return failed.in_block
+
+
 def _moves(workload: Workload, failed: Failed) -> bool:
     return failed.in_block or any(not job.is_finished for job in workload.world.jobs.all())
 
@@ -109,14 +113,12 @@ RULES = (
         "a column may not be NULL, or might not",
         lambda workload, failed: any(column.refuses_null for table in workload.ever for column in table.columns),
     ),
-    Rule(errors.SERIALIZATION_FAILURE, ALL, "others committed while the transaction was open", _crossed),
-    Rule(
-        errors.SERIALIZATION_FAILURE,
-        frozenset({"update"}),
-        "a row from before a NOT VALID foreign key, which it breaks, is a new row under another primary key",
-        lambda workload, failed: "set id" in failed.statement.text and _has("foreign_keys")(workload, failed),
+    *(
+        Rule(sqlstate, ALL, "a constraint has come since, and the next statement judges by it what was written", _is_in)
+        for sqlstate in (errors.NOT_NULL_VIOLATION, errors.CHECK_VIOLATION)
     ),
-    Rule(errors.IN_FAILED_TRANSACTION, ALL, "the transaction has failed", lambda workload, failed: failed.in_block),
+    Rule(errors.SERIALIZATION_FAILURE, ALL, "others committed while the transaction was open", _crossed),
+    Rule(errors.IN_FAILED_TRANSACTION, ALL, "the transaction has failed", _is_in),
     Rule(errors.UNDEFINED_COLUMN, ALL, "the column is not there, or was not", _is_missing),
     Rule(
         errors.UNDEFINED_OBJECT,
@@ -161,6 +163,8 @@ WAITED_RULES = frozenset({
     errors.UNDEFINED_OBJECT, errors.UNDEFINED_COLUMN, errors.DUPLICATE_TABLE, errors.DUPLICATE_OBJECT,
     errors.DUPLICATE_COLUMN, errors.DEPENDENT_OBJECTS, errors.FEATURE_NOT_SUPPORTED, errors.WRONG_OBJECT_TYPE,
 })  # fmt: skip
+# And the validation of a constraint that is NOT VALID, which may be dropped meanwhile.
+VALIDATION_RULES = frozenset({errors.OBJECT_NOT_READY})
 
 
 class Workload:
@@ -220,20 +224,25 @@ class Workload:
         """A turn of a worker, with others in between."""
         self.world.clock.advance(self.draw.choice((0.01, 1.5, LEASE_SECONDS + 1)))
         patience = self.draw.randrange(2, 30)
+        failed: list[Exception] = []
 
         def stopping() -> bool:
             nonlocal patience
             patience -= 1
-            if self._depth < DEEPEST:
+            if self._depth < DEEPEST and not failed:
                 self._depth += 1
                 try:
                     for _ in range(self.draw.randrange(3)):
                         self.act()
+                except Exception as found:  # noqa: BLE001 - the executor would take it for a failure of the job
+                    failed.append(found)
                 finally:
                     self._depth -= 1
-            return patience <= 0
+            return patience <= 0 or bool(failed)
 
         Worker(self.store, self.world.clock, stopping=stopping).turn()
+        if failed:
+            raise failed[0]
 
     def _lag(self) -> None:
         """A bare server begins a transaction, or commits one that it began some versions ago."""
@@ -295,6 +304,7 @@ class Workload:
         for job in self.world.jobs.all():
             assert job.is_finished, (self.seed, job)
             explained = JOB_RULES | (WAITED_RULES if job.kind == "change" else set())
+            explained |= VALIDATION_RULES if job.kind.startswith("validate") else set()
             assert job.problem is None or job.problem.sqlstate in explained, (
                 self.seed,
                 job.id,

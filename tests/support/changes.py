@@ -21,7 +21,17 @@ from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check
 from instar.sql.defaults import Defaults, compile_default
 from instar.sql.functions import Context
-from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Commit, Store, prefix_end, rowset_prefix
+from instar.sql.integrity import Rules
+from instar.store.engine import (
+    ENTRY_VALUE,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    Commit,
+    StaleSchema,
+    Store,
+    prefix_end,
+    rowset_prefix,
+)
 from instar.tables.completion import completed
 from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
@@ -30,7 +40,7 @@ from instar.tables.upgrade import upgraded
 from instar.tables.view import RowVersion
 from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
-from instar.transactions.commit import commit
+from instar.transactions.commit import Conflict, commit
 from instar.types import BIGINT, INTEGER, TEXT
 from instar.worker.work import replanner
 from support.world import World
@@ -232,27 +242,42 @@ class Server:
 
         return compile_default(column, self.catalog, Context(now=0), next_value)()
 
+    def _recheck(self, table: Table, image: tuple[object, ...]) -> None:
+        """Judge a merged row."""
+        Rules(self.catalog, self.world.layouts).of(table).recheck(image, Context(now=0))
+
     def commit(self) -> int:
+        """Derive and commit, as often as the store or what it holds says that the schema is too old."""
+
         def derive(reader: Any) -> Any:
             if self.refused:
                 self.catalog = self.world.catalog_cache.at(reader)
             self.refused += 1
-            newest = self.catalog.by_id(self.meant.id)
-            if not isinstance(newest, Table):
-                raise errors.error(errors.SERIALIZATION_FAILURE, f'table "{self.name}" was dropped')
-            request = Commit(catalog_version=self.catalog.version)
-            for changed in self.buffer:
-                require_compatible(newest, self.meant.version, Usage(wrote=True))
-                derivation = Derivation(reader)
-                writer = self.world.writers.get(newest, self.catalog)
-                now = upgraded(changed, self.meant, newest)
-                derivation.table(writer, completed(now, self.meant, writer.reader, reader, self.default), self.meant)
-                request.tables += derivation.tables
-                request.entries += derivation.entries
-                request.preconditions += derivation.preconditions
-            return request if request.tables else None
+            try:
+                return self._derived(reader)
+            except (errors.Error, Conflict):
+                if self.catalog.version < reader.catalog_version:
+                    raise StaleSchema(0, None) from None
+                raise
 
         timestamp = commit(self.world.store, derive)
         self.refused -= 1
         assert timestamp is not None
         return timestamp
+
+    def _derived(self, reader: Any) -> Commit | None:
+        """The commit under the schema that the server holds."""
+        newest = self.catalog.by_id(self.meant.id)
+        if not isinstance(newest, Table):
+            raise errors.error(errors.SERIALIZATION_FAILURE, f'table "{self.name}" was dropped')
+        request = Commit(catalog_version=self.catalog.version)
+        for changed in self.buffer:
+            require_compatible(newest, self.meant.version, Usage(wrote=True))
+            derivation = Derivation(reader, self._recheck)
+            writer = self.world.writers.get(newest, self.catalog)
+            now = upgraded(changed, self.meant, newest)
+            derivation.table(writer, completed(now, self.meant, writer.reader, reader, self.default), self.meant)
+            request.tables += derivation.tables
+            request.entries += derivation.entries
+            request.preconditions += derivation.preconditions
+        return request if request.tables else None

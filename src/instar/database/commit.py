@@ -140,9 +140,21 @@ class Committer:
 
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""
+        catalog, lease = self._schema(reader)
+        try:
+            return self._derived(reader, catalog, lease)
+        except NewerRow:
+            raise
+        except (errors.Error, Conflict):
+            # Under a schema that others have left behind, what is stored may seem to violate what it does not: the rows
+            # of another rowset, say. The newest schema decides.
+            if catalog.version < reader.catalog_version:
+                raise StaleSchema(0, None) from None
+            raise
+
+    def _derived(self, reader: Reader, catalog: CatalogSnapshot, lease: Lease | None) -> Commit | None:
         transaction = self._transaction
         ddl = transaction.ddl
-        catalog, lease = self._schema(reader)
         request = Commit(catalog_version=catalog.version, lease=lease)
         if transaction.reads and transaction.snapshot is not None:
             request.snapshot = transaction.snapshot.timestamp
