@@ -1,8 +1,9 @@
 """Measure, and print targets beside what was measured.
 
-    python -m benchmarks [--quick] [--check] [name ...]
+    python -m benchmarks [--quick] [--check] [--rows N] [name ...]
 
-Results go to bench-out/results.json as well. With --check the status is 1 if a target was missed.
+Results go to bench-out/results.json as well. With --check the status is 1 if a target was missed. When it is
+interrupted it ends what it has started, and shows and writes what it has measured so far; the status is 130.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import importlib
 import json
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -19,7 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.harness import Figure, Options, show
+from benchmarks.harness import Figure, Options, end_workers, show
 
 _FILE_WIDTH = 140  # characters, where the output is no terminal
 NAMES = (
@@ -35,6 +37,7 @@ NAMES = (
     "servers",
     "reorganization",
     "stalls",
+    "backfill",
 )
 
 
@@ -45,17 +48,36 @@ def main() -> int:
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
     results: dict[str, list[Figure]] = {}
+    # Whoever ends this process means what it has started too: servers, clients, workers.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, signal.default_int_handler)
+    interrupted = False
     for name in arguments.names or NAMES:
-        module = importlib.import_module(f"benchmarks.{name}")
         begin = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="instar-bench-", dir=arguments.directory) as directory:
-            results[name] = list(module.run(Options(arguments.quick, Path(directory))))
-        console.print(show(f"{name} ({time.monotonic() - begin:.0f} s)", results[name]))
+        figures = results[name] = []
+        try:
+            _measure(name, arguments, figures)
+        except KeyboardInterrupt:
+            interrupted = True
+        console.print(show(f"{name} ({time.monotonic() - begin:.0f} s)", figures))
+        if interrupted:
+            console.print("interrupted")
+            break
     _write(arguments.output, results, quick=arguments.quick)
-    missed = [figure.name for figures in results.values() for figure in figures if figure.passes is False]
-    for name in missed:
-        console.print(f"[red]missed[/] {name}")
-    return 1 if arguments.check and missed else 0
+    missed = [figure for figures in results.values() for figure in figures if figure.passes is False]
+    for figure in missed:
+        console.print(f"[red]missed[/]{' (disturbed)' if figure.disturbed else ''} {figure.name}")
+    return 130 if interrupted else 1 if arguments.check and missed else 0
+
+
+def _measure(name: str, arguments: argparse.Namespace, figures: list[Figure]) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    with tempfile.TemporaryDirectory(prefix="instar-bench-", dir=arguments.directory) as directory:
+        try:
+            for figure in module.run(Options(arguments.quick, Path(directory), arguments.rows)):
+                figures.append(figure)  # noqa: PERF402 - those before an interruption are kept
+        finally:
+            end_workers(Path(directory))
 
 
 def _write(output: Path, results: dict[str, list[Figure]], *, quick: bool) -> None:
@@ -78,6 +100,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="name", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller tables")
+    parser.add_argument("--rows", type=int, metavar="N", help="rows of the tables (default: each benchmark's own)")
     parser.add_argument("--check", action="store_true", help="status 1 if a target is missed")
     parser.add_argument("--directory", type=Path, help="where databases are put (default: the temporary directory)")
     parser.add_argument("--output", type=Path, default=Path("bench-out"), help="where results.json goes")

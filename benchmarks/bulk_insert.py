@@ -21,7 +21,7 @@ INSERT = "INSERT INTO {name} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 def run(options: Options) -> Iterator[Figure]:
-    rows = 20_000 if options.quick else 200_000
+    rows = options.size(200_000, 20_000)
     ours = open_instar(options.directory / "bulk.instar", "full")
     peer = open_sqlite(options.directory / "bulk.sqlite", "full")
     data = tuples(rows)

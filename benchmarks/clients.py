@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,11 @@ class Latencies:
         """A latency in milliseconds."""
         return float(np.percentile(self.took[self.query == queries], share))
 
+    def completed(self, begin: float, end: float) -> float:
+        """Completions per second in [begin, end), whenever what was completed had arrived."""
+        at = self.arrived + self.took / 1e3
+        return float(((at >= begin) & (at < end)).sum()) / (end - begin)
+
 
 class Clients:
     """`count` processes on the table t (id, a, b, ...) of `rows` rows in the database at `path`."""
@@ -52,6 +58,7 @@ class Clients:
             ours, theirs = context.Pipe()
             process = context.Process(target=_client, args=(path, rows, number, theirs), daemon=True)
             process.start()
+            theirs.close()  # so that a client that dies is seen
             self._pipes.append(ours)
             self._processes.append(process)
 
@@ -59,9 +66,9 @@ class Clients:
         """Operations per second of all clients as fast as they can."""
         return sum(self._ask(("peak", _CALIBRATION_SECONDS)))
 
-    def begin(self, rate: float) -> None:
-        """Let `rate` operations per second arrive, from now on."""
-        self._tell(("open", rate / len(self._pipes)))
+    def begin(self, rate: float, *, evenly: bool = True) -> None:
+        """Let `rate` operations per second arrive, from now on: evenly, or as a Poisson process."""
+        self._tell(("open" if evenly else "poisson", rate / len(self._pipes)))
 
     def end(self) -> Latencies:
         """Stop, and say what was seen."""
@@ -123,13 +130,14 @@ class _Operations:
 
 
 def _client(path: Path, rows: int, number: int, pipe: Pipe) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its clients
     operations = _Operations(path, rows, number)
     while True:
         order, value = pipe.recv()
         if order == "peak":
             pipe.send(_closed_loop(operations, value))
-        elif order == "open":
-            pipe.send(_open_loop(operations, value, pipe))
+        else:
+            pipe.send(_open_loop(operations, _gaps(value, number, evenly=order == "open"), pipe))
 
 
 def _closed_loop(operations: _Operations, seconds: float) -> float:
@@ -140,13 +148,20 @@ def _closed_loop(operations: _Operations, seconds: float) -> float:
     return done / (time.monotonic() - begin)
 
 
-def _open_loop(operations: _Operations, rate: float, pipe: Pipe) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _gaps(rate: float, seed: int, *, evenly: bool) -> Iterator[float]:
+    """Seconds from each arrival to the next."""
+    draw = random.Random(seed)
+    while True:
+        yield 1.0 / rate if evenly else draw.expovariate(rate)
+
+
+def _open_loop(operations: _Operations, gaps: Iterator[float], pipe: Pipe) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     arrived: list[float] = []
     took: list[float] = []
     query: list[bool] = []
     due = time.monotonic()
     while not pipe.poll():
-        due += 1.0 / rate
+        due += next(gaps)
         early = due - time.monotonic()
         if early > 0:
             time.sleep(early)

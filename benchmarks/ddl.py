@@ -22,7 +22,7 @@ LIMIT_MS = 50.0
 
 
 def run(options: Options) -> Iterator[Figure]:
-    for rows in (10**4, 10**5) if options.quick else (10**4, 10**6):
+    for rows in sorted({min(10**4, options.rows or 10**4), options.size(10**6, 10**5)}):
         connection = open_instar(options.directory / f"ddl-{rows}.instar", "full")
         fill_instar(connection, rows)
         taken: dict[str, list[float]] = {name: [] for name, _ in CHANGES}

@@ -78,8 +78,9 @@ def foreground(store: Store, seconds: float, seed: int) -> tuple[float, float]:
 
 
 def background(path: str, running: Synchronized[int], moved: Synchronized[int]) -> None:
-    """Move rows while `running` is 1, until it is 2."""
+    """Set `running` to 0, then move rows while it is 1, until it is 2."""
     store = open_store(path)
+    running.value = 0
     prefix = rowset_prefix(INDEX)
     done = 0
 
@@ -118,9 +119,12 @@ def measure(synchronous: str, seconds: float, rounds: int, parent: str | None) -
         store = open_store(path, synchronous=synchronous)
         load(store)
         context = multiprocessing.get_context("spawn")
-        running, moved = context.Value("i", 0), context.Value("q", 0)
-        worker = context.Process(target=background, args=(path, running, moved))
+        running, moved = context.Value("i", 3), context.Value("q", 0)
+        worker = context.Process(target=background, args=(path, running, moved), daemon=True)
         worker.start()
+        while running.value == 3:  # what it takes to start is not measured
+            assert worker.exitcode is None
+            time.sleep(0.01)
         for number in range(rounds):
             quiet.append(foreground(store, seconds, number))
             before = moved.value

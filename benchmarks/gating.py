@@ -10,7 +10,7 @@ from benchmarks.harness import Figure, Options
 
 def run(options: Options) -> Iterator[Figure]:
     for synchronous, (kept, moved) in gate.WANTED.items():
-        found = gate.measure(synchronous, 0.5 if options.quick else 1.0, options.rounds, str(options.directory))
+        found = gate.measure(synchronous, options.lasting(1.0, 0.5), options.rounds, str(options.directory))
         numbers = {name: float(value) for name, value in found.items() if name != "synchronous"}
         yield Figure(
             f"commits kept beside background work, {synchronous}", numbers["kept"], "x", kept, ">=",

@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 import gc
+import math
 import operator
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 from rich.table import Table
 
 
 @dataclass(frozen=True)
 class Options:
-    """`quick`: fewer rounds and smaller tables, for a look rather than a result. `directory`: where databases go."""
+    """`quick`: fewer rounds and smaller tables, for a look rather than a result. `directory`: where databases go.
+
+    `rows`, `seconds`, `repeated`: sizes of tables, lengths of phases and rounds other than a benchmark's own.
+    """
 
     quick: bool
     directory: Path
+    rows: int | None = None
+    seconds: float | None = None
+    repeated: int | None = None
 
     @property
     def rounds(self) -> int:
         """Rounds of each side."""
-        return 3 if self.quick else 9
+        return self.repeated or (3 if self.quick else 9)
+
+    def size(self, full: int, quick: int) -> int:
+        """Rows of a table."""
+        return self.rows or (quick if self.quick else full)
+
+    def lasting(self, full: float, quick: float) -> float:
+        """Seconds of a phase."""
+        return self.seconds or (quick if self.quick else full)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One result. `target` None: it is only reported. `ours` and `peer` say where a ratio comes from."""
+    """One result. `target` None: it is only reported. `ours` and `peer` say where a ratio comes from.
+
+    `disturbed`: the machine was, beyond the limits of noise.py, so that the verdict says little.
+    """
 
     name: str
     value: float
@@ -37,6 +58,7 @@ class Figure:
     wanted: str = ">="
     ours: str = ""
     peer: str = ""
+    disturbed: bool = False
 
     @property
     def passes(self) -> bool | None:
@@ -49,11 +71,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pair:
-    """Medians over rounds: of the ratios of neighbouring rounds, and of each side's rate (per second)."""
+    """Medians over rounds: of the ratios of neighbouring rounds, and of each side's rate (per second).
+
+    `error`: the standard error of the first, from the quartiles of the ratios; zero of a single round.
+    """
 
     ratio: float
     ours: float
     peer: float
+    error: float = 0.0
 
 
 def paired(ours: Callable[[], float], peer: Callable[[], float], rounds: int) -> Pair:
@@ -69,11 +95,35 @@ def paired(ours: Callable[[], float], peer: Callable[[], float], rounds: int) ->
         else:
             first = ours()
             pairs.append((first, peer()))
+    ratios = [mine / other for mine, other in pairs]
     return Pair(
-        statistics.median(mine / other for mine, other in pairs),
+        statistics.median(ratios),
         statistics.median(mine for mine, _ in pairs),
         statistics.median(other for _, other in pairs),
+        _error(ratios),
     )
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of a median; quartiles, because a disturbed round must not count for more than one."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, method="inclusive")
+    return 1.253 * (high - low) / 1.349 / math.sqrt(len(values))
+
+
+def end_workers(directory: Path) -> None:
+    """End the background workers of the databases in a directory; each one's Spark ends with it."""
+    workers = [process for process in psutil.process_iter(["cmdline"]) if _works_in(process.info, directory)]
+    for worker in workers:
+        worker.terminate()
+    for late in psutil.wait_procs(workers, timeout=10)[1]:
+        late.kill()
+
+
+def _works_in(process: dict[str, Any], directory: Path) -> bool:
+    command = process["cmdline"] or []
+    return command[1:3] == ["-m", "instar.worker"] and Path(command[3]).is_relative_to(directory)
 
 
 def rate(work: Callable[[], object], count: int) -> float:
@@ -89,19 +139,23 @@ def versus(name: str, pair: Pair, target: float | None, peer: str = "sqlite3", u
     return Figure(name, pair.ratio, "x", target, ">=", f"{pair.ours:,.0f}{unit}", f"{peer} {pair.peer:,.0f}{unit}")
 
 
+def say(text: str) -> None:
+    """What a long measurement is at, beside its results."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def show(title: str, figures: Sequence[Figure]) -> Table:
     """A table: target beside measured value."""
     table = Table(title=title, title_justify="left")
     for heading in ("figure", "measured", "target", "", "ours", "beside"):
         table.add_column(heading, justify="left" if heading in ("figure", "") else "right")
-    marks = {None: "", True: "[green]met[/]", False: "[red]missed[/]"}
+    verdicts = {None: (), True: ("[green]met[/]",), False: ("[red]missed[/]",)}
     for figure in figures:
         target = (
             "" if figure.target is None else f"{'at least' if figure.wanted == '>=' else 'at most'} {figure.target:g}"
         )
-        table.add_row(
-            figure.name, f"{amount(figure.value)} {figure.unit}", target, marks[figure.passes], figure.ours, figure.peer
-        )
+        verdict = ", ".join((*verdicts[figure.passes], *(("[yellow]disturbed[/]",) if figure.disturbed else ())))
+        table.add_row(figure.name, f"{amount(figure.value)} {figure.unit}", target, verdict, figure.ours, figure.peer)
     return table
 
 

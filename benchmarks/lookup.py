@@ -12,7 +12,7 @@ QUERY = "SELECT a, b, name FROM t WHERE id = ?"
 
 
 def run(options: Options) -> Iterator[Figure]:
-    rows = 100_000 if options.quick else 1_000_000
+    rows = options.size(1_000_000, 100_000)
     count = 20_000
     ours, peer = open_instar(options.directory / "lookup.instar"), open_sqlite(options.directory / "lookup.sqlite")
     fill_instar(ours, rows)

@@ -14,7 +14,7 @@ QUERIES = (
 
 
 def run(options: Options) -> Iterator[Figure]:
-    rows = 200_000 if options.quick else 1_000_000
+    rows = options.size(1_000_000, 200_000)
     ours, peer = open_instar(options.directory / "scan.instar"), open_sqlite(options.directory / "scan.sqlite")
     fill_instar(ours, rows)
     fill_sqlite(peer, rows)

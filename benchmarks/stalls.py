@@ -6,15 +6,18 @@ import io
 import shutil
 from collections.abc import Iterator
 
+from demo.board import WINDOW_NS, Board
 from demo.changes import CHANGES
 from demo.display import PlainDisplay
 from demo.run import Demonstration
 from rich.console import Console
 
 from benchmarks.harness import Figure, Options
+from benchmarks.noise import Machine, Noise, watched
 
 KEPT = 0.98
 STALL_MS = 20.0
+_ROWS_AT_SCALE_1 = 6_000_000  # of lineitem, in TPC-H
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -29,29 +32,32 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
     demonstration = Demonstration(
         PlainDisplay(Console(file=io.StringIO())),
         path=directory / "tpch.instar",
-        scale=0.02 if options.quick else 0.1,
+        scale=options.size(600_000, 120_000) / _ROWS_AT_SCALE_1,
         clients=2,
         rate=None,
         share=share,
-        quiet_seconds=5.0 if options.quick else 60.0,
+        quiet_seconds=options.lasting(60.0, 5.0),
         synchronous="full",
         changes=[change for change in CHANGES if change.statement.startswith("CREATE INDEX")],
     )
-    outcome, _ = demonstration.run(directory)
+    with watched(options.directory) as machine:
+        outcome, board = demonstration.run(directory)
     problems = demonstration.check()
     quiet, during, course = outcome.quiet, outcome.during[0], outcome.courses[0]
     assert course.is_as_expected, course.message
     shutil.rmtree(directory)
+    noise = {"quiet": _noise(machine, board, outcome.quiet_windows), "during": _noise(machine, board, course.windows())}
+    disturbed = any(phase.is_disturbed for phase in noise.values())
     load = f"at {share:.0%} of peak ({outcome.settings.rate:,.0f}/s)"
     judged = share <= 0.5
     kept = during.completed_per_second / outcome.settings.rate
     yield Figure(
         f"throughput kept during an index build {load}", kept, "x", KEPT if judged else None, ">=",
-        f"{during.completed_per_second:,.0f}/s", f"quiet {quiet.completed_per_second:,.0f}/s",
+        f"{during.completed_per_second:,.0f}/s", f"quiet {quiet.completed_per_second:,.0f}/s", disturbed,
     )  # fmt: skip
     yield Figure(
         f"longest stall beyond the quiet run's {load}", during.longest - quiet.longest, "ms",
-        STALL_MS if judged else None, "<=", f"{during.longest:.1f} ms", f"quiet {quiet.longest:.1f} ms",
+        STALL_MS if judged else None, "<=", f"{during.longest:.1f} ms", f"quiet {quiet.longest:.1f} ms", disturbed,
     )  # fmt: skip
     yield Figure(
         f"p99.9 {load}", during.p999, "ms", None, "<=", f"median {during.median:.2f} ms", f"quiet {quiet.p999:.2f} ms"
@@ -60,3 +66,10 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         f"rows backfilled {load}", course.rows_done / course.seconds, "rows/s", None, ">=", f"{course.seconds:.1f} s"
     )
     yield Figure(f"problems found by CHECK DATABASE {load}", len(problems), "", 0, "<=")
+    yield from (phase.figure(f"{name} {load}") for name, phase in noise.items())
+
+
+def _noise(machine: Machine, board: Board, windows: tuple[int, int]) -> Noise:
+    """Of a phase that is given in windows of the board."""
+    first, last = ((board.origin + window * WINDOW_NS) / 1e9 for window in windows)
+    return machine.within(first, last)

@@ -31,7 +31,7 @@ _COUNT = 10_000
 
 
 def run(options: Options) -> Iterator[Figure]:
-    rows = 100_000 if options.quick else 1_000_000
+    rows = options.size(1_000_000, 100_000)
     connection = open_instar(options.directory / "versions.instar")
     fill_instar(connection, rows, "t")
     # Far more rounds than elsewhere: a hundredth is looked for.

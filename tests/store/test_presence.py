@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from instar.clock import ManualClock
-from instar.store.presence import LAUNCH_NS, SharedPresence
+from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, SharedPresence
 
 
 def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Path) -> None:
@@ -24,3 +25,30 @@ def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Pa
     assert first.wants_worker()
     first.close()
     second.close()
+
+
+class _Renewing:
+    """Words of presence whose owner renews, to another version, between any two looks at version and lease."""
+
+    def __init__(self, words: Any, owner: SharedPresence) -> None:
+        self._words, self._owner = words, owner
+        self._version = 1
+
+    def __getitem__(self, index: int) -> int:
+        found: int = self._words[index]
+        if index % _WORDS in (_VERSION, _LEASE):
+            self._version += 1
+            self._owner.publish_schema(self._version, self._version * 100)
+        return found
+
+
+def test_a_lease_is_never_shown_with_an_older_version(clock: ManualClock, tmp_path: Path) -> None:
+    """Whoever looked would take a server that has just renewed for one that is behind, and may write."""
+    owner, other = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
+    owner.publish_schema(1, 100)
+    renewing: Any = _Renewing(other._words, owner)
+    other._words = renewing
+    seen = [found for found in other.processes() if found.schema_version]
+    assert [(found.schema_version, found.lease_until_ns) for found in seen] == [(2, 100)]
+    owner.close()
+    other.close()

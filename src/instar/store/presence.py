@@ -279,18 +279,22 @@ class Presence:
     def processes(self) -> list[Process]:
         """The living processes, in no particular order."""
         words = self._words
-        return [
-            Process(
-                words[base + _PID],
-                words[base + _STARTED],
-                words[base + _SNAPSHOT] or None,
-                words[base + _WORKER] > 0,
-                words[base + _VERSION],
-                words[base + _LEASE],
-            )
-            for slot, base in enumerate(self._slots())
-            if self.alive(slot)
-        ]
+        found = []
+        for slot, base in enumerate(self._slots()):
+            if self.alive(slot):
+                # Before the version, which is written first: a lease is never shown with a version older than its own.
+                lease_until = words[base + _LEASE]
+                found.append(
+                    Process(
+                        words[base + _PID],
+                        words[base + _STARTED],
+                        words[base + _SNAPSHOT] or None,
+                        words[base + _WORKER] > 0,
+                        words[base + _VERSION],
+                        lease_until,
+                    )
+                )
+        return found
 
     def close(self) -> None:
         """Give the slot back."""

@@ -1,0 +1,72 @@
+"""The machine's noise: what was sampled in a phase counts for it, and limits on both kinds are limits."""
+
+import io
+import os
+import time
+
+import psutil
+import pytest
+from benchmarks.harness import Figure, show
+from benchmarks.noise import FSYNC_MS, STEAL, Machine, Noise, _Sample
+from rich.console import Console
+
+from benchmarks import noise
+
+
+@pytest.mark.parametrize(
+    ("steal", "slowest", "disturbed"),
+    [(0.0, 0.1, False), (STEAL, FSYNC_MS, False), (STEAL + 0.001, 0.1, True), (0.0, FSYNC_MS + 0.1, True)],
+)
+def test_limits(steal, slowest, disturbed):
+    found = Noise(steal, slowest, 10)
+    assert found.is_disturbed is disturbed
+    assert found.figure("quiet").disturbed is disturbed
+
+
+def test_a_phase_has_its_own_samples(tmp_path):
+    machine = Machine(tmp_path)
+    machine.end()
+    # Ticks that were stolen and all: 50 of 100 between the third sample and the fourth.
+    machine._samples[:] = [
+        _Sample(1.0, 0, 1000, 0.5),
+        _Sample(2.0, 1, 1100, 20.0),
+        _Sample(3.0, 1, 1200, 0.7),
+        _Sample(4.0, 51, 1300, 0.6),
+    ]
+    assert machine.within(0.0, 2.5) == Noise(0.01, 20.0, 2)
+    assert machine.within(2.5, 9.0) == Noise(0.5, 0.7, 2)
+    assert machine.within(2.1, 2.2) == Noise(0.0, 0.6, 1)  # too short: the newest there is
+
+
+def test_what_is_sampled(tmp_path, monkeypatch):
+    monkeypatch.setattr(noise, "_INTERVAL", 0.01)
+    begin = time.monotonic()
+    with noise.watched(tmp_path) as machine:
+        deadline = begin + 60
+        while len(machine._samples) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    found = machine.within(begin, time.monotonic())
+    assert found.count == len(machine._samples)
+    assert found.slowest > 0.0
+    assert 0.0 <= found.steal <= 1.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_times_are_those_of_the_system():
+    stolen, passed = noise.processor_times()
+    known = psutil.cpu_times()
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert stolen == pytest.approx(known.steal * ticks, abs=10 * ticks)
+    everything = sum(known) - known.guest - known.guest_nice
+    assert passed == pytest.approx(everything * ticks, abs=100 * ticks)
+
+
+def test_the_verdict_says_so():
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(show("t", [Figure("f", 1.0, "x", 2.0, ">=", disturbed=True), Figure("g", 1.0, "x", disturbed=True)]))
+    lines = console.export_text().splitlines()
+    assert [("missed, disturbed" in line, "disturbed" in line) for line in lines if " f " in line or " g " in line] == [
+        (True, True),
+        (False, True),
+    ]
