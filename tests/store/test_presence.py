@@ -46,9 +46,11 @@ def test_a_lease_is_never_shown_with_an_older_version(clock: ManualClock, tmp_pa
     """Whoever looked would take a server that has just renewed for one that is behind, and may write."""
     owner, other = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
     owner.publish_schema(1, 100)
-    renewing: Any = _Renewing(other._words, owner)
+    words: Any = other._words
+    renewing: Any = _Renewing(words, owner)
     other._words = renewing
     seen = [found for found in other.processes() if found.schema_version]
+    other._words = words
     assert [(found.schema_version, found.lease_until_ns) for found in seen] == [(2, 100)]
     owner.close()
     other.close()
