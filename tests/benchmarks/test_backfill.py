@@ -70,8 +70,7 @@ def test_what_was_completed_when():
     assert seen.percentile(50, queries=True) == 55.0
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(sent, directory, tmp_path):
+def test_interrupted(directory, tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--quick", "--rows", "200000", "backfill"]
     command += ["--directory", str(directory), "--output", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
@@ -80,8 +79,8 @@ def test_interrupted(sent, directory, tmp_path):
     ) as process:
         assert process.stderr is not None
         assert "loading" in process.stderr.readline()
-        time.sleep(0.5 if sent == signal.SIGINT else 3.0)
-        process.send_signal(sent)
+        time.sleep(3.0)  # by then there are clients; where the machine is fast, a worker too
+        process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "interrupted" in output
