@@ -64,10 +64,56 @@ def test_what_destroys_is_refused_unless_it_is_allowed(session: Session, text: s
 def test_what_is_not_supported_is_refused_before_anything_is_done(session: Session) -> None:
     before = dump(session)
     with pytest.raises(instar.NotSupportedError) as caught:
-        applied(session, "CREATE TABLE t (id bigint, a int, b int PRIMARY KEY)", allow_destructive=True)
+        applied(session, "CREATE TABLE t (id bigint, a int, b int)", allow_destructive=True)
     assert caught.value.message == 'dropping the primary key of table "t" is not supported (nothing has been changed)'
     assert caught.value.detail == "ALTER TABLE t DROP CONSTRAINT t_pkey"
     assert dump(session) == before
+
+
+CONSTRAINED = "CREATE TABLE p (id int PRIMARY KEY);" + T.replace("b int);", "b int, CONSTRAINT k {});")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CHECK (a > 0)", "CHECK (a > 1)"),
+        ("UNIQUE (a)", "UNIQUE (b)"),
+        ("FOREIGN KEY (a) REFERENCES p", "FOREIGN KEY (b) REFERENCES p"),
+    ],
+)
+def test_a_changed_constraint_that_rows_violate_leaves_the_old_one(session: Session, old: str, new: str) -> None:
+    applied(session, CONSTRAINED.format("CHECK (b > 0)"))
+    session.execute("INSERT INTO p VALUES (1), (2)")
+    applied(session, CONSTRAINED.format(old))
+    session.execute("UPDATE t SET b = 77")
+    before = dump(session)
+    plan = make_plan(session, *load(CONSTRAINED.format(new)))
+    assert len(plan.steps) == 1
+    with pytest.raises(errors.Error) as caught:
+        applying.apply(session, plan, lambda line: None)
+    assert caught.value.sqlstate == "XXS01"
+    assert dump(session) == before
+    session.execute("INSERT INTO p VALUES (3)")
+    session.execute("UPDATE t SET a = id + 1, b = id")
+    applied(session, CONSTRAINED.format(new))
+    assert make_plan(session, *load(CONSTRAINED.format(new))).steps == ()
+
+
+def test_another_primary_key_is_one_statement(session: Session) -> None:
+    """And one whose old column goes with it, as soon as nothing is found by it."""
+    session.execute("UPDATE t SET b = id + 10")
+    keyed = "CREATE TABLE t ({} a int, b bigint, c int DEFAULT 7, CONSTRAINT chosen PRIMARY KEY (b, c));"
+    for text in (keyed.format("id int,"), keyed.format("")):
+        applied(session, text, allow_destructive=True)
+        assert make_plan(session, *load(text)).steps == ()
+    assert list(session.execute("SELECT * FROM t ORDER BY b").rows) == [(1, 11, 7), (2, 12, 7)]
+
+
+def test_a_constraint_is_replaced_while_columns_come_and_go(session: Session) -> None:
+    applied(session, T.replace("b int);", "b int, CONSTRAINT k CHECK (b > 0), CONSTRAINT u UNIQUE (b, id));"))
+    text = T.replace("b int);", "c int DEFAULT 1, CONSTRAINT k CHECK (c > 0), CONSTRAINT u UNIQUE (c, id));")
+    applied(session, text, allow_destructive=True)
+    assert make_plan(session, *load(text)).steps == ()
 
 
 def test_what_the_rows_forbid_is_known_beforehand(session: Session) -> None:

@@ -11,7 +11,7 @@ from instar.declarative.rendering import _WRITERS
 
 
 def test_every_change_has_one_phase_and_one_way_to_write_it() -> None:
-    with_element = (to.AddElement, to.DropElement)
+    with_element = (to.AddElement, to.DropElement, to.ReplaceElement)
     kinds = [kind for kind in get_args(to.Change) if kind not in with_element]
     pairs = [(change, element) for change in with_element for element in get_args(model.Element)]
     placed = [kind for phase in PHASES for kind in phase.kinds]

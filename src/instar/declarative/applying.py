@@ -17,6 +17,7 @@ _INCOMPLETE = frozenset(
         errors.DEPENDENT_OBJECTS,
         errors.DUPLICATE_OBJECT,
         errors.DUPLICATE_TABLE,
+        errors.INVALID_TABLE_DEFINITION,
     }
 )
 

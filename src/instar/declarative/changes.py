@@ -8,7 +8,7 @@ import msgspec
 
 from instar.declarative import model
 from instar.schemachange.alteration import widens
-from instar.types import Type
+from instar.types import INTEGERS, Kind, Type
 
 RelationKind = Literal["table", "view", "sequence"]
 
@@ -108,6 +108,14 @@ class DropElement(msgspec.Struct, frozen=True):
     element: model.Element
 
 
+class ReplaceElement(msgspec.Struct, frozen=True):
+    """A constraint in the place of one of its kind: both or neither, and one of them holds at any time."""
+
+    table: str
+    old: model.Element
+    new: model.Element
+
+
 class ValidateConstraint(msgspec.Struct, frozen=True):
     table: str
     constraint: str
@@ -166,9 +174,39 @@ class DropView(msgspec.Struct, frozen=True):
 Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
     | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
-    | DropElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence | DropSequence
-    | CreateView | DropView | AddLock | AlterLock | DropLock
+    | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence
+    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock
 )  # fmt: skip
+
+
+def holds_all(old: Type, new: Type) -> bool:
+    """Whether every value of `old` can be had back from what it is as one of `new`, whether or not a column of the one
+    can be made one of the other."""
+    if widens(old, new) or (new.kind is Kind.TEXT and new.length is None):
+        return True
+    if new.kind is Kind.VARCHAR:  # of what length a value is as text is known of few types
+        longest = _LONGEST.get(old.kind)
+        return new.length is None or (longest is not None and longest <= new.length)
+    if old.kind in INTEGERS and new.kind is Kind.NUMERIC:
+        return new.precision is None or new.precision - (new.scale or 0) >= _DIGITS[old.kind]
+    if old.kind is Kind.NUMERIC and new.kind is Kind.NUMERIC and None not in (old.precision, new.precision):
+        return _places(new)[0] >= _places(old)[0] and _places(new)[1] >= _places(old)[1]
+    return (old.kind, new.kind) in _WIDER
+
+
+def _places(numeric: Type) -> tuple[int, int]:
+    """How many digits a numeric(p, s) has before and behind the point."""
+    scale = numeric.scale or 0
+    return (numeric.precision or 0) - scale, scale
+
+
+_DIGITS = {Kind.SMALLINT: 5, Kind.INTEGER: 10, Kind.BIGINT: 19}
+# The longest texts of a type; with a sign, where there is one.
+_LONGEST = {Kind.BOOLEAN: 5, Kind.SMALLINT: 6, Kind.INTEGER: 11, Kind.BIGINT: 20, Kind.UUID: 36}
+_WIDER = {
+    (Kind.SMALLINT, Kind.REAL), (Kind.SMALLINT, Kind.DOUBLE), (Kind.INTEGER, Kind.DOUBLE),
+    (Kind.DATE, Kind.TIMESTAMP), (Kind.BOOLEAN, Kind.INTEGER),
+}  # fmt: skip
 
 
 def loss(change: Change) -> str:
@@ -178,7 +216,7 @@ def loss(change: Change) -> str:
             return f'the rows of table "{change.table}"'
         case DropColumn():
             return f'the values of column "{change.column}" of table "{change.table}"'
-        case SetType() if not widens(change.old, change.new):
+        case SetType() if not holds_all(change.old, change.new):
             return f'what {change.new} cannot hold of column "{change.column}" of table "{change.table}"'
         case DropSequence():
             return f'the value of sequence "{change.sequence}"'

@@ -128,8 +128,13 @@ def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
         if old is None:
             yield from _created_table(new, late)
         else:
-            yield from _columns(old, new, lost, late)
-            yield from _elements(old, new, dropped)
+            elements = list(_elements(old, new, dropped, wanted))
+            keys = [change.new for change in elements if isinstance(change, to.ReplaceElement)]
+            required = {name for key in keys if isinstance(key, model.PrimaryKey) for name in key.columns}
+            for change in _columns(old, new, lost, late):
+                if not (isinstance(change, to.SetNotNull) and change.column in required):  # the key sees to it
+                    yield change
+            yield from elements
             yield from _locks(old, new)
 
 
@@ -254,14 +259,21 @@ def _pairs(old: model.Table, new: model.Table) -> dict[str, str]:
     return pairs
 
 
-def _elements(old: model.Table, new: model.Table, dropped: set[tuple[str, str]]) -> Iterator[Change]:
+def _elements(
+    old: model.Table, new: model.Table, dropped: set[tuple[str, str]], wanted: model.Schema
+) -> Iterator[Change]:
     pairs = _pairs(old, new)
     kept = set()
     for element in old.elements:
         name = pairs.get(element.name)
         stranded = isinstance(element, model.ForeignKey) and not dropped.isdisjoint(element.needs)
         if name is None or stranded:
-            yield to.DropElement(old.name, element)
+            successor = None if stranded else _successor(element, new, wanted)
+            if successor is None or successor.name in pairs.values():
+                yield to.DropElement(old.name, element)
+            else:
+                kept.add(successor.name)
+                yield to.ReplaceElement(old.name, element, successor)
             continue
         kept.add(name)
         if name != element.name:
@@ -271,6 +283,28 @@ def _elements(old: model.Table, new: model.Table, dropped: set[tuple[str, str]])
     for element in new.elements:
         if element.name not in kept:
             yield to.AddElement(new.name, element)
+
+
+def _successor(element: model.Element, new: model.Table, wanted: model.Schema) -> model.Element | None:
+    """The constraint that takes the place of one that goes, in one statement: of its kind and name; of primary keys
+    there is one at most. None where the old one must go before what it stands on."""
+    for found in new.elements:
+        same_name = found.name == element.name or isinstance(found, model.PrimaryKey)
+        if type(found) is type(element) and same_name and model.is_constraint(found) and model.is_constraint(element):
+            if isinstance(element, model.ForeignKey) and not _stands(element, new, wanted):
+                return None
+            return found
+    return None
+
+
+def _stands(key: model.ForeignKey, new: model.Table, wanted: model.Schema) -> bool:
+    """Whether all that a foreign key stands on stays, as it is."""
+    parent = wanted.tables.get(key.parent)
+    return (
+        parent is not None
+        and all(new.column(name) is not None for name in key.columns)
+        and all(parent.column(name) is not None for name in key.parent_columns)
+    )
 
 
 # --- locks -----------------------------------------------------------------------------------------------------------

@@ -137,6 +137,11 @@ def _meaning(element: Element) -> Element:
     return msgspec.structs.replace(element, name="")
 
 
+def is_constraint(element: Element) -> bool:
+    """Whether ALTER TABLE adds and drops it; what is none is an index."""
+    return not isinstance(element, Index) or element.constraint
+
+
 def is_valid(element: Element) -> bool:
     """Whether all rows are known to fulfil it."""
     return not isinstance(element, Check | ForeignKey) or element.valid

@@ -32,9 +32,11 @@ PHASES = (
     Phase("A sequence is there before the defaults that use it.", (to.CreateSequence, to.AlterSequence)),
     Phase("Tables come with their columns, keys and checks.", (to.CreateTable,)),
     Phase("A column is added before others go: a table has at least one.", (to.AddColumn,)),
+    Phase("Types change while no view, dropped check or changed key depends on them.", (to.SetType,)),
+    Phase("A constraint is replaced between the columns that come and those that go.",
+          ((to.ReplaceElement, model.PrimaryKey), (to.ReplaceElement, model.Index), (to.ReplaceElement, model.Check))),
     Phase("A column goes when nothing uses it any more.", (to.DropColumn,)),
     Phase("A sequence goes when no default, view or column uses it.", (to.DropIdentity, to.DropSequence)),
-    Phase("Types change while no view, changed check or changed key depends on them.", (to.SetType,)),
     Phase("NULL is forbidden before a column becomes one of identity.", (to.SetNotNull,)),
     Phase("A column has its sequence before a default names that.", (to.AddIdentity, to.SetIdentity)),
     Phase("A default is of its column's new type.", (to.SetDefault,)),
@@ -45,7 +47,7 @@ PHASES = (
     Phase("Checks see the columns as they will be.", ((to.AddElement, model.Check),)),
     Phase("Views come when all that they read is there, those that others read first.", (to.CreateView,)),
     Phase("Foreign keys come behind all else that is new, so that the indexes they make take no name of others.",
-          ((to.AddElement, model.ForeignKey),)),
+          ((to.AddElement, model.ForeignKey), (to.ReplaceElement, model.ForeignKey))),
     Phase("A lock covers columns that are there, and takes them from others.", (to.AddLock, to.AlterLock)),
     Phase("A lock goes when others have taken its columns.", (to.DropLock,)),
     Phase("A constraint is validated when all that it may need is there.", (to.ValidateConstraint,)),
@@ -63,4 +65,6 @@ def phase_number(change: Change) -> int:
     """The phase that a change belongs to."""
     if isinstance(change, to.AddElement | to.DropElement):
         return _NUMBERS[type(change), type(change.element)]
+    if isinstance(change, to.ReplaceElement):
+        return _NUMBERS[type(change), type(change.new)]
     return _NUMBERS[type(change)]

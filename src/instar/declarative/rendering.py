@@ -83,19 +83,21 @@ def _add_element(change: to.AddElement) -> str:
     return _alter(change.table, f"ADD {constraint_definition(element)}{not_valid}")
 
 
-def _is_constraint(element: model.Element) -> bool:
-    return not isinstance(element, model.Index) or element.constraint
-
-
 def _drop_element(change: to.DropElement) -> str:
-    if _is_constraint(change.element):
+    if model.is_constraint(change.element):
         return _alter(change.table, f"DROP CONSTRAINT {quoted(change.element.name)}")
     return f"DROP INDEX {quoted(change.element.name)}"
 
 
+def _replace_element(change: to.ReplaceElement) -> str:
+    not_valid = "" if model.is_valid(change.new) else " NOT VALID"
+    added = f"ADD {constraint_definition(change.new)}{not_valid}"
+    return _alter(change.table, f"DROP CONSTRAINT {quoted(change.old.name)}, {added}")
+
+
 def _rename_element(change: to.RenameElement) -> str:
     old, new = quoted(change.element.name), quoted(change.new)
-    if _is_constraint(change.element):
+    if model.is_constraint(change.element):
         return _alter(change.table, f"RENAME CONSTRAINT {old} TO {new}")
     return f"ALTER INDEX {old} RENAME TO {new}"
 
@@ -183,6 +185,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     to.DropIdentity: lambda c: _alter_column(c.table, c.column, "DROP IDENTITY"),
     to.AddElement: _add_element,
     to.DropElement: _drop_element,
+    to.ReplaceElement: _replace_element,
     to.ValidateConstraint: lambda c: _alter(c.table, f"VALIDATE CONSTRAINT {quoted(c.constraint)}"),
     to.AddLock: lambda c: _alter(c.table, f"ADD LOCK {quoted(c.lock.name)} COVERS {_list(c.lock.columns)}"),
     to.AlterLock: lambda c: _alter(c.table, f"ALTER LOCK {quoted(c.lock.name)} COVERS {_list(c.lock.columns)}"),
