@@ -237,8 +237,10 @@ def test_how_a_thing_is_written_is_no_difference(session: Session) -> None:
     kinds = [step.statement.split("\n")[0] for step in planned(session, text).steps]
     # Another expression is another check, whatever it comes to; the view's alias and the default's digits are not.
     assert kinds == [
-        "ALTER TABLE sale DROP CONSTRAINT sale_amount_check, "
-        "ADD CONSTRAINT sale_amount_check CHECK (((NOT (amount < '0'::numeric)) OR false))",
+        (
+            "ALTER TABLE sale DROP CONSTRAINT sale_amount_check, "
+            "ADD CONSTRAINT sale_amount_check CHECK (((NOT (amount < '0'::numeric)) OR false))"
+        ),
         "CREATE OR REPLACE VIEW large (id, customer, amount) AS",
     ]
     text = changed(("FROM sale WHERE amount > 100", "FROM sale AS s WHERE (s.amount > (100))"))
