@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dbapi20
 import pyarrow as pa
@@ -536,3 +537,25 @@ def test_no_database_without_create(tmp_path: Path) -> None:
     with pytest.raises(instar.OperationalError):
         instar.connect(str(tmp_path / "nowhere"), create=False)
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"path": None},
+        {"path": 3},
+        {"path": b"db"},
+        {"schema_lease": "1"},
+        {"schema_lease": True},
+        {"synchronous": 1},
+        {"autocommit": "yes"},
+        {"create": 1},
+        {"settings": "timezone"},
+        {"settings": {"timezone": 3}},
+        {"settings": {3: "UTC"}},
+    ],
+)
+def test_arguments_of_other_types_are_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(instar.ProgrammingError) as caught:
+        instar.connect(**arguments)
+    assert caught.value.sqlstate == "22023"

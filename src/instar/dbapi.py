@@ -110,15 +110,35 @@ def connect(
     `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused;
     None takes it as it is. So is `schema_lease`: for how many seconds a process may use the schema that it has cached
     (0, of a new store, unless another value is given: never without asking).
-    `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}.
+    `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}. ProgrammingError (22023) for an argument of
+    another type.
     """
     _give_back_abandoned()
-    database = Database.open(os.fspath(path), synchronous=synchronous, schema_lease=schema_lease, create=create)
+    _require_type("path", path, str, os.PathLike)
+    _require_type("synchronous", synchronous, str, type(None))
+    _require_type("schema_lease", schema_lease, int, float, type(None))
+    _require_type("autocommit", autocommit, bool)
+    _require_type("create", create, bool)
+    _require_type("settings", settings, Mapping, type(None))
+    for name, value in (settings or {}).items():
+        _require_type("a setting's name", name, str)
+        _require_type(f'setting "{name}"', value, str)
+    where = os.fspath(path)
+    _require_type("path", where, str)
+    database = Database.open(where, synchronous=synchronous, schema_lease=schema_lease, create=create)
     try:
         return Connection(database, autocommit=autocommit, settings=settings or {})
     except BaseException:
         database.release()
         raise
+
+
+def _require_type(name: str, value: object, *types: type) -> None:
+    """22023 for an argument of `connect` that is of none of the types; True is no number."""
+    if isinstance(value, types) and (not isinstance(value, bool) or bool in types):
+        return
+    known = " or ".join("None" if found is type(None) else found.__name__ for found in types)
+    raise ProgrammingError(f"{name} must be {known}, not {type(value).__name__}", errors.INVALID_PARAMETER)
 
 
 # What connections held that nobody closed. The garbage collector may come by in the middle of anything, whatever locks

@@ -112,6 +112,8 @@ def test_a_job_is_slowed_down_let_go_and_shown_all_the_while(shop: Shop) -> None
     done = shop.job(number)
     assert (done["rows_done"], done["rows_total"], done["reason"], done["eta"]) == (ROWS, ROWS, None, None)
     assert (done["priority"], done["max_rows_per_second"]) == (5, None)
+    with fails("42601", "conflicting or redundant options"):
+        run(shop.connection, f"ALTER JOB {number} SET (priority = 1, priority = 2)")
     history = rows(shop.connection, "SELECT state, stage, who, note FROM instar.job_history WHERE job = ?", number)
     assert [(state, stage) for state, stage, _, _ in history][-1] == ("succeeded", 4)
     assert any(who.startswith("worker ") for _, _, who, _ in history)

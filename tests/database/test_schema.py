@@ -184,3 +184,19 @@ def test_a_truncate_that_nobody_waits_for_does_not_wait(building: instar.Connect
         building.execute("TRUNCATE t")
     assert caught.value.sqlstate == "55006"
     building.execute("CANCEL JOB 1")
+
+
+def test_explain_says_who_does_the_work(tmp_path: Path) -> None:
+    """Under a lease there is a wait between two stages: the worker's; and a job is in one hand."""
+    explain = "EXPLAIN (DDL) ALTER TABLE t ADD UNIQUE (a), ADD CHECK (a >= 0)"
+    for path, lease, rows, done_by in (
+        ("one", 0.0, 10, "in the call"),
+        ("two", 0.0, 6_000, "by the worker"),
+        ("three", 0.5, 10, "by the worker"),
+    ):
+        with instar.connect(tmp_path / path, autocommit=True, synchronous="off", schema_lease=lease) as connection:
+            connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+            connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(rows)])
+            work = [row[4] for row in connection.execute(explain).fetchall() if row[4]]
+            assert len(work) == 2
+            assert all(text.endswith(done_by) for text in work)

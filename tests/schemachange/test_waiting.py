@@ -20,6 +20,7 @@ from instar.store.engine import Store
 from instar.store.presence import Writer
 from support.databases import Engine, fails, rows, run, value
 from support.servers import LEASE, Servers
+from support.slow import Slow
 
 # --- leases ----------------------------------------------------------------------------------------------------------
 
@@ -220,6 +221,51 @@ def test_after_ddl_wait_it_goes_on_and_the_transaction_fails(shop: Engine) -> No
     assert blocked.error is not None
     assert blocked.error.sqlstate == "40001"
     assert any("process" in notice and "ddl_wait" in notice for notice in one.session.notices)
+
+
+def queued_drop(slow: Slow, ddl_wait: str) -> tuple[threading.Thread, Blocked]:
+    """DROP TABLE t waits as job 2 for job 1, which is run by a thread, with all that follows; a transaction has written
+    to t meanwhile."""
+    connection = slow.connection
+    run(connection, f"SET ddl_wait = '{ddl_wait}'", "ALTER TABLE t ADD CONSTRAINT k CHECK (a > 0)", "DROP TABLE t")
+    blocked = Blocked(slow.engine.connect())
+    worker = threading.Thread(target=slow.finish)
+    worker.start()
+    return worker, blocked
+
+
+def test_a_statement_that_was_queued_waits_for_whom_it_would_doom(slow: Slow) -> None:
+    worker, blocked = queued_drop(slow, "20 s")
+    blocked.end(0.5)
+    worker.join()
+    assert blocked.error is None
+    with fails("42P01"):
+        run(slow.connection, "SELECT 1 FROM t")
+
+
+def test_a_statement_that_was_queued_waits_no_longer_than_it_was_to(slow: Slow) -> None:
+    worker, blocked = queued_drop(slow, "200 ms")
+    began = time.monotonic()
+    worker.join()
+    assert 0.1 < time.monotonic() - began < 5
+    blocked.end()
+    assert blocked.error is not None
+    assert blocked.error.sqlstate == "40001"
+
+
+def test_a_statement_that_was_queued_is_cancelled_while_it_waits(slow: Slow) -> None:
+    worker, blocked = queued_drop(slow, "60 s")
+    deadline = time.monotonic() + 5
+    while "the transaction of process" not in (
+        value(slow.connection, "SELECT reason FROM instar.jobs WHERE id = 2") or ""
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    run(slow.connection, "CANCEL JOB 2")
+    worker.join()
+    assert value(slow.connection, "SELECT state FROM instar.jobs WHERE id = 2") == "cancelled"
+    blocked.end()
+    assert blocked.error is None
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,11 @@ def test_windows(world: World) -> None:
     assert [(found[0], found[2]) for found in rows] == [(0, 0), (1, 1), (2, 3), (3, 5)]
 
 
+def test_what_with_recursive_lists_may_be_used_before_it(world: World) -> None:
+    sql = "with recursive b as (select x + 1 as y from a), a(x) as (select 1 union select x + 1 from a where x < 3) "
+    assert sorted(query(world, sql + "select * from b")) == [(2,), (3,), (4,)]
+
+
 def test_recursive_common_table_expressions(world: World) -> None:
     sql = "with recursive c(x, y) as (select 1, 1.5 union all select x + 1, y * 1.5 from c where x < 3) select * from c"
     assert query(world, sql) == [(1, Decimal("1.5")), (2, Decimal("2.25")), (3, Decimal("3.375"))]

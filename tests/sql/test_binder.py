@@ -117,6 +117,9 @@ ERRORS = [
      'recursive query "x" does not have the form non-recursive-term UNION [ALL] recursive-term', 38),
     ("WITH RECURSIVE x(n) AS (SELECT 1 UNION SELECT 1 WHERE EXISTS (SELECT 1 FROM x)) SELECT 1", "42P19",
      'recursive reference to query "x" must not appear within a subquery', 34),
+    ("WITH RECURSIVE a AS (SELECT 1 AS n UNION SELECT n FROM b), b AS (SELECT n FROM a) SELECT n FROM b", "0A000",
+     'mutual recursion between WITH queries ("a", "b") is not supported', 16),
+    ("WITH b AS (SELECT n FROM a), a(n) AS (SELECT 1) SELECT n FROM b", "42P01", 'relation "a" does not exist', 26),
     # data
     ("INSERT INTO nosuch VALUES (1)", "42P01", 'relation "nosuch" does not exist', 13),
     ("INSERT INTO heap (nosuch) VALUES (1)", "42703", 'column "nosuch" of relation "heap" does not exist', 19),

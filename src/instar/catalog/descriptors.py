@@ -184,6 +184,8 @@ class StepKind(enum.Enum):
     DROP_COLUMN = "drop column"
     RENAME_COLUMN = "rename column"
     RENAME_TABLE = "rename table"
+    RENAME_INDEX = "rename index"
+    RENAME_CONSTRAINT = "rename constraint"
     SET_DEFAULT = "set default"
     DROP_DEFAULT = "drop default"
     DROP_NOT_NULL = "drop not null"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Sequence, Table, View
 from instar.database.bulk import has_spark
 from instar.database.result import Result
 from instar.database.utility import rows_of
@@ -34,6 +34,9 @@ def check(session: Session, tables: Iterable[str] | None) -> Result:
     found: list[Problem] = []
     for name in tables:
         table = session.catalog().lookup(PUBLIC_SCHEMA, name)
+        if isinstance(table, View | Sequence):
+            kind = "view" if isinstance(table, View) else "sequence"
+            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a table', detail=f'"{name}" is a {kind}.')
         if not isinstance(table, Table):
             raise errors.error(errors.UNDEFINED_TABLE, f'table "{name}" does not exist')
         found.extend(consistency.check_table(table.id))

@@ -91,6 +91,9 @@ def control(session: Session, statement: ast.JobControl) -> Result:
 def alter(session: Session, statement: ast.AlterJob) -> Result:
     """ALTER JOB n SET (...)."""
     changes: dict[str, int | None] = {}
+    names = [name for name, _ in statement.options]
+    if len(set(names)) < len(names):
+        raise errors.error(errors.SYNTAX_ERROR, "conflicting or redundant options")
     for name, value in statement.options:
         read = _OPTIONS.get(name)
         if read is None:

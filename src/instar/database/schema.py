@@ -75,7 +75,8 @@ class SchemaChanges:
             raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
         change = self._session.change().copy()
         wanted = self._translate(statement, change).wanted
-        rows = explain.explain(self._plan(wanted, text, change), change.view, self._waits) if wanted else []
+        planned = self._plan(wanted, text, change) if wanted else None
+        rows = [] if planned is None else explain.explain(planned, change.view, self._waits, self._is_in_call)
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
 
@@ -96,7 +97,7 @@ class SchemaChanges:
         if not wanted:
             return []
         made = self._plan(wanted, text, change)
-        rows = explain.explain(made, change.view)
+        rows = explain.explain(made, change.view, in_call=self._is_in_call)
         apply(made.first, change)
         for stage in made.stages[1:]:
             apply(advance(change.view.table, stage, made.statement), change)
@@ -122,6 +123,7 @@ class SchemaChanges:
             database.clock.wall_ns() // 1000,
             session.settings.get("timezone"),
             named_tables(wanted, session.change().view),
+            duration_us(session.settings.get("ddl_wait")) or 0,
         )
         session.change().write(job_key(self._queued.id), encode_job(self._queued))
 
@@ -191,8 +193,7 @@ class SchemaChanges:
         if job.after is not None:
             self._session.notice(f"job {job.id} {job.reason}")
             database.ensure_worker()
-        # Under leases there is a wait between two stages, in which the session must heed its user.
-        elif database.in_memory or (job.rows_at_once <= SMALL_ROWS and not database.store.schema_lease):
+        elif self._is_in_call(job.rows_at_once):
             database.run_job(job.id)
         else:
             database.ensure_worker()
@@ -201,6 +202,13 @@ class SchemaChanges:
         else:
             self._session.notice(f"job {job.id} goes on in the background")
             self._session.deliver_notices()
+
+    def _is_in_call(self, rows: int) -> bool:
+        """Whether a job of pieces of so many rows is done in the call of its statement, and not by the worker.
+
+        Under leases there is a wait between two stages, in which the session must heed its user."""
+        database = self._session.database
+        return database.in_memory or (rows <= SMALL_ROWS and not database.store.schema_lease)
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
         """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100)."""

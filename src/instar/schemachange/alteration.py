@@ -50,17 +50,17 @@ def rename_object(draft: Draft, wanted: want.RenameObject) -> None:
         draft.replace(msgspec.structs.replace(found, name=wanted.new))
 
 
-def rename_index(draft: Draft, wanted: want.RenameIndex) -> None:
+def rename_index(draft: Draft, wanted: want.RenameIndex, kind: StepKind = StepKind.RENAME_INDEX) -> None:
     """ALTER INDEX ... RENAME; the primary key's index bears the constraint's name."""
     found = draft.find_index(wanted.old)
     if found is not None:
         draft.require_free(wanted.new)
-        _rename_listed(draft, found[0], "indexes", wanted.old, wanted.new)
+        _rename_listed(draft, found[0], "indexes", wanted.old, wanted.new, kind)
         return
     for table in draft.view.tables():
         if table.primary_key_name == wanted.old:
             draft.require_free(wanted.new)
-            draft.edit(table.id, (StepKind.RENAME_TABLE, ()), primary_key_name=wanted.new)
+            draft.edit(table.id, (kind, ()), primary_key_name=wanted.new)
             return
     raise errors.error(errors.UNDEFINED_TABLE, f'relation "{wanted.old}" does not exist')
 
@@ -81,20 +81,22 @@ def rename_constraint(draft: Draft, wanted: want.RenameConstraint) -> None:
     if sum(found.name == wanted.old for found in listed) > 1:
         draft.require_settled(table)  # one of them is to take the place of the other
     if wanted.old == table.primary_key_name or any(index.name == wanted.old for index in table.indexes):
-        rename_index(draft, want.RenameIndex(wanted.old, wanted.new))
+        rename_index(draft, want.RenameIndex(wanted.old, wanted.new), StepKind.RENAME_CONSTRAINT)
     elif any(check.name == wanted.old for check in table.checks):
         _rename_listed(draft, table, "checks", wanted.old, wanted.new)
     else:
         _rename_listed(draft, table, "foreign_keys", wanted.old, wanted.new)
 
 
-def _rename_listed(draft: Draft, table: Table, field: str, old: str, new: str) -> None:
+def _rename_listed(
+    draft: Draft, table: Table, field: str, old: str, new: str, kind: StepKind = StepKind.RENAME_CONSTRAINT
+) -> None:
     if sum(found.name == old for found in getattr(table, field)) > 1:
         draft.require_settled(table)  # as above, by the index's own name
     listed = tuple(
         msgspec.structs.replace(found, name=new) if found.name == old else found for found in getattr(table, field)
     )
-    draft.edit(table.id, (StepKind.RENAME_TABLE, ()), **{field: listed})
+    draft.edit(table.id, (kind, ()), **{field: listed})
 
 
 def set_default(draft: Draft, wanted: want.SetDefault) -> None:

@@ -44,6 +44,8 @@ FORWARD_COMPATIBLE = frozenset(
         StepKind.ADD_COLUMN,
         StepKind.RENAME_COLUMN,
         StepKind.RENAME_TABLE,
+        StepKind.RENAME_INDEX,
+        StepKind.RENAME_CONSTRAINT,
         StepKind.SET_DEFAULT,
         StepKind.DROP_DEFAULT,
         StepKind.DROP_NOT_NULL,

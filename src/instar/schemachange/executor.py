@@ -10,7 +10,7 @@ With leases of zero nobody has to be waited for: a committer who has not seen a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
@@ -122,17 +122,17 @@ class Executor:
 
     def _run(self, job: int, held: Held) -> Job:
         found = self._entered(self.jobs.update(job, self._begun, held), held)
+        pulse = Pulse(
+            self._store, self.jobs, self._clock, held, stopping=self._stopping, overtaken=self._overtaken
+        )  # fmt: skip
         if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
-            found = self._plan(found, held)
+            found = self._plan(found, held, pulse)
             if found.after is not None:
                 return found
         # Whoever published the stage before, and whenever: it is there now.
         self._published_ns = self._clock.monotonic_ns()
         if not found.stages and found.state is not JobState.REVERTING and found.requested is None:
             return self._give_up(found, held, Problem(errors.OBJECT_NOT_READY, "the process that ran the job is gone"))
-        pulse = Pulse(
-            self._store, self.jobs, self._clock, held, stopping=self._stopping, overtaken=self._overtaken
-        )  # fmt: skip
         while not (found.is_finished or self._stopping()):
             if found.requested is not None and (found.state is JobState.REVERTING or not self._is_heeded(found)):
                 found = self.jobs.update(job, lambda asked: msgspec.structs.replace(asked, requested=None), held)
@@ -152,8 +152,10 @@ class Executor:
                     return found
         return found
 
-    def _plan(self, job: Job, held: Held) -> Job:
-        """Plan a statement that has waited, and publish its first stage; it waits again if its table is moving."""
+    def _plan(self, job: Job, held: Held, pulse: Pulse) -> Job:
+        """Plan a statement that has waited, and publish its first stage; it waits again if its table is moving. First
+        it waits for transactions that the stage would doom, as any statement does, and is planned once more then."""
+        waited = False
         while True:
             with self._store.read() as reader:
                 stored = reader.get(job_key(job.id))
@@ -165,6 +167,7 @@ class Executor:
                     return self._wait_again(job, held, busy)
                 except errors.Error as failed:
                     return self._give_up(job, held, problem_of(failed))
+                doomed = frozenset() if waited else doomed_tables(made.first)
                 apply(made.first, change)
                 after = planned_job(current, made)
                 if not made.needs_job:
@@ -174,6 +177,11 @@ class Executor:
                 change.describe(job.statement)
                 request = Commit(catalog_version=reader.catalog_version, claim=held.claim)
                 change.parts(reader).add_to(request)
+            if doomed:
+                waited = True
+                if not self._outwaits(doomed, current, pulse):
+                    return self.jobs.get(job.id)
+                continue
             request.preconditions.append(ValueUnchanged(job_key(job.id), stored, None))
             if after.is_finished:
                 request.raw.extend(self.jobs.finished_records(after))
@@ -182,6 +190,16 @@ class Executor:
             except (StaleRow, StaleSchema, PreconditionFailed):
                 continue
             return self._entered(after, held)
+
+    def _outwaits(self, doomed: Collection[int], job: Job, pulse: Pulse) -> bool:
+        """Wait for the writers of these tables, for the job's `ddl_wait` at most; False if it is to stop meanwhile."""
+        pulse.attend(job)
+        try:
+            wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait)
+        except Interrupted:
+            return False
+        pulse.wait("")
+        return True
 
     def _wait_again(self, job: Job, held: Held, busy: TableBusy) -> Job:
         """The table is moved by another job by now."""

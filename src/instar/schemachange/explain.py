@@ -18,6 +18,8 @@ _FREED = "old snapshots, to free {} rowset{}"
 
 
 Waits = Callable[[Publication, int], str]
+# Whether a job whose largest piece of work is of about so many rows is done in the call of its statement.
+InCall = Callable[[int], bool]
 
 
 class Row(NamedTuple):
@@ -32,8 +34,15 @@ class Row(NamedTuple):
     waits_for: str
 
 
-def explain(plan: Plan, catalog: CatalogSnapshot, waits: Waits = lambda publication, number: "") -> list[Row]:
+def explain(
+    plan: Plan,
+    catalog: CatalogSnapshot,
+    waits: Waits = lambda publication, number: "",
+    in_call: InCall = lambda rows: rows <= SMALL_ROWS,
+) -> list[Row]:
     """The rows of a plan that was made on `catalog`. `waits`: whom the stage of that number would wait for now."""
+    largest = max((work.rows for stage in plan.stages for work in stage.work), default=0)
+    done_by = "in the call" if in_call(largest) else "by the worker"
     tables = {table.id: table for table in catalog.tables()}
     rows: list[Row] = []
     for number, stage in enumerate(plan.stages, 1):
@@ -41,12 +50,12 @@ def explain(plan: Plan, catalog: CatalogSnapshot, waits: Waits = lambda publicat
         for published in publication.published:
             if isinstance(published.after, Table):
                 tables[published.after.id] = published.after
-        rows.extend(_stage(number, stage, publication, tables, waits(publication, number)))
+        rows.extend(_stage(number, stage, publication, tables, waits(publication, number), done_by))
     return rows
 
 
 def _stage(
-    number: int, stage: Stage, publication: Publication, tables: dict[int, Table], awaited: str
+    number: int, stage: Stage, publication: Publication, tables: dict[int, Table], awaited: str, done_by: str
 ) -> Iterator[Row]:
     revertible = "yes" if stage.revertible else "no"
     count = len(publication.freed)
@@ -72,7 +81,6 @@ def _stage(
             waits = ""
     for work in stage.work:
         table = tables[work.element.table]
-        done_by = "in the call" if work.rows <= SMALL_ROWS else "by the worker"
         what = f"{work.work.value} of {name_of(table, work.element)}, about {work.rows} rows, {done_by}"
         floor = str(table.version) if table.id in stage.fences else ""
         yield Row(
@@ -127,5 +135,23 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
 
 def _step(step: Step, before: Table, after: Table) -> str:
     names = {column.id: column.name for column in (*before.columns, *after.columns)}
+    if step.kind in (StepKind.RENAME_INDEX, StepKind.RENAME_CONSTRAINT):
+        renamed = _renamed(before, after)
+        return f'{step.kind.value} "{renamed[0]}" to "{renamed[1]}"' if renamed else step.kind.value
     columns = ", ".join(f'"{names[column]}"' for column in step.columns if column in names)
     return f"{step.kind.value} {columns}".rstrip()
+
+
+def _renamed(before: Table, after: Table) -> tuple[str, str] | None:
+    """The old and the new name of the index or constraint whose name differs."""
+    if before.primary_key_name != after.primary_key_name:
+        return before.primary_key_name, after.primary_key_name
+    old, new = _names(before), _names(after)
+    return next(((name, new[number]) for number, name in old.items() if new.get(number, name) != name), None)
+
+
+def _names(table: Table) -> dict[int, str]:
+    """The names of a table's indexes and constraints by id."""
+    names = {index.id: index.name for index in table.indexes}
+    names |= {check.id: check.name for check in table.checks}
+    return names | {key.id: key.name for key in table.foreign_keys}

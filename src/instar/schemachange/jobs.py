@@ -266,7 +266,9 @@ def new_job(
     ).noted(now_us, this_process())
 
 
-def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str, named: tuple[tuple[str, int], ...]) -> Job:
+def queued_job(
+    job: int, statement: str, first: Job, now_us: int, zone: str, named: tuple[tuple[str, int], ...], ddl_wait: int
+) -> Job:
     """The job of a statement that cannot be planned before job `first` has ended."""
     return Job(
         id=job,
@@ -282,6 +284,7 @@ def queued_job(job: int, statement: str, first: Job, now_us: int, zone: str, nam
         after=first.id,
         zone=zone,
         named=named,
+        ddl_wait=ddl_wait,
     ).noted(now_us, this_process())
 
 
@@ -386,11 +389,11 @@ class Jobs:
             return Progress(job.rows_total, job.rows_total, 1.0)
         done = sum(checkpoint.rows for checkpoint in self.checkpoints(job.id, job.stage).values())
         total = max(job.rows_total, done)
-        if not job.stages and job.state is JobState.RUNNING:
-            return Progress(done, total, done / total if total else 0.0)
         with self._store.read() as reader:
             stored = reader.get(status_key(job.id))
         status = None if stored is None else decode_status(stored)
+        if not job.stages and job.state is JobState.RUNNING:
+            return Progress(done, total, done / total if total else 0.0, status)
         share = 1.0 if job.is_finished else published_share(job.stages, job.stage)
         if status is None or status.reverting != (job.state is JobState.REVERTING):
             return Progress(done, total, share)

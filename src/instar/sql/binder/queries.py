@@ -75,9 +75,10 @@ class QueryBinder(SelectBinder):
     # --- WITH ---
 
     def common_tables(self, with_: exp.Expr, scope: Scope) -> tuple[CommonTable, ...]:
-        """The WITH list, each in sight of those before it; `scope` gets their names."""
+        """The WITH list, each in sight of those before it, or, if RECURSIVE, of those that do not need it; `scope` gets
+        their names."""
         found = []
-        for node in with_.expressions:
+        for node in _by_need(with_.expressions) if with_.args.get("recursive") else with_.expressions:
             alias = node.args["alias"]
             name = alias.name
             if name in scope.ctes:
@@ -307,6 +308,24 @@ def check_row_lengths(lengths: Iterable[int], node: exp.Values) -> None:
     if len(set(lengths)) > 1:
         message = "VALUES lists must all be the same length"
         raise errors.error(errors.SYNTAX_ERROR, message, position=position_of(node))
+
+
+def _by_need(nodes: list[exp.Expr]) -> list[exp.Expr]:
+    """The WITH queries, each after those that it reads; 0A000 for queries that read each other."""
+    left = list(nodes)
+    placed: list[exp.Expr] = []
+    while left:
+        ready = [
+            node
+            for node in left
+            if not any(_mentions(node.this, other.args["alias"].name) for other in left if other is not node)
+        ]
+        if not ready:
+            names = ", ".join(f'"{node.args["alias"].name}"' for node in left)
+            raise errors.unsupported(f"mutual recursion between WITH queries ({names})", position=position_of(left[0]))
+        placed.append(ready[0])
+        left.remove(ready[0])
+    return placed
 
 
 def _mentions(node: exp.Expr, name: str) -> bool:
