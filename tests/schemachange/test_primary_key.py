@@ -30,6 +30,7 @@ from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import upgraded
 from instar.tables.writes import Derivation
+from instar.transactions.buffer import Change
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT
 from instar.worker.work import replanner
@@ -153,8 +154,8 @@ class Keyed(Server):
     def move(self, identity: object, *values: object) -> None:
         """Give a row other values, its key among them: a delete and an insert (rule 2)."""
         found = self._read(identity)
-        pair = self.buffer.next_pair()
         table = self.meant
+        pair = self.buffer.pair_of(table.id, found.key)
         self.buffer.delete(table.id, table.version, found.key, found.base, found.values, pair=pair)
         self._put(values, pair)
 
@@ -523,6 +524,52 @@ def test_a_change_of_the_old_key_becomes_an_update(world: KeyWorld) -> None:
     old.move(1, 100, 10, "y")
     world.rekey()
     assert crossed(old) == [((1, 10, "y"), (100, 10, "y"), False)]
+
+
+def test_a_row_whose_old_key_changed_twice_is_one_row(world: KeyWorld) -> None:
+    old = Keyed(world)
+    old.move(1, 100, 10, "y")
+    old.move(100, 101, 10, "y")
+    world.rekey()
+    assert crossed(old) == [((1, 10, "y"), (101, 10, "y"), False)]
+
+
+def test_rows_that_changed_places_under_the_old_key_are_updated_under_the_new_one(world: KeyWorld) -> None:
+    old = Keyed(world)
+    old.move(1, 100, 10, "y")
+    old.move(2, 1, 20, "z")
+    old.move(100, 2, 10, "y")
+    world.rekey()
+    assert crossed(old) == [((1, 10, "y"), (2, 10, "y"), False), ((2, 20, "z"), (1, 20, "z"), False)]
+    old.commit()
+    assert world.values()[:2] == [(1, 20, "z"), (2, 10, "y")]
+    world.check()
+
+
+def test_two_changes_of_the_primary_key_are_crossed_as_one(world: KeyWorld) -> None:
+    """To (a) and back to (id), the buffer brought along at each: which row is which stays known."""
+    old = Keyed(world)
+    old.move(1, 100, 20, "y")
+    old.move(2, 1, 10, "z")
+    first = old.meant
+    [changed] = old.buffer
+    world.rekey()
+    middle = world.table()
+    world.rekey(wanted=want.AlterPrimaryKey("t", ("id",)))
+    newest = world.table()
+    twice = upgraded(upgraded(changed, first, middle), middle, newest).changes
+    assert twice.keys() == changed.changes.keys()
+    for key, change in changed.changes.items():
+        assert twice[key][:3] == change[:3]
+
+    def halves(changes: dict[bytes, Change]) -> set[tuple[bytes, bytes]]:
+        gone = {change.gone if change.image is not None else change.pair: key for key, change in changes.items()}
+        return {(gone[change.pair], key) for key, change in changes.items() if change.image is not None}
+
+    assert halves(twice) == halves(changed.changes)
+    old.commit()
+    assert world.values()[:2] == [(1, 10, "z"), (3, 30, "x")]
+    world.check()
 
 
 def test_rows_that_change_places_under_the_new_key(world: KeyWorld) -> None:

@@ -218,7 +218,8 @@ class Server:
 
     def _move(self, version: RowVersion, image: tuple[object, ...]) -> None:
         """A change of key is a delete and an insert (rule 2)."""
-        pair, table = self.buffer.next_pair(), self.meant
+        table = self.meant
+        pair = self.buffer.pair_of(table.id, version.key)
         self.buffer.delete(table.id, table.version, version.key, version.base, version.values, pair=pair)
         self.buffer.insert(table.id, table.version, image_key(table)(image), image, pair=pair)
 

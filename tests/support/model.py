@@ -403,7 +403,7 @@ def _buffered(buffer: Buffer, catalog: CatalogSnapshot, write: Write, read: Any)
         return True
     image = written(write, [column.name for column in table.columns], old)
     if key_of(image) != key_of(old):
-        pair = buffer.next_pair()  # a change of key is a delete and an insert (rule 2)
+        pair = buffer.pair_of(table.id, key_of(old))  # a change of key is a delete and an insert (rule 2)
         buffer.delete(table.id, table.version, key_of(old), base, old, pair=pair)
         buffer.insert(table.id, table.version, key_of(image), image, pair=pair)
         return True

@@ -41,6 +41,35 @@ def test_updates_merge_their_columns_and_keep_the_first_old_image() -> None:
     assert buffer.tables[T].changes[b"k"] == Change(42, (1, "b", "y"), (1, "a", "x"), frozenset({2, 3}), 1)
 
 
+def test_a_row_keeps_its_number_however_often_its_key_changes() -> None:
+    buffer = Buffer()
+    pair = buffer.pair_of(T, b"a")
+    buffer.delete(T, 1, b"a", 42, (1,), pair=pair)
+    buffer.insert(T, 1, b"b", (2,), pair=pair)
+    assert buffer.pair_of(T, b"b") == pair > 0
+    buffer.delete(T, 1, b"b", None, (2,), pair=pair)
+    buffer.insert(T, 1, b"c", (3,), pair=pair)
+    assert {key: change.pair for key, change in buffer.tables[T].changes.items()} == {b"a": pair, b"c": pair}
+    buffer.insert(T, 1, b"d", (4,))
+    assert buffer.pair_of(T, b"d") == 0
+
+
+def test_where_a_row_has_gone_is_known_though_others_take_its_place() -> None:
+    buffer = Buffer()
+    one, two = buffer.pair_of(T, b"a"), buffer.pair_of(T, b"b")
+    assert one != two
+    buffer.delete(T, 1, b"a", 41, (1,), pair=one)
+    buffer.delete(T, 1, b"b", 42, (2,), pair=two)
+    buffer.insert(T, 1, b"a", (1, "b"), pair=two)
+    change = buffer.tables[T].changes[b"a"]
+    assert (change.pair, change.gone) == (two, one)
+    buffer.update(T, 1, b"a", 41, (1, "b"), (1, "c"), frozenset({2}))
+    assert buffer.tables[T].changes[b"a"].gone == one
+    assert buffer.pair_of(T, b"a") == two
+    buffer.delete(T, 1, b"a", 41, (1, "c"), pair=two)
+    assert buffer.tables[T].changes[b"a"] == Change(41, None, (1,), None, 1, one)
+
+
 def test_limit_of_rows_is_54000_and_counts_rows_not_changes() -> None:
     buffer = Buffer(max_rows=2)
     buffer.insert(T, 1, b"a", (1,))

@@ -285,7 +285,7 @@ class StatementEnd:
                 changed = _changed(table, staged.old, staged.new)
                 buffer.update(table.id, table.version, staged.key, staged.base, staged.old, staged.new, changed)
             else:
-                pair = buffer.next_pair()
+                pair = buffer.pair_of(table.id, staged.key)
                 buffer.delete(table.id, table.version, staged.key, staged.base, staged.old, pair=pair)
                 arrivals.append((staged, pair))
         if arrivals:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from instar import errors
 from instar.catalog.descriptors import Column, State, Table
 from instar.store.engine import ROW_TOMBSTONE, View
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader
 from instar.transactions.buffer import Change, TableBuffer
-from instar.transactions.commit import Conflict
 
 # Evaluates a column's default for one row.
 Default = Callable[[Column], object]
@@ -41,9 +39,8 @@ def completed(buffer: TableBuffer, meant: Table, rows: TableReader, view: View, 
     late = unseen(meant, rows.table)
     written = {column.id for column in meant.columns}
     standing = {key: _standing(rows, late, view.get(rows.prefix + key)) for key in buffer.changes}
-    moved = {
-        change.pair: standing[key] for key, change in buffer.changes.items() if change.pair and change.image is None
-    }
+    gone = ((change.pair if change.image is None else change.gone, key) for key, change in buffer.changes.items())
+    moved = {pair: standing[key] for pair, key in gone if pair}
     copy = TableBuffer(buffer.table)
     for key, change in buffer.changes.items():
         old, image = change.old, change.image
@@ -77,11 +74,7 @@ def _values(
     found: _Values = {}
     for ordinal, column in late:
         if change.pair:
-            kept = moved.get(change.pair)
-            if kept is None and column.state is State.PUBLIC:
-                # The row has changed its key, and its old place was taken by another one.
-                raise Conflict(_cannot_cross(column))
-            kept = kept or {}
+            kept = moved[change.pair]  # the row has changed its key
         else:
             kept = standing if change.base is not None and change.changed is not None else {}
         if ordinal in kept:
@@ -93,11 +86,3 @@ def _values(
 
 def _with(image: tuple[object, ...], values: _Values) -> tuple[object, ...]:
     return tuple([values.get(ordinal, value) for ordinal, value in enumerate(image)]) if values else image
-
-
-def _cannot_cross(column: Column) -> errors.Error:
-    return errors.error(
-        errors.SERIALIZATION_FAILURE,
-        f'the primary keys of rows were changed while column "{column.name}" was added',
-        hint="Retry the transaction.",
-    )

@@ -64,7 +64,7 @@ def _upgraded_changes(changes: dict[bytes, Change], meant: Table, newest: Table)
     }
     if meant.primary_key == newest.primary_key:
         return made
-    pairs = count(1 + max((change.pair for change in made.values()), default=0))
+    pairs = count(1 + max((max(change.pair, change.gone) for change in made.values()), default=0))
     return _rekeyed(made.values(), newest, pairs)
 
 
@@ -81,14 +81,16 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
         new = None if change.image is None else key_of(change.image)
         if old is not None and old in gone:
             raise _moved_away(table, old)
-        if old is not None and old == new:
+        if old is not None and old == new and change.changed is not None:
             gone[old] = change._replace(image=None, changed=None)
             put, kept = change, change
         else:
-            pair = change.pair or (next(pairs) if old is not None and new is not None else 0)
+            left, came = change.pair, change.pair
+            if old is not None and new is not None:  # a row that moves now, or one in the place of another
+                left, came = (change.gone, came) if change.changed is None else (next(pairs),) * 2
             if old is not None:
-                gone[old] = change._replace(image=None, changed=None, pair=pair)
-            put, kept = change._replace(base=None, old=None, changed=None, pair=pair), None
+                gone[old] = change._replace(image=None, changed=None, pair=left, gone=0)
+            put, kept = change._replace(base=None, old=None, changed=None, pair=came, gone=0), None
         if new is not None and change.image is not None:
             if new in come:
                 raise duplicate_key(table, table.primary_key_name, table.primary_key, change.image)
@@ -98,16 +100,16 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
     for key in (*gone, *(key for key in come if key not in gone)):
         if key in made:
             continue
-        left, put_there = gone.get(key), come.get(key)
-        if put_there is None and left is not None:
-            made[key] = left
-        elif put_there is not None and left is None:
-            made[key] = put_there
-        elif put_there is not None and left is not None and put_there.pair and put_there.pair == left.pair:
+        leaves, comes = gone.get(key), come.get(key)
+        if comes is None and leaves is not None:
+            made[key] = leaves
+        elif comes is not None and leaves is None:
+            made[key] = comes
+        elif comes is not None and leaves is not None and comes.pair and comes.pair == leaves.pair:
             # The key that has changed was the old one: an update, of columns that are not known.
-            made[key] = left._replace(image=put_there.image, changed=every, pair=0)
-        elif put_there is not None and left is not None:  # another row takes the place
-            made[key] = left._replace(image=put_there.image, pair=put_there.pair)
+            made[key] = leaves._replace(image=comes.image, changed=every, pair=0)
+        elif comes is not None and leaves is not None:  # another row takes the place
+            made[key] = leaves._replace(image=comes.image, pair=comes.pair, gone=leaves.pair)
     return made
 
 

@@ -27,6 +27,9 @@ class Change(NamedTuple):
     one value per column of the table at `version` (all columns, in descriptor order), None for a deleted row.
     `changed` are the ids of the columns that were set (None: all of them, an insert). `old` is the image that the
     change was made on, in the same order, where `base` is given.
+
+    A change of key is a delete and an insert that bear one number: `pair` is that of the row that has come to this key,
+    or has gone from it; where another row has taken the place of one that has gone, `gone` is the latter's.
     """
 
     base: int | None
@@ -35,6 +38,7 @@ class Change(NamedTuple):
     changed: frozenset[int] | None
     version: int
     pair: int = 0
+    gone: int = 0
 
 
 class TableBuffer:
@@ -107,7 +111,7 @@ class Buffer:
         before = buffer.changes.get(key)
         if before is not None and before.base is not None:
             # Deleted in this transaction and inserted again: the stored row is replaced as a whole.
-            self._put(buffer, key, Change(before.base, image, before.old, None, version, pair))
+            self._put(buffer, key, Change(before.base, image, before.old, None, version, pair, before.pair))
         else:
             self._put(buffer, key, Change(None, image, None, None, version, pair))
 
@@ -128,7 +132,7 @@ class Buffer:
             self._put(buffer, key, Change(base, image, old, changed, version))
             return
         all_changed = None if before.changed is None else before.changed | changed
-        self._put(buffer, key, Change(before.base, image, before.old, all_changed, version, before.pair))
+        self._put(buffer, key, Change(before.base, image, before.old, all_changed, version, before.pair, before.gone))
 
     def delete(
         self, table: int, version: int, key: bytes, base: int | None, old: tuple[object, ...], *, pair: int = 0
@@ -141,10 +145,17 @@ class Buffer:
         elif before.base is None:
             self._put(buffer, key, None)
         else:
-            self._put(buffer, key, Change(before.base, None, before.old, None, version, pair))
+            # Of a row that had come here, nothing is left to be said; of the one that had been here, where it has gone.
+            left = before.gone if before.changed is None else pair
+            self._put(buffer, key, Change(before.base, None, before.old, None, version, left))
 
-    def next_pair(self) -> int:
-        """A number for the delete and the insert that a key change is made of (rule 2)."""
+    def pair_of(self, table: int, key: bytes) -> int:
+        """The number for the delete and the insert that a change of key is made of (rule 2), of the row at `key`: that
+        of the change by which it has come there in this transaction; 0 if the transaction has inserted it."""
+        buffer = self.tables.get(table)
+        before = None if buffer is None else buffer.changes.get(key)
+        if before is not None and before.changed is None:
+            return before.pair
         self._pairs += 1
         return self._pairs
 
@@ -162,7 +173,7 @@ class Buffer:
         for key in [key for key in buffer.changes if key not in changes]:
             self._put(buffer, key, None)
         for key, change in changes.items():
-            self._pairs = max(self._pairs, change.pair)
+            self._pairs = max(self._pairs, change.pair, change.gone)
             self._put(buffer, key, change)
 
     def clear(self) -> None:
