@@ -8,6 +8,7 @@ commit. An index is timed from the statement until it is public, so Instar's tim
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -54,6 +55,7 @@ def run(options: Options) -> Iterator[Figure]:
     quiet = options.lasting(30.0, 3.0)
     with watched(options.directory) as machine:
         arriving, ours = _ours(options.directory / "backfill", rows, quiet, machine)
+        say(f"Instar: {ours.rate:,.0f} rows/s, {ours.kept:.1%} of the throughput kept")
         try:
             version, peer = _peer(options.directory / "postgres", rows, quiet, machine, arriving)
         except postgres.Unavailable as reason:
@@ -63,7 +65,7 @@ def run(options: Options) -> Iterator[Figure]:
     disturbed = any(noise.is_disturbed for build in (ours, peer) if build is not None for noise in build.noise)
     yield Figure(
         f"index backfill, {load}", ours.rate, "rows/s", None, ">=",
-        f"{ours.rows:,.0f} rows in {ours.seconds:.1f} s",
+        f"{ours.rows:,.0f} rows in {ours.seconds:.1f} s{', given up' if ours.rows < rows else ''}",
         version if peer is None else f"{version} {peer.rate:,.0f} rows/s, {peer.seconds:.1f} s", disturbed,
     )  # fmt: skip
     yield Figure(
@@ -97,6 +99,7 @@ def _ours(path: Path, rows: int, quiet: float, machine: Machine) -> tuple[float,
     with _ended(path), open_instar(path, "full") as connection:
         say(f"Instar: loading {rows:,} rows")
         fill_instar(connection, rows)
+        os.sync()  # else the disk is busy with the load while the clients are measured
         with clients.clients(path, rows, CLIENTS) as foreground:
             arriving = SHARE * foreground.peak()
             build = _measure(
@@ -124,6 +127,7 @@ def _peer(path: Path, rows: int, quiet: float, machine: Machine, arriving: float
     with postgres.running(path, "full") as server:
         say(f"{server.version}: loading {rows:,} rows")
         server.fill(rows)
+        os.sync()
         foreground = postgres.Clients(server, rows, CLIENTS)
         try:
             build = _measure(
@@ -187,7 +191,7 @@ def _build_peer(server: postgres.Server, rows: int) -> float:
             if building.poll() is not None:
                 break
     if building.returncode:
-        raise RuntimeError(f"psql ended with {building.returncode}")
+        raise postgres.Unavailable(f"psql ended with {building.returncode}")
     return rows
 
 

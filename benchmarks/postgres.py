@@ -38,7 +38,7 @@ _BUFFERED = 4096 // 20  # lines in a buffer of pgbench's log, at most, of each c
 
 
 class Unavailable(Exception):
-    """Why there is no such peer, in words."""
+    """Why there is no such peer, or no longer, in words."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Server:
         command = self.command("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text)
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode:
-            raise RuntimeError(done.stderr.strip())
+            raise Unavailable(done.stderr.strip())
         return done.stdout.strip()
 
     def fill(self, rows: int) -> None:
@@ -74,7 +74,7 @@ class Server:
             assert copying.stdin is not None
             _write_csv(copying.stdin, rows)
         if copying.returncode:
-            raise RuntimeError(f"psql ended with {copying.returncode}")
+            raise Unavailable(f"psql could not load the rows, and ended with {copying.returncode}")
         self.query("ANALYZE t")
         self.query("CHECKPOINT")
 
@@ -196,7 +196,7 @@ class Clients:
         assert self._process is not None
         time.sleep(1.0 + 2 * _BUFFERED / self._rate)
         if self._process.poll() is not None:
-            raise RuntimeError((self._directory / "pgbench").read_text())
+            raise Unavailable(f"pgbench: {(self._directory / 'pgbench').read_text().strip()}")
         self.close()
         return read_logs(self._directory.glob(f"{_LOG}.*"), time.monotonic() - time.time())
 

@@ -79,7 +79,7 @@ def test_interrupted(directory, tmp_path):
     ) as process:
         assert process.stderr is not None
         assert "loading" in process.stderr.readline()
-        time.sleep(3.0)  # by then there are clients; where the machine is fast, a worker too
+        time.sleep(2.0)  # by then there are clients; where the machine is fast, a worker too
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
