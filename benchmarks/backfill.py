@@ -62,7 +62,7 @@ def run(options: Options) -> Iterator[Figure]:
             version, peer = f"PostgreSQL is left out: {reason}", None
             say(version)
     load = f"{rows:,} rows, {arriving:,.0f}/s arrive"
-    disturbed = any(noise.is_disturbed for build in (ours, peer) if build is not None for noise in build.noise)
+    disturbed = any(noise.disturbs(tail=False) for build in (ours, peer) if build is not None for noise in build.noise)
     yield Figure(
         f"index backfill, {load}", ours.rate, "rows/s", None, ">=",
         f"{ours.rows:,.0f} rows in {ours.seconds:.1f} s{', given up' if ours.rows < rows else ''}",

@@ -8,6 +8,7 @@ be the database's, while stolen time never is.
 from __future__ import annotations
 
 import os
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from pathlib import Path
 
 from benchmarks.harness import Figure
 
-# Beyond either a phase counts as disturbed. A commit waits for the disk twice, so two such waits are a stall of 20 ms.
+# Beyond either a phase counts as disturbed; beyond the second only for what is said of its slowest operations. A commit
+# waits for the disk twice, so two such waits are a stall of 20 ms.
 STEAL = 0.05
 FSYNC_MS = 10.0
 _INTERVAL = 0.2
@@ -29,22 +31,25 @@ _TIMES = 8
 
 @dataclass(frozen=True)
 class Noise:
-    """Of a phase: the share of processor time that was stolen, and the longest of `count` waits for the disk (ms)."""
+    """Of a phase: the share of processor time that was stolen, and of `count` waits for the disk the median and the
+    longest (ms)."""
 
     steal: float
+    median: float
     slowest: float
     count: int
 
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether a verdict on this phase says little."""
-        return self.steal > STEAL or self.slowest > FSYNC_MS
+    def disturbs(self, *, tail: bool) -> bool:
+        """Whether a verdict on this phase says little: one on medians and totals, or one on the slowest operations,
+        which a single slow fsync makes."""
+        return self.steal > STEAL or (tail and self.slowest > FSYNC_MS)
 
     def figure(self, phase: str) -> Figure:
         """A line of its own; the slowest page stands beside."""
         return Figure(
-            f"CPU steal, {phase}", self.steal * 100, "%", None, "<=", f"slowest of {self.count} fsyncs",
-            f"{self.slowest:.1f} ms", disturbed=self.is_disturbed,
+            f"CPU steal, {phase}", self.steal * 100, "%", None, "<=",
+            f"fsync median {self.median:.1f} ms", f"slowest of {self.count} {self.slowest:.1f} ms",
+            disturbed=self.disturbs(tail=True),
         )  # fmt: skip
 
 
@@ -71,7 +76,8 @@ class Machine:
         chosen = [sample for sample in samples if begin <= sample.at < end] or samples[-1:]
         passed = chosen[-1].all - chosen[0].all
         stolen = chosen[-1].stolen - chosen[0].stolen
-        return Noise(stolen / passed if passed else 0.0, max(sample.took for sample in chosen), len(chosen))
+        took = [sample.took for sample in chosen]
+        return Noise(stolen / passed if passed else 0.0, statistics.median(took), max(took), len(took))
 
     def end(self) -> None:
         """Stop sampling."""

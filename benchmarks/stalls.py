@@ -47,7 +47,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
     assert course.is_as_expected, course.message
     shutil.rmtree(directory)
     noise = {"quiet": _noise(machine, board, outcome.quiet_windows), "during": _noise(machine, board, course.windows())}
-    disturbed = any(phase.is_disturbed for phase in noise.values())
+    disturbed, tail_disturbed = (any(phase.disturbs(tail=tail) for phase in noise.values()) for tail in (False, True))
     load = f"at {share:.0%} of peak ({outcome.settings.rate:,.0f}/s)"
     judged = share <= 0.5
     kept = during.completed_per_second / outcome.settings.rate
@@ -57,7 +57,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
     )  # fmt: skip
     yield Figure(
         f"longest stall beyond the quiet run's {load}", during.longest - quiet.longest, "ms",
-        STALL_MS if judged else None, "<=", f"{during.longest:.1f} ms", f"quiet {quiet.longest:.1f} ms", disturbed,
+        STALL_MS if judged else None, "<=", f"{during.longest:.1f} ms", f"quiet {quiet.longest:.1f} ms", tail_disturbed,
     )  # fmt: skip
     yield Figure(
         f"p99.9 {load}", during.p999, "ms", None, "<=", f"median {during.median:.2f} ms", f"quiet {quiet.p999:.2f} ms"

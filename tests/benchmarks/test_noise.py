@@ -14,13 +14,18 @@ from benchmarks import noise
 
 
 @pytest.mark.parametrize(
-    ("steal", "slowest", "disturbed"),
-    [(0.0, 0.1, False), (STEAL, FSYNC_MS, False), (STEAL + 0.001, 0.1, True), (0.0, FSYNC_MS + 0.1, True)],
+    ("steal", "slowest", "disturbs", "tail"),
+    [
+        (0.0, 0.1, False, False),
+        (STEAL, FSYNC_MS, False, False),
+        (STEAL + 0.001, 0.1, True, True),
+        (0.0, FSYNC_MS + 0.1, False, True),
+    ],
 )
-def test_limits(steal, slowest, disturbed):
-    found = Noise(steal, slowest, 10)
-    assert found.is_disturbed is disturbed
-    assert found.figure("quiet").disturbed is disturbed
+def test_limits(steal, slowest, disturbs, tail):
+    found = Noise(steal, 0.1, slowest, 10)
+    assert (found.disturbs(tail=False), found.disturbs(tail=True)) == (disturbs, tail)
+    assert found.figure("quiet").disturbed is tail
 
 
 def test_a_phase_has_its_own_samples(tmp_path):
@@ -30,12 +35,12 @@ def test_a_phase_has_its_own_samples(tmp_path):
     machine._samples[:] = [
         _Sample(1.0, 0, 1000, 0.5),
         _Sample(2.0, 1, 1100, 20.0),
-        _Sample(3.0, 1, 1200, 0.7),
-        _Sample(4.0, 51, 1300, 0.6),
+        _Sample(3.0, 1, 1200, 0.75),
+        _Sample(4.0, 51, 1300, 0.5),
     ]
-    assert machine.within(0.0, 2.5) == Noise(0.01, 20.0, 2)
-    assert machine.within(2.5, 9.0) == Noise(0.5, 0.7, 2)
-    assert machine.within(2.1, 2.2) == Noise(0.0, 0.6, 1)  # too short: the newest there is
+    assert machine.within(0.0, 2.5) == Noise(0.01, 10.25, 20.0, 2)
+    assert machine.within(2.5, 9.0) == Noise(0.5, 0.625, 0.75, 2)
+    assert machine.within(2.1, 2.2) == Noise(0.0, 0.5, 0.5, 1)  # too short: the newest there is
 
 
 def test_what_is_sampled(tmp_path, monkeypatch):
