@@ -194,6 +194,49 @@ def test_paused_resumed_and_cancelled_through_sql(build: Build):
     build.end()
 
 
+def test_killed_while_rows_are_given_values(build: Build):
+    """Each row has one value in the end, whoever gave it: either worker, or a writer."""
+    draw = random.Random(3)
+    build.start_worker()
+    build.begin("ALTER TABLE t ADD COLUMN c bigserial")
+    kills = 0
+    while kills < 2:
+        target = build.rows_done + draw.randrange(1, ROWS // 3)
+        build.wait_for(lambda target=target: build.job.is_finished or build.rows_done >= target)  # type: ignore[misc]
+        if build.job.is_finished:
+            break
+        build.kill_worker()
+        kills += 1
+        release(build)
+        build.start_worker()
+    build.wait_for(lambda: build.job.is_finished)
+    assert kills == 2
+    assert build.job.state is JobState.SUCCEEDED
+    build.end()
+    assert value(build.connection, "SELECT count(*) - count(DISTINCT c) FROM t") == 0
+    # A killed worker leaves a block at most behind.
+    assert value(build.connection, "SELECT max(c) FROM t") < 2 * ROWS
+
+
+@pytest.mark.spark
+def test_killed_on_spark_while_rows_are_given_values(build: Build):
+    """What was lent to Spark is lost with it; another worker goes on with numbers of its own."""
+    worker = build.start_worker(without_spark=0)
+    build.begin("ALTER TABLE t ADD COLUMN c bigserial")
+    build.wait_for(lambda: build.rows_done, 200.0)
+    assert [process.name() for process in worker.children()].count("java") == 1
+    build.kill_worker()
+    assert not build.job.is_finished
+    done = build.rows_done
+    assert 0 < done < ROWS
+    release(build)
+    build.start_worker()
+    build.wait_for(lambda: build.job.is_finished)
+    assert build.job.state is JobState.SUCCEEDED
+    build.end()
+    assert value(build.connection, "SELECT count(*) - count(DISTINCT c) FROM t") == 0
+
+
 @pytest.mark.spark
 def test_killed_on_spark(build: Build):
     worker = build.start_worker(without_spark=0)

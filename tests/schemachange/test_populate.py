@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Layout, Lock, State
+from instar.catalog.sequences import LentNumbers
 from instar.schemachange import populate
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import Element, ElementKind
@@ -25,7 +27,7 @@ from instar.sql.defaults import Defaults
 from instar.store.engine import ROW_HEADER, ClaimLost, Commit, Section, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
-from instar.types import BIGINT, UUID
+from instar.types import BIGINT, DOUBLE, UUID
 from instar.worker.work import replanner
 from support.changes import ChangingWorld, Server
 
@@ -219,6 +221,51 @@ def test_null_for_a_required_column(world: ChangingWorld) -> None:
     assert done.problem is not None
     assert done.problem.sqlstate == errors.NOT_NULL_VIOLATION
     assert [column.name for column in world.table().columns] == ["id", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "counted"),
+    [
+        ("random()", 0),
+        ("nextval('#{}')", 7),
+        ("nextval('#{0}') + nextval('#{0}') * 2", 14),
+        ("CASE WHEN random() < 0.5 THEN nextval('#{}') ELSE 0 END", None),
+        ("coalesce(nextval('#{}'), 1)", None),
+        ("CASE WHEN random() < 0.5 THEN 1 ELSE 0 END", 0),
+    ],
+)
+def test_how_many_values_of_sequences_rows_take(world: ChangingWorld, expression: str, counted: int | None) -> None:
+    world.execute(want.CreateSequence("s", want.SequenceOptions()))
+    (sequence,) = world.catalog().sequences()
+    default = want.Default(lambda table: want.Frozen(expression.format(sequence.id), ()), True, None)
+    number = world.execute(want.AddColumn("t", want.NewColumn("c", DOUBLE, True, default)))
+    assert number is not None
+    found: list[object] = []
+
+    def look(task: Task) -> InProcess:
+        assert isinstance(task, Population)
+        found.append(task.sequences())
+        found.append(sum(task.count_numbers(task.start, task.stop), Counter()))
+        return InProcess()
+
+    done = world.executor(reorganizer=look).run(number)
+    assert done is not None
+    assert done.problem is None
+    if counted is None:
+        assert found[0] is None
+    else:
+        (taken,) = world.catalog().sequences()
+        assert found == [{taken.id: taken}, {taken.id: counted}] if counted else [{}, {}]
+
+
+def test_lent_values_are_handed_out_once(world: ChangingWorld) -> None:
+    world.execute(want.CreateSequence("s", want.SequenceOptions()))
+    (sequence,) = world.catalog().sequences()
+    numbers = LentNumbers({sequence.id: [(5, 11, 3), (20, 18, -1)]})
+    assert [numbers.next_value(sequence) for _ in range(4)] == [5, 8, 20, 19]
+    with pytest.raises(errors.Error, match='no value of sequence "s" is left') as caught:
+        numbers.next_value(sequence)
+    assert caught.value.sqlstate == errors.INTERNAL_ERROR
 
 
 # --- servers that lag behind -----------------------------------------------------------------------------------------

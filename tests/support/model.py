@@ -15,7 +15,7 @@ from typing import Any
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Check, Table
+from instar.catalog.descriptors import Check, Column, Table
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
@@ -266,7 +266,7 @@ class Model:
             return Propagation(self.world.store, table, change, **given)
         if work.work is Work.POPULATE:
             given |= {"now": 0, "zone": "UTC"}
-            return Population(self.world.store, known, work.element, lambda *_: lambda: GIVEN, **given)
+            return Population(self.world.store, known, work.element, _Given(), **given)
         if work.element.kind is ElementKind.PRIMARY_KEY:
             return KeyBackfill(self.world.store, table, **given)
         index = next(found for found in table.indexes if found.id == work.element.id)
@@ -364,6 +364,16 @@ class Model:
         for column, value in zip(table.columns, image, strict=True):
             if column.refuses_null and value is None:
                 raise errors.error(errors.NOT_NULL_VIOLATION, column.name)
+
+
+class _Given:
+    """The default of a column that is the same in every row, though nobody says so."""
+
+    def __call__(self, column: Column, catalog: CatalogSnapshot, now: int, zone: str) -> Callable[[], object]:
+        return lambda: GIVEN
+
+    def draws(self, column: Column, catalog: CatalogSnapshot) -> tuple[int, ...]:
+        return ()
 
 
 class _Known:

@@ -12,7 +12,8 @@ process that has not seen it yet may be at one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -179,6 +180,21 @@ class Sequences:
             except PreconditionFailed:
                 continue
             return record
+
+
+class LentNumbers:
+    """Values that another process has drawn, for this one to hand out: `lent` has those of each sequence, by its id, in
+    the form (first, stop, increment) of ranges."""
+
+    def __init__(self, lent: Mapping[int, Iterable[tuple[int, int, int]]]) -> None:
+        self._left = {number: chain.from_iterable(range(*part) for part in parts) for number, parts in lent.items()}
+
+    def next_value(self, sequence: Sequence) -> int:
+        """nextval. XX000 if no value is left: whoever drew them has counted."""
+        value = next(self._left.get(sequence.id, iter(())), None)
+        if value is None:
+            raise errors.error(errors.INTERNAL_ERROR, f'no value of sequence "{sequence.name}" is left of those lent')
+        return value
 
 
 def _state(next_value: int) -> SequenceState:

@@ -36,7 +36,10 @@ def in_task() -> Iterator[None]:
 
 
 def from_spark(problem: BaseException) -> errors.Error:
-    """What a task raised, out of the exception that Spark makes of it; 58030 if it was nothing of Instar's."""
+    """What a task raised, out of the exception that Spark makes of it, or whoever submitted it; 58030 if it was nothing
+    of Instar's."""
+    if isinstance(problem, errors.Error):
+        return problem
     text = str(problem)
     found = _LINE.search(text)
     if found is None:

@@ -3,7 +3,8 @@
 A task is cut into key ranges, each with a checkpoint; Spark's tasks make a run of each (runs.py), and this process
 takes it as soon as it is there, under the job's claim, while Spark goes on with the next. Whoever resumes keeps the
 ranges and does what is not done; doing something twice is harmless. What a run is, and what becomes of it, is the
-business of `SparkBackfill` (backfill.py), `SparkValidation` (validation.py) and `SparkReferences` (reference_join.py).
+business of `SparkBackfill` (backfill.py), `SparkValidation` (validation.py), `SparkReferences` (reference_join.py) and
+`SparkRewriting` (rewriting.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from instar import errors
 from instar.pipeline.backfill import SparkBackfill
 from instar.pipeline.failures import from_spark
 from instar.pipeline.reference_join import SparkReferences
+from instar.pipeline.rewriting import SparkRewriting, can_derive
 from instar.pipeline.runs import Heard, Todo, beat, left, planned, run_path
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
@@ -27,7 +29,7 @@ from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import Backfill, InProcess
-from instar.schemachange.tasks import Task
+from instar.schemachange.tasks import RowTask, Task
 from instar.schemachange.validate import Validation
 
 # How often Spark may fail for a reason that is none of Instar's (a killed JVM, or a killed process that plans for it;
@@ -66,13 +68,15 @@ class Parts(Protocol):
 
 
 def _parts(path: str, task: Task) -> Parts | None:
-    """The task cut up; None if it is only writes, which the store's one writer does at its own pace."""
+    """The task cut up; None if Spark could do nothing of it."""
     if isinstance(task, Backfill):
         return SparkBackfill(path, task)
     if isinstance(task, Validation):
         return (
             SparkReferences(path, task) if task.element.kind is ElementKind.FOREIGN_KEY else SparkValidation(path, task)
         )
+    if isinstance(task, RowTask) and can_derive(task):
+        return SparkRewriting(path, task)
     return None
 
 

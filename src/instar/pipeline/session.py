@@ -253,9 +253,10 @@ def _start(master: str, memory: str, background: bool, local: Path) -> SparkSess
     from instar.pipeline.datasource import InstarDataSource
     from instar.pipeline.entries import EntriesSource
     from instar.pipeline.reference_join import ReferencesSource
+    from instar.pipeline.rewriting import RowsSource
     from instar.pipeline.validation import ValidationSource
 
-    for source in (InstarDataSource, EntriesSource, CheckSource, ValidationSource, ReferencesSource):
+    for source in (InstarDataSource, EntriesSource, CheckSource, ValidationSource, ReferencesSource, RowsSource):
         session.dataSource.register(source)
     return session
 

@@ -5,6 +5,9 @@ per row. Inside it a row is put only if it still has no value: as it was read, o
 made anew of the bytes that stand there now (rule 10). A row that has a value is left alone, so all of it may be done
 again.
 
+Values may be made, and rows derived, in other processes, which only read: numbers that defaults take from sequences are
+counted beforehand, drawn by whoever may write, and lent (`Numbers`).
+
 It is maintenance: the row keeps its commit timestamp, its lock timestamps and its place in the log, nothing is logged,
 and nobody conflicts with it. So a version of a row has two forms, without the column before and with it after, and who
 reads the version at an older snapshot may find either. That no reader of the column ever finds the first:
@@ -22,55 +25,73 @@ whose schema does not show it; what writes on such a snapshot is brought up to d
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Column, Layout, State, Table
+from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.encoding.rows import RowReader
 from instar.schemachange.elements import Element
-from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import STEP_ROWS
 from instar.schemachange.stages import Superseded
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store, View
-from instar.tables.layout import body_encoder
+from instar.tables.layout import body_encoder, layout_format
 from instar.tables.locks import lock_places
 from instar.tables.resolver import resolver
 from instar.tables.rowset import wanted
 
-# Makes the function that evaluates a column's default for one row, which is SQL's business. Stable functions read the
-# time and the zone: microseconds since 1970 UTC, and the time zone of the session that added the column.
-CompileDefault = Callable[[Column, CatalogSnapshot, int, str], Callable[[], object]]
+
+class Numbers(Protocol):
+    """Where the values of sequences come from."""
+
+    def next_value(self, sequence: SequenceDescriptor) -> int:
+        """nextval."""
+        ...
+
+
+class CompileDefault(Protocol):
+    """What defaults are, which is SQL's business. An instance is made of `Numbers`, in whichever process."""
+
+    def __call__(self, column: Column, catalog: CatalogSnapshot, now: int, zone: str) -> Callable[[], object]:
+        """The function that evaluates a column's default for one row. Stable functions read the time and the zone:
+        microseconds since 1970 UTC, and the time zone of the session that added the column."""
+        ...
+
+    def draws(self, column: Column, catalog: CatalogSnapshot) -> tuple[int, ...] | None:
+        """The sequences that the default of one row takes a value of each from; None if rows differ in that."""
+        ...
+
 
 _TIMESTAMP = struct.Struct("<Q")
 _ROW_TIMESTAMP = 0  # where it lies in a stored row
 
 
 class Populated(NamedTuple):
-    """One row to be put: its store key, its bytes as they were read and how, the values that it lacked, and its new
-    bytes."""
+    """One row to be put: its store key, what its bytes began with when they were read (header and lock timestamps,
+    which no two of its states share), and its new bytes."""
 
     key: bytes
-    stored: bytes
-    rewriter: _Rewriter
-    given: list[object]
+    seen: bytes
     value: bytes
 
 
 class _Rewriter(NamedTuple):
     """What rows of one layout need: how they are read, the ordinals of the columns that they lack, how values of those
-    are made, and where their lock timestamps lie."""
+    are made, where their lock timestamps lie, and where their bodies begin."""
 
     read: RowReader
     lacking: tuple[int, ...]
     make: tuple[Callable[[], object], ...]
     places: dict[int, int]
+    start: int
 
 
-class Population(Task):
+class Population(RowTask[Populated]):
     """The work of one job on one column whose values differ from row to row."""
 
     def __init__(
@@ -93,30 +114,60 @@ class Population(Task):
             snapshot = catalog.at(reader)
         table = _table(snapshot, element)
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
-        self._element = element
+        self.element = element
+        self.compile_default = compile_default
+        self.now, self.zone = now, zone
         self._catalog = catalog
-        self._compile = compile_default
-        self._now, self._zone = now, zone
         self._adopt(table, snapshot)
 
-    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-        """As in `Task`, in the order of the table's keys."""
-        while not at.done:
-            with self.store.read() as reader:
-                self._refresh(reader)
-                keys, stored = reader.batch(at.position, at.stop, BATCH_ROWS)
-                rewriters = [self._rewriter(value, reader) for value in stored]
-            # The reader is closed: a sequence may have to reserve its next values.
-            rows = [
-                self._populated(key, value, rewriter)
-                for key, value, rewriter in zip(keys, stored, rewriters, strict=True)
-                if rewriter is not None and rewriter.lacking
-            ]
+    def derive(self, start: bytes, stop: bytes) -> Derived[Populated]:
+        """As in `RowTask`."""
+        keys, stored, rewriters = self._read(start, stop)
+        # The reader is closed: a sequence may have to reserve its next values.
+        rows = [
+            Populated(
+                key, value[: rewriter.start], self._rewritten(value, rewriter, [make() for make in rewriter.make])
+            )
+            for key, value, rewriter in zip(keys, stored, rewriters, strict=True)
+            if rewriter is not None and rewriter.lacking
+        ]
+        done = len(keys) < BATCH_ROWS
+        live = sum(rewriter is not None for rewriter in rewriters)
+        return Derived(rows, stop if done else keys[-1] + b"\x00", live, done)
+
+    def _read(self, start: bytes, stop: bytes) -> tuple[list[bytes], list[bytes], list[_Rewriter | None]]:
+        """A batch of rows, and what each needs."""
+        with self.store.read() as reader:
+            self._refresh(reader)
+            keys, stored = reader.batch(start, stop, BATCH_ROWS)
+            return keys, stored, [self._rewriter(value, reader) for value in stored]
+
+    # --- values of sequences -----------------------------------------------------------------------------------------
+
+    def sequences(self) -> dict[int, SequenceDescriptor] | None:
+        """The sequences that values are taken from; None if it cannot be told beforehand how many each row takes."""
+        with self.store.read() as reader:
+            self._refresh(reader)
+            snapshot = self._catalog.at(reader)
+        if None in self._draws.values():
+            return None
+        taken = {number: snapshot.by_id(number) for draws in self._draws.values() for number in draws or ()}
+        return {number: found for number, found in taken.items() if isinstance(found, SequenceDescriptor)}
+
+    def count_numbers(self, start: bytes, stop: bytes) -> Iterator[Counter[int]]:
+        """How many values of which sequence the rows of [start, stop) take, batch by batch. They will not take more
+        later, since no row loses a value."""
+        done = False
+        while not done:
+            keys, _, rewriters = self._read(start, stop)
+            lacking = Counter(ordinal for found in rewriters if found is not None for ordinal in found.lacking)
+            taken: Counter[int] = Counter()
+            for ordinal, rows in lacking.items():
+                for number in self._draws[ordinal] or ():
+                    taken[number] += rows
+            yield taken
             done = len(keys) < BATCH_ROWS
-            position = at.stop if done else keys[-1] + b"\x00"
-            live = sum(rewriter is not None for rewriter in rewriters)
-            at = Checkpoint(at.start, at.stop, position, at.rows + live, done)
-            yield self._steps(rows), at
+            start = stop if done else keys[-1] + b"\x00"
 
     # --- the schema --------------------------------------------------------------------------------------------------
 
@@ -125,7 +176,7 @@ class Population(Task):
         if reader.catalog_version == self._version:
             return
         snapshot = self._catalog.at(reader)
-        table = _table(snapshot, self._element)
+        table = _table(snapshot, self.element)
         if table.rowset != self.table.rowset:
             raise Superseded(f'the rows of table "{table.name}" were replaced')
         self._adopt(table, snapshot)
@@ -137,9 +188,12 @@ class Population(Task):
         self._encode = body_encoder(table.layout)
         # All of them: a row in the newest layout has a value of every column of it.
         self._columns = {
-            ordinal: (column, self._maker(column, self._compile(column, snapshot, self._now, self._zone)))
+            ordinal: (column, self._maker(column, self.compile_default(column, snapshot, self.now, self.zone)))
             for ordinal, column in enumerate(table.columns)
             if column.per_row
+        }
+        self._draws = {
+            ordinal: self.compile_default.draws(column, snapshot) for ordinal, (column, _) in self._columns.items()
         }
         self._rewriters: dict[int, _Rewriter] = {}
 
@@ -158,7 +212,8 @@ class Population(Task):
         has = {column for column, _ in layout.columns}
         lacking = {ordinal: make for ordinal, (column, make) in self._columns.items() if column.id not in has}
         read = resolver(layout, self._wanted)
-        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), lock_places(layout))
+        start = layout_format(layout).start
+        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), lock_places(layout), start)
 
     def _maker(self, column: Column, evaluate: Callable[[], object]) -> Callable[[], object]:
         """Makes a value, which is not NULL where the column is NOT NULL."""
@@ -176,10 +231,6 @@ class Population(Task):
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def _populated(self, key: bytes, stored: bytes, rewriter: _Rewriter) -> Populated:
-        given = [make() for make in rewriter.make]
-        return Populated(key, stored, rewriter, given, self._rewritten(stored, rewriter, given))
-
     def _rewritten(self, stored: bytes, rewriter: _Rewriter, given: Sequence[object]) -> bytes:
         """The row in the newest layout; its header stays but for the layout."""
         values = list(rewriter.read(stored))
@@ -194,8 +245,9 @@ class Population(Task):
         locks = [_TIMESTAMP.unpack_from(stored, rewriter.places.get(lock, _ROW_TIMESTAMP))[0] for lock in layout.locks]
         return header + b"".join([_TIMESTAMP.pack(lock) for lock in locks]) + self._encode(values)
 
-    def _steps(self, rows: list[Populated]) -> Iterator[Step]:
-        source = iter(rows)
+    def steps(self, made: Sequence[Populated]) -> Iterator[Step]:
+        """As in `RowTask`."""
+        source = iter(made)
         while chunk := list(islice(source, STEP_ROWS)):
             yield self._step(chunk)
 
@@ -205,16 +257,23 @@ class Population(Task):
                 self.pace.rows += len(chunk)
             for row in chunk:
                 stored = section.get(row.key)
-                if stored == row.stored:
+                if stored is None:
+                    continue
+                if stored.startswith(row.seen):
                     section.put(row.key, row.value)
-                elif stored is not None:
-                    rewriter = self._rewriter(stored, section)
-                    if rewriter is not None and rewriter.lacking:
-                        given = dict(zip(row.rewriter.lacking, row.given, strict=True))
-                        values = [given[ordinal] for ordinal in rewriter.lacking]
-                        section.put(row.key, self._rewritten(stored, rewriter, values))
+                    continue
+                rewriter = self._rewriter(stored, section)
+                if rewriter is not None and rewriter.lacking:
+                    given = self._values(row.value, section)
+                    values = [given[ordinal] for ordinal in rewriter.lacking]
+                    section.put(row.key, self._rewritten(stored, rewriter, values))
 
         return step
+
+    def _values(self, row: bytes, view: View) -> tuple[object, ...]:
+        """The values of a row that was made."""
+        layout = self.layout(ROW_HEADER.unpack_from(row)[2] >> 8, view)
+        return resolver(layout, self._wanted)(row)
 
 
 def _table(snapshot: CatalogSnapshot, element: Element) -> Table:

@@ -9,12 +9,11 @@ A row whose layout does not know the lock has its commit timestamp, which no loc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from instar.catalog.descriptors import CoverageChange, Table
-from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Section, Store, View
 from instar.tables.locks import lock_places
 
@@ -25,8 +24,8 @@ _TIMESTAMP = struct.Struct("<Q")
 _ROW_TIMESTAMP = 0  # where a stored row has its commit timestamp: that of a lock which its layout does not know
 
 
-class Propagation(Task):
-    """The work of one job on one change of coverage."""
+class Propagation(RowTask[bytes]):
+    """The work of one job on one change of coverage. It makes the store keys of rows that are behind."""
 
     def __init__(
         self,
@@ -41,26 +40,24 @@ class Propagation(Task):
         place: int = 0,
     ) -> None:
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.change = change
         # (the lock to come, one that it takes a column from)
         self._pairs = sorted(
             {(coming, lock) for column, coming in change.covers for lock in table.covering(column) if lock != coming}
         )
         self._places: dict[int, tuple[tuple[int, int], ...]] = {}
 
-    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-        """As in `Task`, in the order of the table's keys."""
-        while not at.done:
-            with self.store.read() as reader:
-                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
-                behind = [key for key, row in zip(keys, rows, strict=True) if self._caught_up(reader, row) != row]
-            done = len(keys) < BATCH_ROWS
-            position = at.stop if done else keys[-1] + b"\x00"
-            at = Checkpoint(at.start, at.stop, position, at.rows + len(keys), done)
-            yield self.steps(behind), at
+    def derive(self, start: bytes, stop: bytes) -> Derived[bytes]:
+        """As in `RowTask`."""
+        with self.store.read() as reader:
+            keys, rows = reader.batch(start, stop, BATCH_ROWS)
+            behind = [key for key, row in zip(keys, rows, strict=True) if self._caught_up(reader, row) != row]
+        done = len(keys) < BATCH_ROWS
+        return Derived(behind, stop if done else keys[-1] + b"\x00", len(keys), done)
 
-    def steps(self, keys: Sequence[bytes]) -> Iterator[Step]:
-        """Gated steps that have the locks to come of these rows (whole store keys) catch up."""
-        source = iter(keys)
+    def steps(self, made: Sequence[bytes]) -> Iterator[Step]:
+        """Gated steps that have the locks to come of these rows catch up."""
+        source = iter(made)
         while chunk := list(islice(source, STEP_ROWS)):
             yield self._step(chunk)
 

@@ -8,16 +8,15 @@ the new key is not unique (rule 21).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from instar import errors, values
 from instar.catalog.descriptors import Column, Table
 from instar.encoding.keys import compile_encoder, limited_index_key, limited_primary_key
-from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import STEP_ROWS, widest
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, rowset_prefix
 from instar.tables.resolver import Wanted, resolver
 from instar.tables.rowset import described
@@ -26,16 +25,17 @@ _HEADER_BYTES = ROW_HEADER.size
 
 
 class Copy(NamedTuple):
-    """A row's copy to be put: the store key of the row, the header that it was derived from, its own store key, and the
-    entries with the place where the primary key begins in each."""
+    """A row's copy to be put: the store key of the row, the header that it was derived from, its own store key, and its
+    entries' store keys with the place where the primary key begins in each."""
 
     row: bytes
     header: bytes
     key: bytes
-    entries: tuple[tuple[bytes, int], ...]
+    entries: Sequence[bytes]
+    offsets: Sequence[int]
 
 
-class KeyBackfill(Task):
+class KeyBackfill(RowTask[Copy]):
     """The work of one job on the next primary key of a table."""
 
     def __init__(
@@ -71,25 +71,20 @@ class KeyBackfill(Task):
             for index in table.indexes
         ]
 
-    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-        """As in `Task`, in the order of the table's keys."""
-        while not at.done:
-            with self.store.read() as reader:
-                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
-                copies = [
-                    self._copy(reader, key, stored)
-                    for key, stored in zip(keys, rows, strict=True)
-                    if not _is_gone(stored)
-                ]
-            done = len(keys) < BATCH_ROWS
-            position = at.stop if done else keys[-1] + b"\x00"
-            at = Checkpoint(at.start, at.stop, position, at.rows + len(copies), done)
-            copies.sort(key=lambda copy: copy.key)
-            yield self.steps(copies), at
+    def derive(self, start: bytes, stop: bytes) -> Derived[Copy]:
+        """As in `RowTask`."""
+        with self.store.read() as reader:
+            keys, rows = reader.batch(start, stop, BATCH_ROWS)
+            copies = [
+                self._copy(reader, key, stored) for key, stored in zip(keys, rows, strict=True) if not _is_gone(stored)
+            ]
+        copies.sort(key=lambda copy: copy.key)
+        done = len(keys) < BATCH_ROWS
+        return Derived(copies, stop if done else keys[-1] + b"\x00", len(copies), done)
 
-    def steps(self, copies: Sequence[Copy]) -> Iterator[Step]:
+    def steps(self, made: Sequence[Copy]) -> Iterator[Step]:
         """Gated steps that put the copies, in the order given."""
-        source = iter(copies)
+        source = iter(made)
         while chunk := list(islice(source, STEP_ROWS)):
             yield self._step(chunk)
 
@@ -115,7 +110,7 @@ class KeyBackfill(Task):
             return
         timestamp, _, tag = ROW_HEADER.unpack_from(stored)
         section.put(copy.key, ROW_HEADER.pack(timestamp, NO_RECORD, tag) + stored[_HEADER_BYTES:])
-        for entry, offset in copy.entries:
+        for entry, offset in zip(copy.entries, copy.offsets, strict=True):
             section.put(entry, ENTRY_VALUE.pack(timestamp, 1, offset))
 
     def _copy(self, view: View, row: bytes, stored: bytes) -> Copy:
@@ -127,11 +122,9 @@ class KeyBackfill(Task):
                     f'column "{column.name}" of relation "{self.table.name}" contains null values',
                 )
         key = limited_primary_key(self._key.of(found))
-        entries = []
-        for prefix, part in self._indexes:
-            start = prefix + limited_index_key(part.of(found))
-            entries.append((start + key, len(start)))
-        return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, tuple(entries))
+        parts = [prefix + limited_index_key(part.of(found)) for prefix, part in self._indexes]
+        entries = [part + key for part in parts]
+        return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, entries, [len(part) for part in parts])
 
     def _decode(self, view: View, stored: bytes) -> tuple[object, ...]:
         """What is wanted of a row as stored, whichever layout it is in."""

@@ -214,16 +214,12 @@ class InProcess:
 
     def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`."""
-        store = task.store
-        with store.read() as reader:
+        with task.store.read() as reader:
             stored = reader.get(task.checkpoint_key(0))
         at = Checkpoint(task.start, task.stop, task.start, 0) if stored is None else decode_checkpoint(stored)
         pulse()
         for steps, reached in task.batches(at):
-            before = 0 if task.pace is None else task.pace.rows
-            store.background([*steps, task.checkpoint(0, reached)], claim=task.claim, pace=task.pace)
-            if task.pace is not None:  # what steps have not counted: rows that were only read
-                task.pace.rows = max(task.pace.rows, before + reached.rows - at.rows)
+            task.put(0, steps, at, reached)
             at = reached
             if not reached.done:
                 pulse()

@@ -2,14 +2,14 @@
 
 A task walks the *current* keys of a table in key ranges, and each range has a checkpoint: it can stop anywhere and
 begin again, in this process or another. What a task does with the rows is its subclass' business (reorganize.py,
-validate.py).
+populate.py, propagate.py, rekey.py, validate.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -84,6 +84,48 @@ class Task(ABC):
             section.put(key, record)
 
         return step
+
+    def put(self, number: int, steps: Iterable[Step], before: Checkpoint, reached: Checkpoint) -> None:
+        """Run the steps of a batch under the claim, and record in the same that key range `number` stood at `before`
+        and is at `reached` now."""
+        counted = 0 if self.pace is None else self.pace.rows
+        self.store.background([*steps, self.checkpoint(number, reached)], claim=self.claim, pace=self.pace)
+        if self.pace is not None:  # what steps have not counted: rows that were only read
+            self.pace.rows = max(self.pace.rows, counted + reached.rows - before.rows)
+
+
+Made = TypeVar("Made")
+
+
+class Derived(NamedTuple, Generic[Made]):
+    """A batch of rows in the order of their keys: what is to be put for them, where the next batch begins, how many
+    there were, and whether they were the last."""
+
+    made: Sequence[Made]
+    position: bytes
+    rows: int
+    done: bool
+
+
+class RowTask(Task, Generic[Made]):
+    """A task that derives what is to be put from each row by itself. Deriving only reads, so another process may do
+    it; what it has made stands as long as the row does, and is made anew in the atomic section if the row is another by
+    then."""
+
+    @abstractmethod
+    def derive(self, start: bytes, stop: bytes) -> Derived[Made]:
+        """What is to be put for the rows of [start, stop), or for as many of them as make a batch."""
+
+    @abstractmethod
+    def steps(self, made: Sequence[Made]) -> Iterator[Step]:
+        """Gated steps that put what was made, here or elsewhere."""
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of the table's keys."""
+        while not at.done:
+            found = self.derive(at.position, at.stop)
+            at = Checkpoint(at.start, at.stop, found.position, at.rows + found.rows, found.done)
+            yield self.steps(found.made), at
 
 
 class Reorganizer(Protocol):

@@ -6,10 +6,24 @@ from collections.abc import Callable
 
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Sequence
-from instar.catalog.sequences import Sequences
+from instar.schemachange.populate import Numbers
+from instar.sql import tree
 from instar.sql.binder import bind_default
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
+from instar.sql.traversal import walk
+
+# Nodes all of whose arguments are evaluated for every row.
+_UNCONDITIONAL = (
+    tree.Literal,
+    tree.NextValue,
+    tree.Call,
+    tree.Cast,
+    tree.Not,
+    tree.IsNull,
+    tree.IsTruth,
+    tree.IsDistinct,
+)
 
 
 class Execution:
@@ -36,8 +50,8 @@ def compile_default(
 class Defaults:
     """The defaults of columns that are given to rows by jobs: a `CompileDefault` (schemachange/populate.py)."""
 
-    def __init__(self, sequences: Sequences) -> None:
-        self._sequences = sequences
+    def __init__(self, numbers: Numbers) -> None:
+        self._numbers = numbers
 
     def __call__(self, column: Column, catalog: CatalogSnapshot, now: int, zone: str) -> Callable[[], object]:
         """The default of `column` as of `catalog`."""
@@ -45,6 +59,14 @@ class Defaults:
         def next_value(number: int) -> int:
             found = catalog.by_id(number)
             assert isinstance(found, Sequence)  # DROP SEQUENCE asks who uses it
-            return self._sequences.next_value(found)
+            return self._numbers.next_value(found)
 
         return compile_default(column, catalog, Context(now=now, zone=zone), next_value)
+
+    def draws(self, column: Column, catalog: CatalogSnapshot) -> tuple[int, ...] | None:
+        """As in `CompileDefault`."""
+        nodes = list(walk(bind_default(column, catalog)))
+        taken = tuple(node.sequence for node in nodes if isinstance(node, tree.NextValue))
+        if taken and not all(isinstance(node, _UNCONDITIONAL) for node in nodes):
+            return None
+        return taken

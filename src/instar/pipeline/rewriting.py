@@ -1,0 +1,350 @@
+"""Tasks that derive what is to be put from each row by itself (`RowTask`: population, propagation of lock timestamps,
+the copy under a next primary key) on Spark: tasks derive key ranges of the table as it stands, this process puts.
+
+Spark's tasks only read the store (runs.py says why), so they cannot take values of sequences. As one numbers the rows
+of a data set: a first pass counts how many each key range needs, this process draws as many, and lends each range its
+own. What the first pass has counted is enough, since no row loses its value; what is left of it when the job is killed
+is lost, as is what any process has drawn and not used.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as SequenceType
+from functools import partial
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from instar.catalog.descriptors import CoverageChange, Sequence, Table
+from instar.catalog.sequences import LentNumbers, Sequences
+from instar.pipeline import key_ranges
+from instar.pipeline.failures import in_task
+from instar.pipeline.importable import imported, name_of
+from instar.pipeline.runs import Todo, beat, note_read, planned, record, rows_read, write_run
+from instar.pipeline.stores import Opened, identity, opened, require_shared
+from instar.schemachange.elements import Element
+from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
+from instar.schemachange.populate import Populated, Population
+from instar.schemachange.propagate import Propagation
+from instar.schemachange.rekey import Copy, KeyBackfill
+from instar.schemachange.tasks import RowTask
+from instar.store.engine import Store
+
+FORMAT = "instar-rows"
+# A range of so many rows is derived in about a second, which is what a kill costs at most: what was put of it stays.
+ROWS_PER_RANGE = 50_000
+MAX_RANGES = 512
+# Where the size of rows is looked at: so many places of the table, so many rows in each.
+SAMPLED_PLACES = 64
+SAMPLED_ROWS = 4
+
+# Of each batch in a run: the checkpoint that holds once it is put.
+_REACHED = b"reached"
+
+# The values of one sequence that are lent to one range: ranges as first, stop, increment.
+Lent = list[tuple[int, int, int]]
+
+
+# --- what tasks are told ---------------------------------------------------------------------------------------------
+
+
+class Populate(msgspec.Struct, frozen=True, tag=True):
+    """A `Population`. `defaults`: the name of the `CompileDefault` that is to be made of numbers."""
+
+    element: Element
+    defaults: str
+    now: int
+    zone: str
+
+    def task(self, found: Opened, lent: Mapping[int, Lent], **common: Any) -> Population:
+        """The task in a process of Spark's."""
+        defaults = imported(self.defaults)(LentNumbers(lent))
+        return Population(
+            found.store, found.catalog, self.element, defaults, now=self.now, zone=self.zone, rows=0, **common
+        )
+
+
+class Propagate(msgspec.Struct, frozen=True, tag=True):
+    """A `Propagation`."""
+
+    table: Table
+    change: CoverageChange
+
+    def task(self, found: Opened, lent: Mapping[int, Lent], **common: Any) -> Propagation:
+        """The task in a process of Spark's."""
+        return Propagation(found.store, self.table, self.change, rows=0, **common)
+
+
+class Rekey(msgspec.Struct, frozen=True, tag=True):
+    """A `KeyBackfill`."""
+
+    table: Table
+
+    def task(self, found: Opened, lent: Mapping[int, Lent], **common: Any) -> KeyBackfill:
+        """The task in a process of Spark's."""
+        return KeyBackfill(found.store, self.table, rows=0, **common)
+
+
+What = Populate | Propagate | Rekey
+
+
+class _Form(NamedTuple):
+    """What a kind of task makes: how it is made of the columns of a run, and those."""
+
+    made: Callable[..., Any]
+    columns: pa.Schema
+
+
+def _form(made: Callable[..., Any], **columns: pa.DataType) -> _Form:
+    return _Form(made, pa.schema(list(columns.items())))
+
+
+_BINARY, _BINARIES, _OFFSETS = pa.binary(), pa.list_(pa.binary()), pa.list_(pa.int32())
+_FORMS: dict[type[RowTask[Any]], _Form] = {
+    Population: _form(Populated, key=_BINARY, seen=_BINARY, value=_BINARY),
+    Propagation: _form(bytes, key=_BINARY),
+    KeyBackfill: _form(Copy, row=_BINARY, header=_BINARY, key=_BINARY, entries=_BINARIES, offsets=_OFFSETS),
+}
+
+
+def _told(task: RowTask[Any]) -> What:
+    """The task as others are told of it."""
+    if isinstance(task, Population):
+        return Populate(task.element, name_of(type(task.compile_default)), task.now, task.zone)
+    if isinstance(task, Propagation):
+        return Propagate(task.table, task.change)
+    return Rekey(task.table)
+
+
+class Work(msgspec.Struct, frozen=True):
+    """`ranges`: a Spark task each; `lent`: what each range may take of each sequence, None if that is to be counted."""
+
+    path: str
+    runs: str
+    identity: bytes
+    what: What
+    job: int
+    stage: int
+    place: int
+    claim: tuple[bytes, bytes]
+    ranges: tuple[Todo, ...]
+    lent: tuple[dict[int, Lent], ...] | None
+
+    def option(self) -> str:
+        """The work as the text of a Spark option."""
+        return base64.b64encode(_ENCODER.encode(self)).decode()
+
+    def task(self, place: int) -> RowTask[Any]:
+        """The task in a process of Spark's, for range `place`."""
+        found = opened(self.path, self.identity)
+        lent = {} if self.lent is None else self.lent[place]
+        common: dict[str, Any] = {"job": self.job, "stage": self.stage, "claim": self.claim, "place": self.place}
+        return self.what.task(found, lent, **common)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Work)
+
+
+# --- in the process that runs the job --------------------------------------------------------------------------------
+
+
+class SparkRewriting:
+    """One task, cut into ranges of the table's rows."""
+
+    def __init__(self, path: str, task: RowTask[Any]) -> None:
+        self._path = path
+        self._task = task
+        self._form = _FORMS[type(task)]
+        # Two keys and the row, or in its place what of it is in the entries of each index.
+        self.need = task.rows * _row_bytes(task) * (2 + len(task.table.indexes))
+        self._counts = False
+
+    def ranges(self) -> list[Checkpoint]:
+        """The ranges of the table, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+        task = self._task
+        found = planned(task)
+        if found:
+            return found
+        parts = min(max(task.rows // ROWS_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)
+        split = key_ranges.split(task.store.read, task.start, task.stop, parts).ranges
+        made = [Checkpoint(start, stop, start, 0) for start, stop in split or [(task.start, task.stop)]]
+        record(task, made)
+        return made
+
+    def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
+        """Have the runs made; before that, where values of sequences are needed, have them counted."""
+        task = self._task
+        work = Work(
+            path=self._path,
+            runs=str(runs),
+            identity=identity(self._path, task.store),
+            what=_told(task),
+            job=task.job,
+            stage=task.stage,
+            place=task.place,
+            claim=task.claim,
+            ranges=todo,
+            lent=tuple({} for _ in todo),
+        )
+        sequences = task.sequences() if isinstance(task, Population) else None
+        if sequences:
+            self._counts = True
+            counted = _collected(session, msgspec.structs.replace(work, lent=None))
+            self._counts = False
+            work = msgspec.structs.replace(work, lent=_lent(task.store, sequences, counted, len(todo)))
+        _collected(session, work)
+
+    def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
+        """Put what was made of a range, batch by batch."""
+        at = Checkpoint(todo.start, todo.stop, todo.position, todo.rows)
+        with pa.memory_map(str(run)) as file, pa.ipc.open_stream(file) as source:
+            while not at.done:
+                between()
+                batch, metadata = source.read_next_batch_with_custom_metadata()
+                reached = decode_checkpoint(metadata[_REACHED])
+                columns = [column.to_pylist() for column in batch.columns]
+                made = [self._form.made(*row) for row in zip(*columns, strict=True)]
+                self._task.put(todo.number, self._task.steps(made), at, reached)
+                at = reached
+
+    def tell(self, runs: Path, taken: int) -> None:
+        """Ranges are read one by one, and put as they come."""
+        self._task.doing = "Spark counts rows" if self._counts else f"Spark reads rows, {rows_read(runs):,} so far"
+
+    def finish(self) -> None:
+        """Each range has a run, and was done when that was put."""
+
+
+def can_derive(task: RowTask[Any]) -> bool:
+    """Whether Spark's tasks can derive what the task puts. They cannot where nobody knows how many values of a sequence
+    that takes, as of `CASE WHEN random() < 0.5 THEN nextval('s') END`."""
+    return not isinstance(task, Population) or task.sequences() is not None
+
+
+def _row_bytes(task: RowTask[Any]) -> int:
+    """How large a stored row is with its key, about, by a sample."""
+    size = count = 0
+    for start, stop in key_ranges.split(task.store.read, task.start, task.stop, SAMPLED_PLACES).ranges:
+        with task.store.read() as reader:
+            keys, rows = reader.batch(start, stop, SAMPLED_ROWS)
+        size += sum(map(len, keys)) + sum(map(len, rows))
+        count += len(keys)
+    return size // max(count, 1)
+
+
+def _lent(
+    store: Store, sequences: dict[int, Sequence], counted: list[tuple[int, int, int]], ranges: int
+) -> tuple[dict[int, Lent], ...]:
+    """Draw what was counted (place of a range, sequence, values that it takes); what each range gets of each."""
+    counts: Counter[tuple[int, int]] = Counter({(number, place): count for place, number, count in counted})
+    lent: tuple[dict[int, Lent], ...] = tuple({} for _ in range(ranges))
+    source = Sequences(store)
+    try:
+        for number, sequence in sequences.items():
+            wanted = [counts[number, place] for place in range(ranges)]
+            shares = _shares(source.next_values(sequence, sum(wanted)), wanted)
+            for found, share in zip(lent, shares, strict=True):
+                found[number] = share
+    finally:
+        source.close()
+    return lent
+
+
+def _shares(drawn: list[range], counts: list[int]) -> Iterator[Lent]:
+    """The values that were drawn, so many for each, in their order."""
+    left = drawn[::-1]
+    for count in counts:
+        share: Lent = []
+        while count:
+            part = left.pop()
+            taken, rest = part[:count], part[count:]
+            share.append((taken.start, taken.stop, taken.step))
+            count -= len(taken)
+            if rest:
+                left.append(rest)
+        yield share
+
+
+def _collected(session: Any, work: Work) -> list[Any]:
+    """Run a Spark job to its end."""
+    found: list[Any] = session.read.format(FORMAT).option("work", work.option()).load().collect()
+    return found
+
+
+# --- in Spark's tasks ------------------------------------------------------------------------------------------------
+
+
+class RowsSource(DataSource):
+    """Option `work`: what `Work.option` gave."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Place of a range, sequence, how many of its values the range takes; nothing of ranges that are derived."""
+        return "place int, sequence bigint, count bigint"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Counts, or derives."""
+        return RowsReader(base64.b64decode(self.options["work"]))
+
+
+class RowsReader(DataSourceReader):
+    """One range per task."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work = work
+
+    def partitions(self) -> list[InputPartition]:
+        """One per range."""
+        return [InputPartition(place) for place in range(len(_DECODER.decode(self._work).ranges))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, int, int]]:
+        """Count what one range takes, or write its run."""
+        with in_task():
+            work = _DECODER.decode(self._work)
+            require_shared(work.runs)
+            task = work.task(partition.value)
+            todo = work.ranges[partition.value]
+            runs = Path(work.runs)
+            if work.lent is None:
+                assert isinstance(task, Population)
+                taken: Counter[int] = Counter()
+                for found in task.count_numbers(todo.position, todo.stop):
+                    taken += found
+                    beat(runs)
+                yield from ((partition.value, number, count) for number, count in taken.items())
+            else:
+                write_run(runs, todo, partial(_write, task=task, todo=todo, runs=runs))
+
+
+def _write(file: BufferedWriter, task: RowTask[Any], todo: Todo, runs: Path) -> None:
+    """A run: what was made of each batch of rows, with the checkpoint that holds once it is put."""
+    columns = _FORMS[type(task)].columns
+    at = Checkpoint(todo.start, todo.stop, todo.position, todo.rows)
+    with pa.ipc.new_stream(file, columns) as sink:
+        while not at.done:
+            found = task.derive(at.position, at.stop)
+            at = Checkpoint(at.start, at.stop, found.position, at.rows + found.rows, found.done)
+            sink.write_batch(_batch(found.made, columns), custom_metadata={_REACHED: encode_checkpoint(at)})
+            note_read(runs, todo.start, at.rows)
+            beat(runs)
+
+
+def _batch(made: SequenceType[Any], columns: pa.Schema) -> pa.RecordBatch:
+    rows = [(one,) if isinstance(one, bytes) else one for one in made]
+    values: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in columns]
+    arrays = [pa.array(column, field.type) for column, field in zip(values, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
