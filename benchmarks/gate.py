@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import tempfile
 import time
@@ -79,6 +80,7 @@ def foreground(store: Store, seconds: float, seed: int) -> tuple[float, float]:
 
 def background(path: str, running: Synchronized[int], moved: Synchronized[int]) -> None:
     """Set `running` to 0, then move rows while it is 1, until it is 2."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     store = open_store(path)
     running.value = 0
     prefix = rowset_prefix(INDEX)

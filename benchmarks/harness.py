@@ -117,7 +117,7 @@ def end_workers(directory: Path) -> None:
     workers = [process for process in psutil.process_iter(["cmdline"]) if _works_in(process.info, directory)]
     for worker in workers:
         worker.terminate()
-    for late in psutil.wait_procs(workers, timeout=10)[1]:
+    for late in psutil.wait_procs(workers, timeout=30)[1]:
         late.kill()
 
 
