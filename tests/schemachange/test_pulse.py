@@ -7,13 +7,15 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import LEASE_SECONDS, Held, JobState
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
-from support.changes import ChangingWorld
+from instar.schemachange.wanted import Frozen
+from support.changes import ChangingWorld, Facts
 
 ROWS = 50
 
@@ -45,6 +47,8 @@ def pulse_of(world: ChangingWorld, number: int, **options: Callable[..., object]
 class Reading:
     """Work that reads all rows before it writes any."""
 
+    rows = rows_to_read = ROWS
+    place = 0
     rows_read: int | None = 10
     doing = "reads"
 
@@ -73,6 +77,64 @@ def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld
     world.clock.advance(1)
     pulse()
     assert world.jobs.progress(job).share == second.share
+
+
+class Estimated(Facts):
+    """Far off, as for tables of which pages are counted."""
+
+    factor = 3.0
+
+    def estimated_rows(self, table: Table) -> int:
+        return int(super().estimated_rows(table) * self.factor)
+
+
+@pytest.mark.parametrize("factor", [0.2, 1.7, 10.0])
+def test_an_estimate_is_corrected_while_the_work_goes_on(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """rows_total comes to be what there is, long before all is done, and the share does not fall."""
+    monkeypatch.setattr(Estimated, "factor", factor)
+    monkeypatch.setattr("support.changes.Facts", Estimated)
+    unique = want.AddConstraint("t", want.Unique(("a",), "u"))
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), unique, statement="both")
+    seen: list[tuple[int, int, float]] = []
+
+    class Watched(InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            def tick() -> None:
+                world.clock.advance(1)
+                pulse()
+                progress = world.jobs.progress(world.jobs.get(number or 0))
+                seen.append((progress.rows_done, progress.rows_total, progress.share))
+
+            super().run(task, tick)
+
+    assert world.executor(reorganizer=lambda task: Watched()).run(number or 0) is not None
+    assert seen[0][1] == 2 * int(ROWS * factor)
+    assert len(seen) > 5
+    assert all(abs(total - 2 * ROWS) <= 12 for _, total, _ in seen[1:])
+    shares = [share for *_, share in seen]
+    assert shares == sorted(shares)
+    for done, _, share in seen[2:]:
+        assert share <= max(done / (2 * ROWS) + 0.1, shares[1])
+
+
+def test_reading_counts_for_the_piece_of_work_that_it_is_for(world: ChangingWorld) -> None:
+    """Spark's, of the first of two pieces: half of it when all is read and nothing put."""
+    check = want.Check(lambda table: Frozen('"#2" >= 0', (2,)), "k")
+    number = world.execute(
+        want.CreateIndex("t", (("a", False),), "i"), want.AddConstraint("t", check), statement="both"
+    )
+    assert number is not None
+    pulse = pulse_of(world, number)
+    job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    task = Reading()
+    pulse.attend(job, task)
+    for read, share in ((10, 0.05), (50, 0.25)):
+        task.rows_read = read
+        world.clock.advance(1)
+        pulse()
+        assert world.jobs.progress(job).share == pytest.approx(share, abs=0.03)
 
 
 def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:

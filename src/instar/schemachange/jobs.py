@@ -388,10 +388,10 @@ class Jobs:
         if job.state is JobState.SUCCEEDED:
             return Progress(job.rows_total, job.rows_total, 1.0)
         done = sum(checkpoint.rows for checkpoint in self.checkpoints(job.id, job.stage).values())
-        total = max(job.rows_total, done)
         with self._store.read() as reader:
             stored = reader.get(status_key(job.id))
         status = None if stored is None else decode_status(stored)
+        total = max((status and status.rows_total) or job.rows_total, done)
         if not job.stages and job.state is JobState.RUNNING:
             return Progress(done, total, done / total if total else 0.0, status)
         share = 1.0 if job.is_finished else published_share(job.stages, job.stage)
@@ -562,8 +562,7 @@ class Jobs:
         with self._store.read() as reader:
             version = reader.catalog_version
             finished = [key for key, value in _scan(reader, Latest.JOB) if _jobs.decode(value).is_finished]
-        gone = finished[:-KEPT_JOBS]
-        if gone:
+        if gone := finished[:-KEPT_JOBS]:
             self._store.commit(Commit(catalog_version=version, raw=[(key, None) for key in gone]))
         return len(gone)
 

@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from instar.schemachange.stages import Stage
+from instar.store.engine import Reader
 from instar.store.records import Latest, latest_key
 
+if TYPE_CHECKING:
+    from instar.schemachange.jobs import Checkpoint
+
 _ID = struct.Struct(">I")
+_PLACE_BYTES = 16
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True):
     """What whoever works on a job says of it, twice a second or so: a record apart, as no stage depends on it.
 
     `reverting`: of which way it speaks. `reason`: what the work is at, what holds it back, or (`waits`) what it waits
-    for. `at`: microseconds since the epoch.
+    for. `at`: microseconds since the epoch. `rows_total`: the job's rows as they are known by now, in place of the
+    estimate of its plan.
     """
 
     reverting: bool
@@ -31,6 +38,7 @@ class Status(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     waits: bool
     at: int
+    rows_total: int | None = None
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -76,6 +84,29 @@ def working_share(stages: Sequence[Stage], published: int, done: float) -> float
         return share
     weights = _weights(stages)
     return share + (weights[published - 1] - 1) * min(max(done, 0.0), 1.0) / sum(weights)
+
+
+def passed(reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+    """(rows, share): what is done of the key ranges of a work, and about which share of all keys that is. Of ranges
+    that were cut to be about even, those count that are done; one that is all there is counts by the way between its
+    first key and its last."""
+    if len(ranges) == 1 and not ranges[0].done:
+        (only,) = ranges
+        first = next(reader.scan(only.start, only.stop), None)
+        last = next(reader.scan(only.start, only.stop, reverse=True), None)
+        if first is None or last is None:
+            return only.rows, 0.0
+        ends = zip(first[0], last[0], strict=False)
+        common = next((place for place, (one, other) in enumerate(ends) if one != other), 0)
+        low, high, at = (_place(key, common) for key in (first[0], last[0], only.position))
+        return only.rows, min(max((at - low) / max(high - low, 1), 0.0), 1.0)
+    done = [found for found in ranges if found.done]
+    return sum(found.rows for found in done), len(done) / len(ranges) if ranges else 0.0
+
+
+def _place(key: bytes, skip: int) -> int:
+    """Where a key lies among those that have its first `skip` bytes."""
+    return int.from_bytes(key[skip : skip + _PLACE_BYTES].ljust(_PLACE_BYTES, b"\x00"), "big")
 
 
 def _weights(stages: Sequence[Stage]) -> list[int]:

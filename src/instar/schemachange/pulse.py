@@ -14,7 +14,8 @@ from typing import Protocol
 from instar import errors
 from instar.clock import Clock
 from instar.schemachange.jobs import Held, Job, Jobs, JobState
-from instar.schemachange.progress import Status, encode_status, status_key, working_share
+from instar.schemachange.progress import Status, encode_status, passed, status_key, working_share
+from instar.schemachange.tasks import RANGES_PER_WORK
 from instar.store.engine import Section, Store
 from instar.store.pace import Pace
 
@@ -23,6 +24,8 @@ LOOK_NS = 100_000_000
 TELL_NS = 500_000_000
 # How much of a rate shown is that of the last half second.
 _NEWEST = 0.3
+# From this share of the keys on, what is done tells how many rows there are.
+_TELLING = 0.02
 
 
 class Interrupted(Exception):
@@ -30,11 +33,18 @@ class Interrupted(Exception):
 
 
 class Doing(Protocol):
-    """What a task says of itself: how many rows it has read, where reading them all comes before writing any, and in
-    words what it is at."""
+    """What a task says of itself: about how many rows it has to do, where its checkpoints are, how many rows it has
+    read, where reading them all comes before writing any, and in words what it is at."""
 
+    rows: int
+    place: int
     rows_read: int | None
     doing: str
+
+    @property
+    def rows_to_read(self) -> int:
+        """About how many rows there are to be read."""
+        ...
 
 
 class Pulse:
@@ -64,6 +74,7 @@ class Pulse:
         self._renewed = self._looked = clock.monotonic_ns()
         self._told = 0
         self._rows: int | None = None
+        self._ratio = 1.0  # of the rows that there are, as far as is known by now, to those that were estimated
         self._status = Status(False, 0.0, 0.0, 0.0, "", False, 0)
         self._waits = ""
         self._task: Doing | None = None
@@ -117,11 +128,8 @@ class Pulse:
         seconds = (now - self._told) / 1e9 if self._told else 0.0
         self._told = now
         before, progress = self._status, self._jobs.progress(job)
-        read, doing = (None, "") if self._task is None else (self._task.rows_read, self._task.doing)
-        total = max(sum(work.rows for work in job.stages[job.stage - 1].work) if job.stage else 0, progress.rows_done)
-        written = progress.rows_done / total if total else 0.0
-        done = written if read is None else (written + max(written, min(read / total, 1.0) if total else 0.0)) / 2
-        share = max(before.share, working_share(job.stages, job.stage, done))
+        share = max(before.share, working_share(job.stages, job.stage, self._done(job)))
+        doing = "" if self._task is None else self._task.doing
         rows = 0 if self._rows is None else progress.rows_done - self._rows
         self._rows = progress.rows_done
         self._status = Status(
@@ -132,6 +140,7 @@ class Pulse:
             self._waits or "; ".join(filter(None, (doing, self.pace.held_back(now)))),
             bool(self._waits),
             self._clock.wall_ns() // 1000,
+            self._rows_total(job),
         )
         key, record = status_key(job.id), encode_status(self._status)
 
@@ -141,6 +150,31 @@ class Pulse:
         # What cannot be written for want of space is said half a second later; the work has a say of its own in that.
         with contextlib.suppress(errors.Error):
             self._store.background([put], claim=self._held.claim)
+
+    def _done(self, job: Job) -> float:
+        """The share of the current stage's work that is done. What is read and not yet written is half done."""
+        checkpoints = self._jobs.checkpoints(job.id, job.stage)
+        rows = sum(found.rows for found in checkpoints.values())
+        if self._task is not None:
+            own = [found for number, found in checkpoints.items() if number // RANGES_PER_WORK == self._task.place]
+            with self._store.read() as reader:
+                written, share = passed(reader, own)
+            if share >= _TELLING and self._task.rows:
+                self._ratio = written / share / self._task.rows
+            to_do = self._ratio * self._task.rows
+            read, to_read = self._task.rows_read, self._ratio * self._task.rows_to_read
+            if read is not None and to_read:
+                put = sum(found.rows for found in own)
+                rows += int(max(min(read / to_read, 1.0) * to_do - put, 0.0) / 2)
+        total = self._ratio * sum(work.rows for work in job.stages[job.stage - 1].work) if job.stage else 0
+        return rows / max(total, rows) if rows > 0 else 0.0
+
+    def _rows_total(self, job: Job) -> int | None:
+        """The job's rows: those of what has ended are counted, the others estimated, as well as can be by now."""
+        if self._ratio == 1.0 or job.state is JobState.REVERTING:
+            return None
+        left = sum(work.rows for stage in job.stages[max(job.stage - 1, 0) :] for work in stage.work)
+        return round(job.rows_total - left + self._ratio * left)
 
 
 def _smoothed(before: float, change: float, seconds: float) -> float:

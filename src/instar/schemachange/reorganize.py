@@ -142,6 +142,11 @@ class Backfill(Task):
         derivations = [Derivation(table, index, self.layout) for index in indexes]
         self._derivations = {found.prefix: found for found in derivations}
 
+    @property
+    def rows_to_read(self) -> int:
+        """As in `Task`: entries are what is put, one per row and index."""
+        return self.rows // max(len(self.indexes), 1)
+
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys."""
         while not at.done:

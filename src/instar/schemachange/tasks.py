@@ -49,6 +49,11 @@ class Task(ABC):
         self.stop = prefix_end(self.start)
         self._layouts = {table.layout.id: table.layout}
 
+    @property
+    def rows_to_read(self) -> int:
+        """About how many rows there are to be read: each once, whatever is made of it."""
+        return self.rows
+
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """The work on a key range of the table from checkpoint `at` on, in batches: what is to be written in gated
