@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import instar
 from instar.clock import SystemClock
 from instar.database import Database
 from instar.dbapi import Connection
@@ -127,3 +128,37 @@ def test_start_is_for_the_next_restart(engine: Engine) -> None:
     assert next_of(connection, "low") == lowest
     with fails("2200H", "minimum value"):
         next_of(connection, "low")
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("nullif(nextval('s'), 0)", 1),
+        ("nullif(nextval('s'), 1)", None),
+        ("nullif(nextval('s'), NULL)", 1),
+        ("CASE nextval('s') WHEN NULL THEN 0 WHEN 2 THEN 20 WHEN 1 THEN 10 END", 10),
+        ("CASE nextval('s')::int WHEN 7.5 THEN 'a' WHEN 8 THEN 'b' ELSE 'c' END", "c"),
+        ("CASE nullif(nextval('s'), 5) WHEN 1 THEN nullif(nextval('s'), 3) END", 2),
+        ("coalesce(nullif((SELECT nextval('s')), 1), -1)", -1),
+        ("CASE WHEN nullif(nextval('s'), 0) = 1 THEN 'one' END", "one"),
+    ],
+)
+def test_a_volatile_operand_is_evaluated_once(sql: str, found: object) -> None:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        run(connection, "CREATE SEQUENCE s")
+        assert value(connection, f"SELECT {sql}") == found
+        used = 2 if sql.count("nextval") > 1 else 1
+        assert value(connection, "SELECT nextval('s')") == used + 1
+
+
+def test_what_a_default_or_a_view_evaluates_once_is_kept_so(tmp_path: Path) -> None:
+    """Also once it has been written back, and read again by another process."""
+    path = tmp_path / "db"
+    with instar.connect(path, autocommit=True, synchronous="off") as connection:
+        run(connection, "CREATE SEQUENCE s", "CREATE TABLE t (id int, a bigint DEFAULT nullif(nextval('s'), 2))")
+        case = "CASE nextval('s') WHEN 3 THEN 'three' WHEN 4 THEN 'four' ELSE 'more' END"
+        run(connection, f"CREATE VIEW v AS SELECT {case} AS c")
+    with instar.connect(path, autocommit=True, synchronous="off") as connection:
+        run(connection, "INSERT INTO t (id) VALUES (1), (2)")
+        assert rows(connection, "SELECT a FROM t ORDER BY id") == [(1,), (None,)]
+        assert [value(connection, "SELECT c FROM v") for _ in range(3)] == ["three", "four", "more"]

@@ -101,8 +101,8 @@ class ExpressionWriter:
                 return self._subquery(expr)
             case tree.DefaultValue():
                 return render_literal(None, expr.type)
-            case tree.NextValue():
-                raise errors.unsupported("nextval in an analytic query")
+            case tree.NextValue() | tree.Keep() | tree.Kept():
+                raise errors.unsupported("what is volatile in an analytic query")
 
     def _comparable(self, exprs: Sequence[Expr]) -> list[str]:
         return [sort_key(operand) for operand in unify([self.expr(expr) for expr in exprs])]

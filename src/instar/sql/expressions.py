@@ -28,6 +28,8 @@ ColumnKey = tuple[int, int]  # relation, ordinal
 
 # CPython refuses source nested deeper than 200 parentheses; an expression this deep becomes a function of its own.
 _MAX_DEPTH = 16
+# In the place of a relation: the slots of values that are kept.
+_KEPT = -1
 
 
 class FrameLayout:
@@ -50,6 +52,10 @@ class FrameLayout:
         if column not in self._columns:
             self._columns[column] = self.new()
         return self._columns[column]
+
+    def kept(self, number: int) -> int:
+        """The slot of the `Keep` of that number."""
+        return self.outer((_KEPT, number))
 
     def frame(self, parameters: Sequence[object], context: object, execution: object) -> Frame:
         """A fresh frame for one execution."""
@@ -220,10 +226,20 @@ class Compiler:
                 return self._subquery(expr)
             case tree.NextValue():
                 return _Code(f"p[{self._layout.execution}].next_value({expr.sequence})", False, 1)
+            case tree.Keep():
+                return self._keep(expr)
+            case tree.Kept():
+                return _Code(f"p[{self._layout.kept(expr.number)}]", True, simple=True)
             case tree.DefaultValue():
                 return self._constant(None)
             case _:
                 raise errors.error(errors.INTERNAL_ERROR, f"{type(expr).__name__} outside of its query level")
+
+    def _keep(self, expr: tree.Keep) -> _Code:
+        operand = self._value(expr.operand)
+        name = self._bind(_keep, "_f")
+        # It counts as nullable, so that it is evaluated before what it is compared with is looked at.
+        return self._make(f"{name}(p, {self._layout.kept(expr.number)}, {operand.text})", True, operand)
 
     def _column(self, expr: tree.ColumnRef) -> _Code:
         key = (expr.relation, expr.ordinal)
@@ -396,6 +412,12 @@ class Compiler:
             names.append(name)
         tests.append(f"({inline.format(*names)})")
         return self._make("(" + " and ".join(tests) + ")", True, *codes)
+
+
+def _keep(frame: Frame, slot: int, value: object) -> object:
+    """The value, which is in the slot from now on."""
+    frame[slot] = value
+    return value
 
 
 def is_representation_kept(source: Type, target: Type) -> bool:

@@ -207,6 +207,23 @@ class NextValue:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """A volatile operand, evaluated here, and kept for the `Kept` of that number behind it in the same CASE."""
+
+    number: int
+    operand: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The value that the `Keep` of that number has kept."""
+
+    number: int
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
 class DefaultValue:
     """DEFAULT in VALUES or SET: the column's default, or NULL, is put in its place by the binder of the statement."""
 
@@ -215,7 +232,8 @@ class DefaultValue:
 
 Expr = (
     Literal | Parameter | ColumnRef | Call | Cast | And | Or | Not | IsNull | IsTruth | IsDistinct | InList | Case
-    | Coalesce | AggregateCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | DefaultValue
+    | Coalesce | AggregateCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | Keep | Kept
+    | DefaultValue
 )  # fmt: skip
 
 # --- FROM items ------------------------------------------------------------------------------------------------------

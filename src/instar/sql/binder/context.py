@@ -33,12 +33,17 @@ class Context:
         self.views: dict[int, View] = {}
         self._parameters: list[Type | None] = [None] * parameters
         self._relations = 0
+        self._kept = 0
         self._ctes = 0
         self._sources: dict[int, tuple[Expr, str, int | None]] = {}
 
     def new_relation(self) -> int:
         self._relations += 1
         return self._relations
+
+    def new_kept(self) -> int:
+        self._kept += 1
+        return self._kept
 
     def new_cte(self) -> int:
         self._ctes += 1

@@ -161,8 +161,25 @@ class Deparser:
         return f"({self.expression(expr.operand)} {'NOT ' if expr.negated else ''}IN ({self._list(expr.items)}))"
 
     def _case(self, expr: tree.Case) -> str:
+        first = expr.whens[0][0]
+        operand = first.args[0] if isinstance(first, tree.Call) and first.args else first
+        while isinstance(operand, tree.Cast):
+            operand = operand.operand
+        if isinstance(operand, tree.Keep):
+            return self._case_of(operand, expr)
         whens = " ".join(f"WHEN {self.expression(a)} THEN {self.expression(b)}" for a, b in expr.whens)
         return f"CASE {whens} ELSE {self.expression(expr.default)} END"
+
+    def _case_of(self, kept: tree.Keep, expr: tree.Case) -> str:
+        """NULLIF, or CASE with an operand: that is written once, as it is evaluated once."""
+        operand = self.expression(kept.operand)
+        calls = (condition for condition, _ in expr.whens if isinstance(condition, tree.Call))
+        compared = [self.expression(call.args[1]) for call in calls]
+        if isinstance(expr.default, tree.Kept) and expr.default.number == kept.number:
+            return f"NULLIF({operand}, {compared[0]})"
+        results = (self.expression(result) for _, result in expr.whens)
+        whens = " ".join(f"WHEN {one} THEN {other}" for one, other in zip(compared, results, strict=True))
+        return f"CASE {operand} {whens} ELSE {self.expression(expr.default)} END"
 
     def _coalesce(self, expr: tree.Coalesce) -> str:
         return f"COALESCE({self._list(expr.args)})"

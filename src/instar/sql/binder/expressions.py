@@ -17,6 +17,7 @@ from instar.sql.binder.scope import Scope, ScopeColumn
 from instar.sql.functions import Function, resolve_function, resolve_operator
 from instar.sql.grammar.nodes import PrefixOperator, position_of
 from instar.sql.grammar.type_names import parse_type
+from instar.sql.traversal import is_volatile
 from instar.sql.tree import Expr
 from instar.types import FLOATS, INTEGER_RANGES, INTEGERS, Kind, Type
 from instar.values import from_text
@@ -209,13 +210,14 @@ class ExpressionBinder(PredicateBinder, CallBinder):
         return found
 
     def _case(self, node: exp.Expr) -> Expr:
-        operand = None if node.this is None else self.value(node.this)
+        operand, later = (None, None) if node.this is None else self._once(self.value(node.this))
         conditions: list[Expr] = []
         for branch in node.args["ifs"]:
             if operand is None:
                 conditions.append(self.condition(branch.this, "CASE/WHEN"))
             else:
                 conditions.append(self.operator("=", [operand, self.bind(branch.this)], position_of(branch.this)))
+                operand = later
         default = node.args.get("default")
         results = [self.bind(branch.args["true"]) for branch in node.args["ifs"]]
         # ELSE comes first in the choice of the type, as in PostgreSQL.
@@ -229,9 +231,16 @@ class ExpressionBinder(PredicateBinder, CallBinder):
         return args[0] if len(args) == 1 else tree.Coalesce(args, args[0].type)
 
     def _nullif(self, node: exp.Expr) -> Expr:
-        left = self.value(node.this)
+        left, result = self._once(self.value(node.this))
         equal = self.operator("=", [left, self.bind(node.expression)], position_of(node))
-        return tree.Case(((equal, tree.Literal(None, left.type)),), left, left.type)
+        return tree.Case(((equal, tree.Literal(None, left.type)),), result, left.type)
+
+    def _once(self, operand: Expr) -> tuple[Expr, Expr]:
+        """The operand of a CASE for its first use, and for the later ones: a volatile one is evaluated once."""
+        if not is_volatile(operand):
+            return operand, operand
+        number = self.context.new_kept()
+        return tree.Keep(number, operand, operand.type), tree.Kept(number, operand.type)
 
     def _at_time_zone(self, node: exp.Expr) -> Expr:
         args = [self.bind(node.args["zone"]), self.bind(node.this)]
