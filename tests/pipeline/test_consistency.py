@@ -450,18 +450,6 @@ def test_in_parts(database, monkeypatch):
 
 
 @pytest.mark.spark
-def test_on_spark(spark, database, monkeypatch):
-    monkeypatch.setattr(consistency, "SPARK_ROWS", 1_000)
-    child = sound(database)
-    assert problems(database, spark=database.path) == []
-    for kind in BULK:
-        DAMAGES[kind][0](database, child)
-    found = problems(database)
-    assert sorted(problems(database, spark=database.path)) == sorted(found)
-    assert {problem.clause for problem in found} == {"4 complete", "5 valid", "6 constraints"}
-
-
-@pytest.mark.spark
 def test_the_command_on_spark(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(consistency, "SPARK_ROWS", 1)
     with instar.connect(tmp_path / "sql", synchronous="off", autocommit=True) as connection:

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch) -> None:
-    """Several ranges, waves of two of them, and a shuffle of both sides."""
-    monkeypatch.setattr(spark_validation, "ROWS_PER_RANGE", 1_000)
+    """Several ranges, and a shuffle of both sides."""
+    monkeypatch.setattr(spark_validation, "ROWS_PER_RANGE", 2_000)
     monkeypatch.setattr(reference_join, "ROWS_PER_RANGE", 40)  # the parents' ranges
     monkeypatch.setattr(reference_join, "BROADCAST_ROWS", 0)
     monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
@@ -105,9 +105,8 @@ def test_beside_writers_that_keep_to_it(spark, database):
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for job, number in enumerate((KEY, BY_INDEX), 1):
-            task = validation(database, table, ElementKind.FOREIGN_KEY, number, database.claimed(job))
-            SparkReorganizer(database.path).run(task, lambda: None)
+        task = validation(database, table, ElementKind.FOREIGN_KEY, BY_INDEX, database.claimed(1))
+        SparkReorganizer(database.path).run(task, lambda: None)
     finally:
         stop.set()
         writer.join()

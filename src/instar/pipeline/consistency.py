@@ -11,8 +11,9 @@
     writers        every log record's writer was at or above the floor that held when it committed, where that is known
 
 All of it is judged at one snapshot and read in short store transactions, so it runs beside traffic. Rows and entries
-are checked range by range, each range on its own: in this process one after the other, on Spark (`spark=True`, where
-tables are large) in tasks. Either way the memory needed does not grow with the table.
+are checked range by range: in this process one after the other, on Spark (where tables are large) in tasks, and what
+takes all rows by an anti-join and a grouping (check_source.py). Either way it is the same rows, and the memory needed
+does not grow with the table.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ from collections.abc import Callable, Iterator
 
 from instar import errors
 from instar.catalog.catalog import Catalog
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import State, Table
 from instar.catalog.layouts import Layouts
 from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
 from instar.pipeline.importable import name_of
-from instar.pipeline.row_checks import ROWS, Problem, Snapshot, check_entries, check_rows
+from instar.pipeline.row_checks import (
+    ROWS,
+    Part,
+    Problem,
+    Referenced,
+    Snapshot,
+    Unplaced,
+    check_entries,
+    check_rows,
+)
 from instar.pipeline.stores import identity
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
@@ -59,15 +69,26 @@ class Consistency:
         compile_check: CompileCheck,
         *,
         spark: str | None = None,
+        spark_rows: int | None = None,
         told: Told = _untold,
     ) -> None:
-        """`spark`: the path of the store, if large tables are to be checked on Spark, which it then starts."""
+        """`spark`: the path of the store, if large tables are to be checked on Spark, which it then starts; from so
+        many rows on (SPARK_ROWS, if that is not said)."""
         self._store = store
         self._layouts = layouts
         self._catalog = catalog
         self._compile = compile_check
         self._spark = None if spark is None else os.path.realpath(spark)
+        self._spark_rows = SPARK_ROWS if spark_rows is None else spark_rows
         self._told = told
+
+    def is_large(self, table: Table) -> bool:
+        """Whether the table is worth starting Spark for."""
+        return self._rows(table) >= self._spark_rows
+
+    def _rows(self, table: Table) -> int:
+        prefix = rowset_prefix(table.rowset)
+        return key_ranges.split(self._store.read, prefix, prefix_end(prefix), 1).rows
 
     def check_database(self) -> Iterator[Problem]:
         """Every problem there is. 72000 if the watermark passes the snapshot before the end: begin again."""
@@ -95,29 +116,32 @@ class Consistency:
             self._store.release_snapshot(token)
 
     def _table(self, snapshot: Snapshot, table: Table) -> Iterator[Problem]:
-        prefix = rowset_prefix(table.rowset)
-        rows = key_ranges.split(self._store.read, prefix, prefix_end(prefix), 1).rows
+        rows = self._rows(table)
         self._told(table.name, 0.0)
         try:
-            if self._spark is not None and rows >= SPARK_ROWS:
-                yield from self._on_spark(snapshot, table, self._spark)
-                return
+            if self._spark is not None and rows >= self._spark_rows:
+                found = self._on_spark(snapshot, table, self._spark)
+                if found is not None:
+                    yield from found
+                    return
             ranges = self._ranges(table, rows // ROWS_PER_PART + 1)
-            for done, (number, start, stop) in enumerate(ranges, 1):
-                if number:
-                    index = next(index for index in table.indexes if index.id == number)
-                    yield from check_entries(snapshot, table, index, start, stop)
+            unplaced: list[Unplaced] = []
+            for done, part in enumerate(ranges, 1):
+                if part.item:
+                    index = next(index for index in table.indexes if index.id == part.item)
+                    yield from check_entries(snapshot, table, index, part.start, part.stop, unplaced)
                 else:
-                    yield from check_rows(snapshot, table, self._compile, start, stop)
+                    for problems in check_rows(snapshot, table, self._compile, part.start, part.stop, unplaced):
+                        yield from problems
                 self._told(table.name, done / len(ranges))
         except errors.Error as failed:
             if failed.sqlstate != errors.DATA_CORRUPTED:
                 raise
             yield Problem(table.name, "rows", ROWS, "", f"the table cannot be checked: {failed.message}")
 
-    def _ranges(self, table: Table, parts: int) -> list[tuple[int, bytes, bytes]]:
-        """Rows (0) and each index (its id) in about so many ranges of keys without their prefix."""
-        ranges: list[tuple[int, bytes, bytes]] = []
+    def _ranges(self, table: Table, parts: int) -> list[Part]:
+        """Rows, and then each index, in about so many ranges."""
+        ranges: list[Part] = []
         for index, rowset in [(0, table.rowset), *((index.id, index.rowset) for index in table.indexes)]:
             prefix = rowset_prefix(rowset)
             bounds: list[bytes] = []
@@ -127,10 +151,11 @@ class Consistency:
             if index:
                 bounds = sorted({self._columns_of(bound) for bound in bounds})
             cuts = [b"", *(bound[len(prefix) :] for bound in bounds), END]
-            ranges += [(index, cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
+            ranges += [Part(index, cuts[i], cuts[i + 1]) for i in range(len(cuts) - 1)]
         return ranges
 
-    def _on_spark(self, snapshot: Snapshot, table: Table, path: str) -> Iterator[Problem]:
+    def _on_spark(self, snapshot: Snapshot, table: Table, path: str) -> list[Problem] | None:
+        """The problems of a table; None if Spark does not start, or fails again and again."""
         from instar.pipeline import check_source
 
         work = check_source.Work(
@@ -140,9 +165,24 @@ class Consistency:
             objects=tuple(snapshot.catalog.tables()),
             table=table.id,
             compile_check=name_of(self._compile),
-            ranges=tuple(self._ranges(table, 4 * (os.cpu_count() or 1))),
+            parts=tuple(self._parts(snapshot, table)),
         )
-        yield from check_source.problems(work, lambda share: self._told(table.name, share))
+        try:
+            return check_source.problems(work, lambda share: self._told(table.name, share))
+        except errors.Error as failed:
+            if failed.sqlstate != errors.IO_ERROR:
+                raise
+            return None
+
+    def _parts(self, snapshot: Snapshot, table: Table) -> Iterator[Part]:
+        """Rows, entries, and the parents of foreign keys, in ranges of about as many keys each."""
+        tasks = min(self._rows(table) // ROWS_PER_PART + 1, 4 * (os.cpu_count() or 1))
+        yield from self._ranges(table, tasks)
+        for foreign_key in table.foreign_keys:
+            if foreign_key.state is State.PUBLIC:
+                prefix = Referenced(snapshot, table, foreign_key).parents
+                for start, stop in key_ranges.split(self._store.read, prefix, prefix_end(prefix), tasks).ranges:
+                    yield Part(foreign_key.id, start, stop, True)
 
     def _columns_of(self, entry: bytes) -> bytes:
         """An entry's key without its primary key: entries with equal index columns must stay in one range."""

@@ -100,7 +100,16 @@ class SparkJob:
 
     @property
     def share(self) -> float:
-        """Which share of the tasks is done, of the stages that Spark knows of so far."""
+        """Which share of the tasks is done, of the stages that Spark knows of so far; 0 of a Spark that has gone, which
+        the job's end will tell."""
+        from py4j.protocol import Py4JError
+
+        try:
+            return self._share()
+        except (Py4JError, OSError):
+            return 0.0
+
+    def _share(self) -> float:
         tracker = self._session.sparkContext.statusTracker()
         done = total = 0
         for number in tracker.getJobIdsForGroup(self._tag):
