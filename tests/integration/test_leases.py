@@ -14,7 +14,7 @@ import pyarrow as pa
 import instar
 from instar.schemachange.reorganize import SMALL_ROWS
 from support.databases import rows, run, value
-from support.servers import write_until, write_while_there
+from support.servers import write_while_there
 
 LEASE = 0.3
 WRITERS = 3
@@ -26,8 +26,9 @@ def test_stopped_servers_commit_nothing_under_an_old_schema(tmp_path: Path) -> N
     connection = instar.connect(path, synchronous="off", schema_lease=LEASE, autocommit=True)
     run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a bigint, b int DEFAULT 1)")
     out: Queue[tuple[int, list[str]]] = _SPAWN.Queue()
-    until = time.time() + 12
-    writers = [_SPAWN.Process(target=write_until, args=(path, number, until, out)) for number in range(WRITERS)]
+    flag = tmp_path / "flag"
+    flag.touch()
+    writers = [_SPAWN.Process(target=write_while_there, args=(path, number, flag, out)) for number in range(WRITERS)]
     for writer in writers:
         writer.start()
     while value(connection, "SELECT count(*) FROM t") < 100:
@@ -41,6 +42,7 @@ def test_stopped_servers_commit_nothing_under_an_old_schema(tmp_path: Path) -> N
         time.sleep(LEASE * 1.5)
         os.kill(stopped, signal.SIGCONT)
     run(connection, "CREATE INDEX i ON t (a)")
+    flag.unlink()
     told = [out.get(timeout=60) for _ in writers]
     for writer in writers:
         writer.join()

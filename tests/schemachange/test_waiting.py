@@ -13,11 +13,13 @@ import pytest
 import instar
 from instar.clock import Clock, ManualClock
 from instar.database import Database
+from instar.database import commit as committing
 from instar.dbapi import Connection
 from instar.schemachange import executor, waiting
 from instar.store import MemoryStore, open_store
-from instar.store.engine import Store
+from instar.store.engine import Commit, Store
 from instar.store.presence import Writer
+from instar.transactions import commit as loop
 from support.databases import Engine, fails, rows, run, value
 from support.servers import LEASE, Servers
 from support.slow import Slow
@@ -344,3 +346,84 @@ def test_a_transaction_is_enlisted_from_its_first_write_to_its_end() -> None:
         assert len(database.store.writers()) == 1
         run(connection, ending, "BEGIN")
         assert database.store.writers() == []
+
+
+# --- writes that changes keep turning back ---------------------------------------------------------------------------
+
+STATEMENTS = ("UPDATE t SET a = a + 1 WHERE a >= 0",)
+# Either moves the list of checks, so that what was derived before it is turned back, and dooms nobody.
+MOVES = ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0) NOT VALID", "ALTER TABLE t DROP CONSTRAINT c")
+
+
+class Adversary:
+    """Changes the schema whenever `victim`, of the thread that makes this, has derived its commit."""
+
+    def __init__(self, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds = 0
+        self._connection = servers.server()
+        self._connection.execute("SET ddl_wait = '60 min'")
+        waits = self._waits = threading.Event()
+        self._connection.on_notice = lambda text: waits.set()
+        self._changes: threading.Thread | None = None
+        victim, real = threading.get_ident(), servers.store.commit
+
+        def commit(request: Commit) -> int:
+            if threading.get_ident() == victim and request.tables and not request.bump_catalog:
+                self.rounds += 1
+                self._change()
+            return real(request)
+
+        def sleep(seconds: float) -> None:
+            time.sleep(0.001)
+            servers.clock.advance(seconds)
+
+        monkeypatch.setattr(servers.store, "commit", commit)
+        monkeypatch.setattr(servers.clock, "sleep", sleep)
+
+    def _change(self) -> None:
+        """Until it is done, or waits."""
+        changes = self._changes
+        if changes is None or not changes.is_alive():
+            self._waits.clear()
+            changes = self._changes = threading.Thread(target=run, args=(self._connection, *MOVES))
+            changes.start()
+        while changes.is_alive() and not self._waits.is_set():
+            time.sleep(0.001)
+
+    def end(self) -> None:
+        """What it waits for has ended."""
+        assert self._changes is not None
+        self._changes.join(30)
+        assert not self._changes.is_alive()
+
+
+@pytest.mark.parametrize("lease", [0.0, 10.0])
+@pytest.mark.parametrize("level", [None, "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_changes_give_way_to_a_write_that_they_keep_turning_back(
+    monkeypatch: pytest.MonkeyPatch, level: str | None, lease: float
+) -> None:
+    servers = Servers(lease)
+    two = servers.server()
+    run(two, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 10), (2, 20)")
+    adversary = Adversary(servers, monkeypatch)
+    begin, end = ([f"BEGIN ISOLATION LEVEL {level}"], ["COMMIT"]) if level else ([], [])
+    run(two, *begin, *STATEMENTS, *end)
+    adversary.end()
+    assert rows(two, "SELECT a FROM t ORDER BY id") == [(11,), (21,)]
+    assert 1 < adversary.rounds <= 5
+    assert servers.store.writers() == []
+    assert rows(two, "CHECK DATABASE") == []
+
+
+def test_without_that_it_never_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the test before can fail."""
+    monkeypatch.setattr(committing, "_PATIENCE", -1)
+    monkeypatch.setattr(loop, "MAX_ROUNDS", 30)
+    servers = Servers(0)
+    two = servers.server()
+    run(two, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 10)")
+    adversary = Adversary(servers, monkeypatch)
+    with fails("40001", "changed under this commit 30 times"):
+        run(two, *STATEMENTS)
+    adversary.end()
+    assert adversary.rounds == 30

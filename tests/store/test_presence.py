@@ -54,3 +54,21 @@ def test_a_lease_is_never_shown_with_an_older_version(clock: ManualClock, tmp_pa
     assert [(found.schema_version, found.lease_until_ns) for found in seen] == [(2, 100)]
     owner.close()
     other.close()
+
+
+def test_what_a_process_says_of_its_writers_is_read_by_the_others(clock: ManualClock, tmp_path: Path) -> None:
+    one, two = (SharedPresence(str(tmp_path / "presence"), clock, 300.0) for _ in range(2))
+    one.enlist(7, 1_700_000_000_123_456)
+    refused = one.enlist(2**31 - 1, 1_700_000_001_000_000, refused=True)
+    one.enlist(0, 1_700_000_002_000_000, refused=True)
+    said = {(found.table, found.begun_us, found.refused) for found in two.writers()}
+    assert said == {
+        (7, 1_700_000_000_000_000, False),
+        (2**31 - 1, 1_700_000_001_000_000, True),
+        (0, 1_700_000_002_000_000, True),
+    }
+    one.withdraw(refused)
+    assert {found.table for found in two.writers()} == {0, 7}
+    assert {found.refused for found in two.writers() if found.table == 0} == {True}
+    for presence in (one, two):
+        presence.close()

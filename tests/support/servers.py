@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -50,20 +48,12 @@ class Servers:
         self.store.background([step])
 
 
-def write_until(path: str, number: int, until: float, out: Queue[tuple[int, list[str]]]) -> None:
-    """Insert and update rows of one's own until then; says how many rows stand, and what else befell."""
-    _write_while(lambda: time.time() < until, path, number, out)
-
-
 def write_while_there(path: str, number: int, flag: Path, out: Queue[tuple[int, list[str]]]) -> None:
-    """As `write_until`, for as long as there is a file."""
-    _write_while(flag.exists, path, number, out)
-
-
-def _write_while(goes_on: Callable[[], bool], path: str, number: int, out: Queue[tuple[int, list[str]]]) -> None:
+    """Insert and update rows of one's own for as long as there is a file; says how many rows stand, and what else
+    befell."""
     connection = instar.connect(path, synchronous="off", autocommit=True)
     done, strange = 0, []
-    while goes_on():
+    while flag.exists():
         key = number * 1_000_000 + done
         try:
             connection.execute("INSERT INTO t (id, a) VALUES (?, ?)", (key, key))

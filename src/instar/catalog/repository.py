@@ -44,7 +44,7 @@ class SchemaRepository:
     def __init__(self, store: Store, catalog: Catalog, clock: Clock) -> None:
         self._store = store
         self._catalog = catalog
-        self._clock = clock
+        self._monotonic_ns = clock.monotonic_ns
         self._period = int(store.schema_lease * 1e9)
         self._newest: LeasedSchema | None = None
         self._older: list[LeasedSchema] = []
@@ -65,7 +65,7 @@ class SchemaRepository:
         canonical version is damaged, whatever else keeps the store from being read.
         """
         newest = self._newest
-        if newest is not None and self._clock.monotonic_ns() < self._renew_at and newest.catalog.version >= at_least:
+        if newest is not None and self._monotonic_ns() < self._renew_at and newest.catalog.version >= at_least:
             return newest
         return self._renew(at_least)
 
@@ -89,13 +89,14 @@ class SchemaRepository:
             if schema is not None and schema.catalog.version >= at_least:
                 reader = self._store.read()
                 try:
+                    shown = reader.catalog_version
+                    serves = shown == schema.catalog.version or self._serves(schema, reader)
                     # The clock is asked when the snapshot is there: a process may be stopped anywhere.
-                    runs = self._clock.monotonic_ns() < self._renew_at and schema is self._newest
-                    if runs and self._serves(schema, reader):
+                    if serves and self._monotonic_ns() < self._renew_at and schema is self._newest:
                         return reader.timestamp, schema.catalog
                     # One that is too far ahead is caught up with; for one step it is enough to renew when it is due.
-                    if reader.catalog_version > schema.catalog.version and not self._serves(schema, reader):
-                        at_least = reader.catalog_version
+                    if not serves and shown > schema.catalog.version:
+                        at_least = shown
                 finally:
                     reader.close()
             schema = self.schema(at_least)
@@ -107,10 +108,9 @@ class SchemaRepository:
 
     @staticmethod
     def _serves(schema: LeasedSchema, reader: Reader) -> bool:
-        """Whether the schema may be used on the snapshot: it is the snapshot's, or the one right before in a compatible
-        step. Floors protect writes alone; what a statement reads before it writes would miss rows."""
-        ahead = reader.catalog_version - schema.catalog.version
-        return not ahead or (ahead == 1 and not read_version(reader).abrupt)
+        """Whether the schema, which is not the snapshot's, may be used on it: it is the one right before, in a
+        compatible step. Floors protect writes alone; what a statement reads before it writes would miss rows."""
+        return reader.catalog_version - schema.catalog.version == 1 and not read_version(reader).abrupt
 
     # --- leases ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class SchemaRepository:
 
     def _renew(self, at_least: int) -> LeasedSchema:
         with self._lock:
-            began = self._clock.monotonic_ns()
+            began = self._monotonic_ns()
             newest = self._newest
             if newest is not None and began < self._renew_at and newest.catalog.version >= at_least:
                 return newest  # another thread was here first

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
 Kept = tuple[int, SavedSettings]
+# So often a commit is turned back for its schema version before changes are asked to give way.
+_PATIENCE = 3
 # How a catalog change fails that found its objects changed or its names taken since it was planned.
 _MET_ANOTHER = frozenset({errors.SERIALIZATION_FAILURE, errors.DUPLICATE_TABLE})
 
@@ -95,11 +97,23 @@ def usage_of(changes: Iterable[Change]) -> Usage:
 class Committer:
     """Derives the store commit of one transaction, as often as the store asks."""
 
-    def __init__(self, database: Database, transaction: SessionTransaction, functions: Callable[[], Context]) -> None:
-        """`functions`: what the transaction's stable functions read."""
+    def __init__(
+        self,
+        database: Database,
+        transaction: SessionTransaction,
+        functions: Callable[[], Context],
+        tokens: list[int],
+    ) -> None:
+        """`functions`: what the transaction's stable functions read. `tokens`: of what it has enlisted for, the session
+        withdraws."""
         self._database = database
         self._transaction = transaction
         self._functions = functions
+        self._tokens = tokens
+        self._turned_back = 0
+        # A schema that is merely leased does not do for catalog changes, which are made on the newest, nor for the
+        # writes of a transaction whose reads are validated (rule 13).
+        self._needs_newest = bool(transaction.ddl) or transaction.reads is not None
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
@@ -112,13 +126,17 @@ class Committer:
     def prepare(self, refused: Refused | None) -> None:
         """Before each round, and so before the state is read that it is derived on: see to the schema's lease, and
         judge what a SERIALIZABLE transaction has read, as far as that takes longer than a reader may be open."""
+        if isinstance(refused, StaleSchema):
+            self._turned_back += 1
+            if self._turned_back == _PATIENCE:
+                self._ask_for_way()
         repository = self._database.repository
-        if repository is not None:
-            if self._needs_newest():
+        if repository is not None and (self._needs_newest or refused is not None):
+            if self._needs_newest:
                 self._began = self._database.clock.monotonic_ns()
             elif isinstance(refused, StaleSchema):
                 repository.reload()
-            elif refused is not None:
+            else:
                 repository.schema(self._at_least)
         if self._transaction.reads:
             database = self._database
@@ -126,6 +144,12 @@ class Committer:
                 validation = self._validation_under(database.catalog.at(reader))
                 upto = reader.timestamp
             self._validated = validation.check(database.store, self._validated, upto)
+
+    def _ask_for_way(self) -> None:
+        """Have schema changes wait until this is committed: else one after the other might turn it back."""
+        open_ = self._transaction
+        for table in [buffer.table for buffer in open_.buffer] if open_.reads is None else [0]:
+            self._tokens.append(self._database.store.enlist(table, open_.started_us, refused=True))
 
     def _validation_under(self, newest: CatalogSnapshot) -> Validation:
         if self._validation is not None and self._validation[0] is newest:
@@ -169,7 +193,8 @@ class Committer:
                 raise Conflict(met) from None
             catalog = ddl.view
         if transaction.buffer:
-            derivation = Derivation(reader, self._recheck(catalog), leased=lease is not None)
+            behind = catalog.version < reader.catalog_version
+            derivation = Derivation(reader, self._recheck(catalog), leased=lease is not None, behind=behind)
             try:
                 self._derive_tables(derivation, catalog)
             except NewerRow:
@@ -182,17 +207,12 @@ class Committer:
             return None
         return request
 
-    def _needs_newest(self) -> bool:
-        """Whether a schema that is merely leased does not do: catalog changes are made on the newest, and so are the
-        writes of a transaction whose reads are validated (rule 13)."""
-        return bool(self._transaction.ddl) or self._transaction.reads is not None
-
     def _schema(self, reader: Reader) -> tuple[CatalogSnapshot, Lease | None]:
         """What to derive under (e): the newest schema, or under leases the newest that this server knows."""
         repository = self._database.repository
         if repository is None:
             return self._database.catalog.at(reader), None
-        if self._needs_newest():
+        if self._needs_newest:
             # It has been read since the round began.
             period = int(self._database.store.schema_lease * 1e9)
             return self._database.catalog.at(reader), Lease(self._began + period)

@@ -26,7 +26,7 @@ from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication, advance
-from instar.schemachange.waiting import doomed_tables, named, wait_for_writers, writers_of
+from instar.schemachange.waiting import doomed_tables, moved_tables, named, wait_for_writers, writers_of
 from instar.schemachange.wanted import Truncate, Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
@@ -51,6 +51,7 @@ class SchemaChanges:
         self._planned: list[Plan] = []  # of the open transaction, those that need jobs
         self._queued: Job | None = None  # the statement's own job, if it waits for another one
         self._doomed: set[int] = set()  # tables whose other writers the transaction will doom
+        self._moved: set[int] = set()  # tables whose other writers it may turn back
 
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
@@ -84,7 +85,8 @@ class SchemaChanges:
         """Whom the stage of that number would wait for, if its turn were now."""
         store = self._session.database.store
         lease = f"a schema lease of {store.schema_lease:g} s" if number > 1 and store.schema_lease else ""
-        writers = writers_of(store, doomed_tables(publication), self._session.enlisted)
+        doomed, moved = doomed_tables(publication), moved_tables(publication)
+        writers = writers_of(store, doomed, self._session.enlisted, moved)
         return "; ".join(filter(None, (lease, named(writers))))
 
     def rehearse(self, statement: ast.Ddl, text: str) -> list[Row]:
@@ -151,9 +153,9 @@ class SchemaChanges:
         return job
 
     def await_writers(self, own: Collection[int]) -> None:
-        """Wait, for `ddl_wait` at most, for transactions that what is about to be committed would doom; `own` are the
-        tokens of this very one."""
-        if not self._doomed:
+        """Wait, for `ddl_wait` at most, for transactions that what is about to be committed would doom, or turn back
+        once more; `own` are the tokens of this very one."""
+        if not self._moved and not self._doomed:
             return
         session = self._session
         store, clock = session.database.store, session.database.clock
@@ -168,13 +170,14 @@ class SchemaChanges:
                 session.deliver_notices()
 
         seconds = (duration_us(session.settings.get("ddl_wait")) or 0) / 1e6
-        wait_for_writers(store, clock, self._doomed, seconds, tick, own)
+        wait_for_writers(store, clock, self._doomed, seconds, tick, own, self._moved)
 
     def forget(self) -> None:
         """The transaction has ended."""
         self._planned = []
         self._queued = None
         self._doomed = set()
+        self._moved = set()
 
     def mark(self) -> int:
         """For savepoints: how many changes have been planned."""
@@ -292,6 +295,7 @@ class SchemaChanges:
         apply(made.first, change)
         change.describe(made.statement)
         self._doomed |= doomed_tables(made.first)
+        self._moved |= moved_tables(made.first)
         for table in made.first.emptied:
             # What was written to it in this very transaction goes with it.
             session.open_transaction().buffer.drop_table(table)

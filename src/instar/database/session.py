@@ -281,7 +281,7 @@ class Session:
             self._schema.await_writers(self.enlisted)
             job = self._schema.begin_job()
             if open_.has_written:
-                committer = Committer(self.database, open_, self.function_context)
+                committer = Committer(self.database, open_, self.function_context, self.enlisted)
                 commit(self.database.store, committer.derive, committer.prepare)
                 if open_.ddl:
                     self.database.outdate_schema()
@@ -303,7 +303,7 @@ class Session:
         self._require_sound()
         point = open_.mark(_copy(open_.ddl), self._keep())
         try:
-            return self._run_statement(open_, work, writes=writes)
+            return self._run_statement(open_, work, point.mark, writes=writes)
         except Conflict as conflict:
             self._fail(open_, point)
             raise conflict.reported from None
@@ -334,7 +334,7 @@ class Session:
         for _ in range(MAX_RESTARTS):
             open_ = self._open(explicit=False)
             try:
-                result = self._run_statement(open_, work, writes=writes)
+                result = self._run_statement(open_, work, open_.buffer.mark(), writes=writes)
                 self._commit(open_)
                 return result
             except Conflict as conflict:
@@ -346,14 +346,15 @@ class Session:
                     self._end()
         raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")
 
-    def _run_statement(self, open_: SessionTransaction, work: Callable[[], Result], *, writes: bool) -> Result:
+    def _run_statement(
+        self, open_: SessionTransaction, work: Callable[[], Result], mark: int, *, writes: bool
+    ) -> Result:
         """Run a statement on a snapshot of its own. One that names what its schema has not (class 42) gets another try
-        if the schema is a leased one and no longer the store's newest."""
+        if the schema is a leased one and no longer the store's newest, and nothing was buffered since `mark`."""
         self.begin_statement(open_, writes=writes)
         repository = self.database.repository
         if repository is None or not writes:
             return work()
-        mark = open_.buffer.mark()
         try:
             return work()
         except errors.Error as failed:

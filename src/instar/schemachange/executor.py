@@ -51,7 +51,7 @@ from instar.schemachange.stages import Plan, Publication, Reorganization, Stage,
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck, Validation
-from instar.schemachange.waiting import doomed_tables, wait_for_leases, wait_for_writers
+from instar.schemachange.waiting import doomed_tables, moved_tables, wait_for_leases, wait_for_writers
 from instar.store.engine import (
     ClaimLost,
     Commit,
@@ -167,7 +167,7 @@ class Executor:
                     return self._wait_again(job, held, busy)
                 except errors.Error as failed:
                     return self._give_up(job, held, problem_of(failed))
-                doomed = frozenset() if waited else doomed_tables(made.first)
+                doomed, moved = doomed_tables(made.first), moved_tables(made.first)
                 apply(made.first, change)
                 after = planned_job(current, made)
                 if not made.needs_job:
@@ -177,9 +177,9 @@ class Executor:
                 change.describe(job.statement)
                 request = Commit(catalog_version=reader.catalog_version, claim=held.claim)
                 change.parts(reader).add_to(request)
-            if doomed:
+            if not waited:
                 waited = True
-                if not self._outwaits(doomed, current, pulse):
+                if not self._outwaits(doomed, moved, current, pulse):
                     return self.jobs.get(job.id)
                 continue
             request.preconditions.append(ValueUnchanged(job_key(job.id), stored, None))
@@ -191,11 +191,11 @@ class Executor:
                 continue
             return self._entered(after, held)
 
-    def _outwaits(self, doomed: Collection[int], job: Job, pulse: Pulse) -> bool:
+    def _outwaits(self, doomed: Collection[int], moved: Collection[int], job: Job, pulse: Pulse) -> bool:
         """Wait for the writers of these tables, for the job's `ddl_wait` at most; False if it is to stop meanwhile."""
         pulse.attend(job)
         try:
-            wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait)
+            wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
         except Interrupted:
             return False
         pulse.wait("")
@@ -370,9 +370,8 @@ class Executor:
         with self._store.read() as reader:
             catalog = self._catalog.at(reader)
         publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
-        wait_for_writers(
-            self._store, self._clock, doomed_tables(publication), job.ddl_wait / 1e6, pulse.wait
-        )  # fmt: skip
+        doomed, moved = doomed_tables(publication), moved_tables(publication)
+        wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
 
     def _counted(self, job: Job) -> int:
         """The job's rows: those of the work that has just ended are no longer an estimate."""

@@ -5,7 +5,9 @@ older version has renewed its lease or lost it (F1 §4.3, invariant 1). A server
 taken at its word: presence is a hint.
 
 A change that some writes cannot cross waits for open transactions that have made such writes, for `ddl_wait` at most:
-then it goes on, and they fail with 40001. That none is seen proves nothing; the store's fence and the validators do.
+then it goes on, and they fail with 40001. So does every change for commits that others have turned back again and
+again: each is derived anew under the schema of the moment, and would meet the next change for ever if that gave no
+way. That none is seen proves nothing; the store's fence and the validators do.
 """
 
 from __future__ import annotations
@@ -38,18 +40,28 @@ def doomed_tables(publication: Publication) -> frozenset[int]:
     return frozenset(doomed)
 
 
-def writers_of(store: Store, tables: Collection[int], own: Collection[int] = ()) -> list[Writer]:
-    """Open transactions that have written to one of the tables, but those whose tokens are `own`.
+def moved_tables(publication: Publication) -> frozenset[int]:
+    """The tables whose writers, if they have derived their commit before this is published, may have to do it again; 0
+    stands for those that mind any change."""
+    tables = (published.after for published in publication.published if published.before is not None)
+    return frozenset({0, *(table.id for table in tables if isinstance(table, Table))})
+
+
+def writers_of(
+    store: Store, doomed: Collection[int], own: Collection[int] = (), moved: Collection[int] = ()
+) -> list[Writer]:
+    """Open transactions that have written to one of the `doomed` tables, or are refused again and again for changes
+    of one that is `moved`, but those whose tokens are `own`.
 
     Nor those of the thread that asks: it cannot both wait for them and end them.
     """
-    if not tables:
+    if not doomed and not moved:
         return []
     thread = threading.get_ident()
     return [
         found
         for found in store.writers()
-        if found.table in tables and found.token not in own and found.thread != thread
+        if found.table in (moved if found.refused else doomed) and found.token not in own and found.thread != thread
     ]
 
 
@@ -68,22 +80,23 @@ def named(writers: Iterable[Writer]) -> str:
 def wait_for_writers(
     store: Store,
     clock: Clock,
-    tables: Collection[int],
+    doomed: Collection[int],
     seconds: float,
     tick: Callable[[str], None],
     own: Collection[int] = (),
+    moved: Collection[int] = (),
 ) -> None:
-    """Wait until the transactions that have written to the tables by now have ended, for `seconds` at most.
+    """Wait until the transactions that `writers_of` finds by now have ended, for `seconds` at most.
 
     `tick` is told, again and again, whom the change waits for; it may raise. Those that come to write meanwhile are not
     waited for, else the wait might never be worth its while.
     """
-    waited = writers_of(store, tables, own)
+    waited = writers_of(store, doomed, own, moved)
     until = clock.monotonic_ns() + int(seconds * 1e9)
     while waited and clock.monotonic_ns() < until:
         tick(named(waited))
         clock.sleep(_TICK_SECONDS)
-        left = set(writers_of(store, tables, own))
+        left = set(writers_of(store, doomed, own, moved))
         waited = [writer for writer in waited if writer in left]
 
 

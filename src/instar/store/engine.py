@@ -455,8 +455,9 @@ class Store(Protocol):
         """Say which catalog version this process has cached, and until when its lease runs (0: without leases)."""
         ...
 
-    def enlist(self, table: int, begun_us: int) -> int:
-        """Say (a hint) that a transaction begun at `begun_us` has written to `table`; returns a token."""
+    def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
+        """Say (a hint) that a transaction begun at `begun_us` has written to `table`, or if `refused` that changes of
+        its schema keep turning it back (0: of any schema); returns a token."""
         ...
 
     def withdraw(self, token: int) -> None:

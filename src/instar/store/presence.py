@@ -30,7 +30,9 @@ SLOTS = 4096
 _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
-_WRITERS = range(11, _WORDS)  # of open transactions: table << 32 | when it was begun, in seconds since the epoch
+# Of open transactions: refused << 63 | table << 32 | when it was begun, in seconds since the epoch.
+_WRITERS = range(11, _WORDS)
+_REFUSED = 1 << 63
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
 # was started that has not announced itself yet.
 _HIGH_WATER, _TURN, _LAUNCHED = range(3)
@@ -73,13 +75,21 @@ class Process(NamedTuple):
 
 class Writer(NamedTuple):
     """A transaction of several statements that has written to `table`: whose, and when it began (microseconds since the
-    epoch; to the second, of another process). `token` and `thread`: in this process."""
+    epoch; to the second, of another process). `refused`: one whose commit schema changes keep turning back; its table
+    is 0 if a change of any table does. `token` and `thread`: in this process."""
 
     pid: int
     table: int
     begun_us: int
     token: int = 0
     thread: int = 0
+    refused: bool = False
+
+
+def _writer(pid: int, word: int) -> Writer:
+    """What a process says in one of _WRITERS."""
+    table, begun = (word & ~_REFUSED) >> 32, word & 0xFFFFFFFF
+    return Writer(pid, table, begun * 1_000_000, refused=bool(word & _REFUSED))
 
 
 class Presence:
@@ -208,18 +218,19 @@ class Presence:
 
     # Open transactions: whom a schema change may wait for.
 
-    def enlist(self, table: int, begun_us: int) -> int:
+    def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
         """Note that a transaction begun at `begun_us` has written to `table`; returns a token.
 
         A slot has room for a few: those beyond are not seen by other processes, and not waited for there.
         """
         token = next(self._tokens)
-        writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident())
+        writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident(), refused)
         with self._lock:
             words, base = self._words, self._base
             place = next((word for word in _WRITERS if not words[base + word]), 0)
             if place:
-                words[base + place] = table << 32 | (begun_us // 1_000_000 & 0xFFFFFFFF)
+                said = _REFUSED if refused else 0
+                words[base + place] = said | table << 32 | (begun_us // 1_000_000 & 0xFFFFFFFF)
             self._writers[token] = writer, place
         return token
 
@@ -238,7 +249,7 @@ class Presence:
         for slot, base in enumerate(self._slots()):
             said = [words[base + word] for word in _WRITERS if words[base + word]] if base != self._base else []
             if said and self.alive(slot):
-                found += [Writer(words[base + _PID], one >> 32, (one & 0xFFFFFFFF) * 1_000_000) for one in said]
+                found += [_writer(words[base + _PID], word) for word in said]
         return found
 
     # Processes.

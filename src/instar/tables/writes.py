@@ -203,13 +203,17 @@ class Derivation:
     """The physical writes of one commit, collected table by table.
 
     `recheck` judges NOT NULL and CHECK of rows that no statement has seen: those merged of changes under several locks.
-    `leased`: a statement's schema may be older than that of the snapshot which it has read.
+    `leased`: a statement's schema may be older than that of the snapshot which it has read; `behind`: the one that is
+    derived under is older than that of `reader`.
     """
 
-    def __init__(self, reader: Reader, recheck: Recheck | None = None, *, leased: bool = False) -> None:
+    def __init__(
+        self, reader: Reader, recheck: Recheck | None = None, *, leased: bool = False, behind: bool = False
+    ) -> None:
         self.reader = reader
         self._recheck = recheck
         self._leased = leased
+        self._behind = behind
         self.tables: list[TableWrites] = []
         self.entries: list[EntryWrite] = []
         self.preconditions: list[Precondition] = []
@@ -230,10 +234,11 @@ class Derivation:
             every = {index.id for index in writer.table.indexes}
         judged = public
         seen = (meant or writer.table).layout.id
+        may_be_newer = self._leased and (self._behind or seen < layout)
         for key, change in buffer.changes.items():
             stored = get(writer.prefix + key)
             self._judge(writer, key, change, stored)
-            if self._leased and stored is not None and _layout_of(stored) > seen:
+            if may_be_newer and stored is not None and _layout_of(stored) > seen:
                 raise NewerRow(writer.table, key)
             body = None if change.image is None else writer.encode(change.image)
             if several is not None:
