@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import pytest
 
 from instar.catalog.catalog import Catalog
 from instar.catalog.repository import SchemaRepository
 from instar.clock import ManualClock
-from instar.errors import Error
+from instar.errors import IO_ERROR, Error, error
 from instar.store import MemoryStore
-from instar.store.engine import Commit, Reader, Section, StaleSchema
+from instar.store.engine import Commit, LeaseExpired, Reader, Section, StaleSchema
 from instar.store.schema_version import COPIES, damaged_copies
 
 LEASE = 10.0
@@ -217,6 +220,69 @@ def test_a_server_that_cannot_renew_goes_on_until_its_lease_runs_out(world: Worl
     world.repository.tend()  # says nothing
     world.publish()
     assert world.version() == 2
+
+
+def test_no_damage_to_the_copies_gives_another_version(world: World) -> None:
+    """Torn, flipped, missing, in place of one another, or that of the version before: the right version, or XX001."""
+    with world.store.read() as reader:
+        older = [reader.get(key) for key in COPIES]
+    world.publish()
+    with world.store.read() as reader:
+        sound = [reader.get(key) for key in COPIES]
+    damages: list[list[bytes | None]] = []
+    for copy in range(2):
+        kept, other, before = sound[copy], sound[1 - copy], older[copy]
+        assert kept is not None
+        flipped = [kept[:at] + bytes([kept[at] ^ 1 << at % 8]) + kept[at + 1 :] for at in range(len(kept))]
+        damages.append([kept, None, b"", kept[:-1], kept + b"\0", bytes(len(kept)), other, before, *flipped[::5]])
+    for first, second in itertools.product(*damages):
+        world.store.background([functools.partial(_put, (first, second))])
+        fresh = SchemaRepository(world.store, Catalog(), world.clock)
+        if first == sound[0] or second == sound[1]:
+            assert fresh.schema().catalog.version == 2
+            continue
+        with pytest.raises(Error, match="both copies") as caught:
+            fresh.schema()
+        assert caught.value.sqlstate == "XX001"
+
+
+def _put(values: tuple[bytes | None, bytes | None], section: Section) -> None:
+    for key, value in zip(COPIES, values, strict=True):
+        if value is None:
+            section.delete(key)
+        else:
+            section.put(key, value)
+
+
+def test_a_store_that_cannot_be_read_is_what_a_server_says_when_its_lease_is_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it goes on, and asks no more often than every sixteenth of the lease; afterwards it does at once."""
+    first = world.repository.schema()
+    asked = 0
+
+    def broken() -> Reader:
+        nonlocal asked
+        asked += 1
+        raise error(IO_ERROR, "the disk is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "read", broken)
+        world.clock.advance(LEASE / 2)
+        for _ in range(499):
+            assert world.repository.schema() is first
+            world.clock.advance(LEASE / 1000)
+        assert asked <= 9
+        world.clock.advance(LEASE / 1000)
+        for _ in range(2):
+            with pytest.raises(Error, match="the disk is gone"):
+                world.repository.schema()
+        with pytest.raises(Error, match="the disk is gone"):
+            world.repository.snapshot(0)
+        with pytest.raises(LeaseExpired):
+            world.store.commit(Commit(catalog_version=1, lease=first.lease))
+    assert world.repository.schema() is first
+    world.store.commit(Commit(catalog_version=1, lease=first.lease))
 
 
 def test_a_version_that_is_needed_is_not_put_off(world: World) -> None:

@@ -11,7 +11,7 @@ from instar.dbapi import Connection
 from instar.store.engine import Commit
 from instar.tables import writes
 from support.databases import fails, rows, run, value
-from support.servers import LEASE, Servers
+from support.servers import LEASE, Servers, version
 
 
 @pytest.fixture
@@ -26,14 +26,6 @@ def pair(servers: Servers) -> tuple[Connection, Connection]:
     run(one, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 10)")
     run(two, "INSERT INTO t VALUES (2, 20)")
     return one, two
-
-
-def version(connection: Connection) -> int:
-    """The catalog version that the server has cached."""
-    repository = connection.database.repository
-    assert repository is not None
-    current = repository.current()
-    return -1 if current is None else current.catalog.version
 
 
 def session(connection: Connection) -> Session:
@@ -231,6 +223,32 @@ def test_a_write_whose_lease_ran_out_is_derived_and_submitted_again(
     run(two, "UPDATE t SET a = a + 1")
     assert not left
     assert rows(two, "SELECT a FROM t ORDER BY id") == [(11,), (21,)]
+
+
+def test_a_pending_write_on_an_older_version_ends_with_its_lease(
+    servers: Servers, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session of its server has renewed, to the next version, which moves the lease of the older no further."""
+    one, two = pair
+    real: Callable[[Commit], int] = servers.store.commit
+    judged: list[tuple[int, int]] = []
+
+    def late(request: Commit) -> int:
+        if request.lease is not None and not request.bump_catalog:
+            if not judged:
+                run(one, "ALTER TABLE t ADD COLUMN b int DEFAULT 1")
+                servers.clock.advance(LEASE / 2)
+                two.database.repository.schema()  # type: ignore[union-attr]  # there are leases
+                servers.clock.advance(LEASE / 2)
+            judged.append((request.catalog_version, request.lease.until - servers.clock.monotonic))
+        return real(request)
+
+    before = version(two)
+    monkeypatch.setattr(servers.store, "commit", late)
+    run(two, "UPDATE t SET a = a + 1")
+    assert [found for found, _left in judged] == [before, before + 1]
+    assert judged[0][1] <= 0 < judged[1][1]
+    assert servers.versions()[-2:] == [2, 2]
 
 
 def test_a_lease_that_always_runs_out_is_a_retryable_error_that_says_so(

@@ -48,6 +48,14 @@ class Servers:
         self.store.background([step])
 
 
+def version(connection: Connection) -> int:
+    """The catalog version that the server has cached."""
+    repository = connection.database.repository
+    assert repository is not None
+    current = repository.current()
+    return -1 if current is None else current.catalog.version
+
+
 def write_while_there(path: str, number: int, flag: Path, out: Queue[tuple[int, list[str]]]) -> None:
     """Insert and update rows of one's own for as long as there is a file; says how many rows stand, and what else
     befell."""
