@@ -187,7 +187,27 @@ def test_serializable_transactions_beside_changes_of_coverage(seed: int, monkeyp
     engine = Leased()
     one, servers = engine.connect(), [engine.connect() for _ in range(SESSIONS)]
     run(one, "CREATE TABLE t (id int PRIMARY KEY, a int, b int)", "CREATE INDEX ta ON t (a)")
-    changes, stood = 0, 0
+    changes, between, stood = 0, 0, 0
+    real = engine.servers.store.commit
+
+    changing = False
+
+    def change() -> None:
+        nonlocal changes, changing
+        changing = True
+        run(one, f"ALTER TABLE t {CHANGES[changes % len(CHANGES)]}")
+        changing = False
+        changes += 1
+
+    def commit(request: Commit) -> int:
+        """A change comes between deriving and committing, now and then."""
+        nonlocal between
+        if request.snapshot is not None and not changing and chance.random() < 0.2:
+            between += 1
+            change()
+        return real(request)
+
+    monkeypatch.setattr(engine.servers.store, "commit", commit)
     for number in range(30):
         before = stored(one)
         current = Round(servers, chance)
@@ -195,13 +215,13 @@ def test_serializable_transactions_beside_changes_of_coverage(seed: int, monkeyp
         engine.servers.clock.advance(chance.choice([0, 0, 3, 7]))
         while current.left:
             if chance.random() < 0.12:
-                run(one, f"ALTER TABLE t {CHANGES[changes % len(CHANGES)]}")
-                changes += 1
+                change()
             else:
                 current.go_on()
         assert serial(before, stored(one), current.committed), f"seed {seed}, round {number}"
         stood += len(current.committed)
     assert changes > 15
+    assert between > 5
     assert stood > 30
     assert rows(one, "CHECK DATABASE") == []
 
