@@ -30,6 +30,7 @@ def narrow(monkeypatch) -> None:
     monkeypatch.setattr(spark_validation, "ROWS_PER_RANGE", 2_000)
     monkeypatch.setattr(reference_join, "ROWS_PER_RANGE", 40)  # the parents' ranges
     monkeypatch.setattr(reference_join, "BROADCAST_ROWS", 0)
+    monkeypatch.setattr(reference_join, "ROWS_PER_PARTITION", 2_000)
     monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
 
 

@@ -41,6 +41,8 @@ from instar.store.engine import prefix_end
 FORMAT = "instar-references"
 # Rows of the child that are joined at a time.
 WAVE_ROWS = 10_000_000
+# Rows of the child in a partition of the join: sorted in a second or so.
+ROWS_PER_PARTITION = 250_000
 # So few parents are sent to every executor, and the child is not shuffled.
 BROADCAST_ROWS = 200_000
 # Where the child is looked at to see how long its keys are.
@@ -74,9 +76,12 @@ class SparkReferences(SparkValidation):
         start = task.reference_judge.parents
         self._parents = key_ranges.split(task.store.read, start, prefix_end(start), MAX_RANGES)
         self.need = min(task.rows, WAVE_ROWS) * _pair_bytes(task)
+        self._session: Any = None
+        self._ended_tasks = 0
 
     def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
         """Join wave after wave; ranges of which nothing is left over are without violations."""
+        self._session = session
         each = max(1, len(todo) * WAVE_ROWS // max(self.task.rows, 1))
         for first in range(0, len(todo), each):
             wave = todo[first : first + each]
@@ -90,10 +95,13 @@ class SparkReferences(SparkValidation):
         join = Join(self.work(wave, runs), tuple(ranges))
         option = base64.b64encode(_ENCODER.encode(join)).decode()
         read = partial(session.read.format(FORMAT).option("work", option).option, "side")
-        parents = read("parents").load()
+        children, parents = read("children").load(), read("parents").load()
         if self._parents.rows <= BROADCAST_ROWS:
             parents = parents.hint("broadcast")
-        left = read("children").load().join(parents, KEY, "left_anti").select(RANGE, ROW)
+        else:
+            partitions = min(self.task.rows, WAVE_ROWS) // ROWS_PER_PARTITION + 1
+            children, parents = children.repartition(partitions, KEY), parents.repartition(partitions, KEY)
+        left = children.join(parents, KEY, "left_anti").select(RANGE, ROW)
         ranged = left.repartitionById(len(wave), RANGE).sortWithinPartitions(RANGE, ROW)
         ranged.write.format(FORMAT).option("work", option).mode("append").save()
 
@@ -101,6 +109,22 @@ class SparkReferences(SparkValidation):
         """Rows are read, then joined."""
         self.task.rows_read = rows_read(runs)
         self.task.doing = f"Spark joins rows with what they refer to, {self.task.rows_read:,} read so far"
+        if self._moves():
+            beat(runs)
+
+    def _moves(self) -> bool:
+        """Whether tasks have ended since it was last asked: nothing of Instar's runs while Spark sorts and joins."""
+        from py4j.protocol import Py4JError
+
+        if self._session is None:
+            return False
+        try:
+            tracker = self._session.sparkContext.statusTracker()
+            stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+        except (Py4JError, OSError):  # a Spark that has gone; the job's end will tell
+            return False
+        before, self._ended_tasks = self._ended_tasks, sum(stage.numCompletedTasks for stage in stages if stage)
+        return self._ended_tasks != before
 
 
 def _pair_bytes(task: Validation) -> int:
