@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from instar.database import Database
 from instar.database.session import Session
 from instar.dbapi import Connection
+from instar.schemachange.jobs import JobState
 from instar.store.engine import Commit
 from instar.tables import writes
+from instar.worker.work import Worker
 from support.databases import fails, rows, run, value
 from support.servers import LEASE, Servers, version
 
@@ -151,16 +154,49 @@ def test_a_stale_server_maintains_an_index_that_it_has_never_heard_of(
     assert rows(one, "CHECK DATABASE") == []
 
 
-def test_a_new_name_is_found_at_once(pair: tuple[Connection, Connection]) -> None:
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_a_new_name_is_found_at_once(pair: tuple[Connection, Connection], level: str) -> None:
     """A statement that fails for what its leased schema has not runs again under the newest."""
     one, two = pair
     run(one, "CREATE TABLE u (id int PRIMARY KEY)")
     run(two, "INSERT INTO u VALUES (1)")
     run(one, "ALTER TABLE t ADD COLUMN b int")
-    run(two, "BEGIN", "INSERT INTO t (id, b) VALUES (5, 6)", "COMMIT")
+    run(two, f"BEGIN ISOLATION LEVEL {level}", "INSERT INTO t (id, b) VALUES (5, 6)", "COMMIT")
     assert rows(one, "SELECT id, b FROM t WHERE id = 5") == [(5, 6)]
     with fails("42P01"):
         run(two, "INSERT INTO nowhere VALUES (1)")
+
+
+def test_what_seems_violated_under_a_leased_schema_is_judged_under_the_newest(
+    servers: Servers, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One version before the swap of ALTER PRIMARY KEY, the copies are the table that others write to by now: the row's
+    own copy looks like another row with its key."""
+    one, two = pair
+    monkeypatch.setattr(Database, "ensure_worker", lambda database: None)
+    monkeypatch.setattr(Database, "run_job", lambda database, job: None)
+    run(one, "SET schema_change_mode = async", "ALTER TABLE t ALTER a SET NOT NULL")
+    Worker(servers.store, servers.clock).turn()
+    run(one, "ALTER TABLE t ALTER PRIMARY KEY (a)")
+    job = one.database.jobs.all()[-1]
+
+    def keep_up() -> bool:
+        """The other server renews until the last stage is published, and begins a transaction before that."""
+        found = one.database.jobs.get(job.id)
+        if two.database.repository is not None and not found.is_finished:
+            two.database.repository.tend()
+        if found.stage == len(found.stages) - 1 and not session(two).in_transaction:
+            run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE t SET a = a + 1 WHERE id = 2")
+        return False
+
+    Worker(servers.store, servers.clock, stopping=keep_up).turn()
+    assert one.database.jobs.get(job.id).state is JobState.SUCCEEDED
+    with servers.store.read() as reader:
+        assert version(two) == reader.catalog_version - 1
+    run(one, "UPDATE t SET a = a + 1 WHERE id = 2")
+    with fails("40001"):
+        run(two, "COMMIT")
+    assert rows(one, "SELECT id, a FROM t ORDER BY id") == [(1, 10), (2, 21)]
 
 
 def test_a_transaction_never_goes_back_to_an_older_schema(pair: tuple[Connection, Connection]) -> None:

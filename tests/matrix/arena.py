@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from instar import errors
+from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
+from instar.store import MemoryStore
 from instar.store.engine import Store
 from instar.transactions.commit import Conflict
 from instar.worker.work import Worker
@@ -30,16 +32,21 @@ _SECOND = "second_"
 class Arena:
     """One run of one kind. What the traffic was told is committed is in `rows`, by key: (a, b, n)."""
 
-    def __init__(self, kind: Kind, seed: str = "") -> None:
+    def __init__(
+        self, kind: Kind, seed: str = "", *, lease: float = 0.0, open_: Callable[[ManualClock], Store] | None = None
+    ) -> None:
+        """`lease`: the schema lease of the store, in seconds; `open_` makes another store than one in memory."""
         self.kind = kind
         self.draw = random.Random(f"{kind.name} {seed}")
-        self.world = ChangingWorld()
-        self.store: Store = self.world.store
+        clock = ManualClock()
+        store: Store = MemoryStore(clock=clock, schema_lease=lease) if open_ is None else open_(clock)
+        self.world = ChangingWorld(store, clock)
+        self.store: Store = store
         self.databases = [self.server() for _ in range(3)]
         self.job: int | None = None
         self._known: set[int] = set()  # jobs that are not of the change
         self.changed = False
-        self.changer = self.session()
+        self.changer = self.session(2)
         self.changer.execute("set schema_change_mode = async")
         for statement in (*SCHEMA, *kind.setup):
             self.changer.execute(statement)
@@ -58,11 +65,29 @@ class Arena:
         """A session with one of the servers."""
         return Session(self.databases[server], autocommit=True)
 
+    # --- leases ------------------------------------------------------------------------------------------------------
+
+    def tend(self) -> None:
+        """What servers that have something to do come to, at every moment: leases are renewed with half of them gone.
+        The second server is the one that knows the newest version, the first has it when it renews."""
+        older, newer = (self.databases[number].repository for number in (0, 1))
+        if older is not None and newer is not None:
+            older.tend()
+            newer.reload()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the first server has a lease of an older version than the newest."""
+        repository = self.databases[0].repository
+        known = None if repository is None else repository.current()
+        return known is not None and known.catalog.version < self.world.catalog().version
+
     # --- the change --------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
         """Execute the kind's statements: the first stage, in one transaction."""
         self._known = {job.id for job in self.jobs}
+        self.tend()
         if len(self.kind.statements) == 1:
             self.changer.execute(self.kind.statements[0])
         else:
@@ -99,6 +124,7 @@ class Arena:
 
         def stopping() -> bool:
             job = None if self.job is None else self.get(self.job)
+            self.tend()
             if stopped or job is None or job.is_finished:
                 return bool(stopped)
             batch = at[-1][1] + 1 if at and at[-1][0] == job.stage else 0
@@ -213,6 +239,7 @@ class Arena:
         if same_rows:
             self.check_rows()
         assert self.schema() == (self.before if new is None else new)
+        self.world.clock.advance(self.store.schema_lease)  # until then a server may be a version behind
         for query in self.kind.before if new is None else self.kind.holds:
             self._ask(query.text, query.gives)
         self.check()

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from instar import errors
-from instar.database import Session
+from instar.database import Database, Session
 from instar.schemachange.jobs import JobState
+from instar.store.engine import Store
 from matrix.arena import Arena, Point, block, refusal
 from matrix.kinds import Kind, load
 from matrix.one_row import OneRow
 from matrix.traffic import Laggard, Transaction, autocommit, filled
+from support.fenced import Fenced
 from support.mortal import Killed, Mortal
 
 # Points of a stage's work at which something happens: before its first batch, and between two.
 BATCHES = (0, 1, 2)
 
 
-def quiet(kind: Kind) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
+def quiet(kind: Kind, lease: float = 0.0) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
     """The schema that the kind leads to when nobody disturbs it, the points that it passes, whether it has a job."""
-    return _quiet(kind.name)
+    return _quiet(kind.name, lease)
 
 
 @functools.cache
-def _quiet(name: str) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
-    arena = Arena(load(name))
+def _quiet(name: str, lease: float) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
+    arena = Arena(load(name), lease=lease)
     points: list[Point] = []
     arena.whole(points.append)
     made = arena.schema()
@@ -34,9 +36,9 @@ def _quiet(name: str) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
     return made, tuple(points), arena.job is not None
 
 
-def at_points(kind: Kind, deed: Callable[[Arena, Point], object], seed: str) -> Arena:
+def at_points(kind: Kind, deed: Callable[[Arena, Point], object], seed: str, lease: float = 0.0) -> Arena:
     """Do something at every point of a change."""
-    arena = Arena(kind, seed)
+    arena = Arena(kind, seed, lease=lease)
 
     def hook(point: Point) -> None:
         if point[1] in BATCHES:
@@ -58,7 +60,7 @@ def writers_on_the_newer_version(kind: Kind) -> None:
     at_points(kind, deed, "newer").settle(quiet(kind)[0])
 
 
-def writers_on_the_older_version(kind: Kind) -> None:
+def writers_on_the_older_version(kind: Kind, lease: float = 0.0) -> None:
     """Transactions begun before each stage and committed after it, under either isolation level."""
     open_: list[Transaction] = []
 
@@ -70,11 +72,11 @@ def writers_on_the_older_version(kind: Kind) -> None:
             for server, level in ((0, "read committed"), (1, "repeatable read"))
         ]
 
-    arena = at_points(kind, deed, "older")
+    arena = at_points(kind, deed, "older", lease)
     for transaction in open_:
         transaction.commit()
     require_crossed(arena)
-    arena.settle(quiet(kind)[0])
+    arena.settle(quiet(kind, lease)[0])
 
 
 def require_crossed(arena: Arena) -> None:
@@ -115,12 +117,12 @@ def stale_servers(kind: Kind) -> None:
     arena.settle(quiet(kind)[0])
 
 
-def writers_of_one_row(kind: Kind) -> None:
+def writers_of_one_row(kind: Kind, lease: float = 0.0) -> None:
     """Writers and SERIALIZABLE readers of the same row, on both sides of each stage: no update is lost, and changes
     under two optimistic locks are merged."""
     if kind.empties or kind.drops:
         return
-    arena = Arena(kind, "one row")
+    arena = Arena(kind, "one row", lease=lease)
     row = OneRow(arena)
 
     def hook(point: Point) -> None:
@@ -131,7 +133,7 @@ def writers_of_one_row(kind: Kind) -> None:
     row.end()
     assert arena.happened["conflicts"] > 0
     assert not kind.merges or arena.happened["merged"] > 0
-    arena.settle(quiet(kind)[0])
+    arena.settle(quiet(kind, lease)[0])
 
 
 def conflicting_writers(kind: Kind) -> None:
@@ -195,21 +197,22 @@ def pauses(kind: Kind) -> None:
     arena.settle(quiet(kind)[0])
 
 
-def cancellations(kind: Kind) -> None:
+def cancellations(kind: Kind, lease: float = 0.0) -> None:
     """Cancelled at every point: the old schema is there whole, and the same change can be made afterwards."""
-    made, points, has_job = quiet(kind)
+    made, points, has_job = quiet(kind, lease)
     for at in points if has_job else ():
-        if at[0] in (0, 99) or at[1] > 1:
+        if at[0] in (0, 99) or at[1] > (not lease):
             continue
-        arena = Arena(kind, f"cancelled {at}")
+        arena = Arena(kind, f"cancelled {at}", lease=lease)
         arena.change()
         job = arena.job
         assert job is not None
         arena.run(functools.partial(tuple.__eq__, at))
         revertible = arena.get(job).stages[at[0] - 1].revertible
         autocommit(arena, arena.session(1))
-        arena.world.jobs.cancel(job)
-        session = arena.session(1)
+        refused = refusal(functools.partial(arena.world.jobs.cancel, job))
+        assert (refused is None) is revertible, refused
+        session = arena.session(0 if lease else 1)
         arena.run(functools.partial(_write, arena, session))
         assert arena.job_state is (JobState.CANCELLED if revertible else JobState.SUCCEEDED)
         if revertible:
@@ -217,7 +220,7 @@ def cancellations(kind: Kind) -> None:
             arena.change()
         arena.settle(made)
     if not has_job:
-        arena = Arena(kind, "rolled back")
+        arena = Arena(kind, "rolled back", lease=lease)
         arena.changer.execute("begin")
         for statement in kind.statements:
             arena.changer.execute(statement)
@@ -304,6 +307,52 @@ def competing_transaction(kind: Kind) -> None:
         arena.settle(None)
 
 
+LEASE = 0.1
+
+
+def writers_with_leases(kind: Kind, lease: float) -> None:
+    """Statements of their own transactions: on a server that writes under the version before for as long as its lease
+    runs, and on one that knows the newest; definition 4 after each stage."""
+
+    def deed(arena: Arena, point: Point) -> None:
+        arena.happened["behind"] += arena.is_behind
+        autocommit(arena, arena.session(0))
+        autocommit(arena, arena.session(1))
+        arena.check()
+
+    arena = at_points(kind, deed, "leases", lease)
+    assert arena.happened["behind"] > 0
+    arena.settle(quiet(kind, lease)[0])
+
+
+def stale_servers_with_leases(kind: Kind, lease: float) -> None:
+    """Servers whose leases run out while they sleep in an open transaction: the fence refuses what they commit when
+    they wake up, and it is derived and submitted again."""
+    asleep: list[tuple[Transaction, Fenced]] = []
+
+    def wake(arena: Arena) -> None:
+        transaction, fence = asleep.pop()
+        before = arena.happened["newer row"]
+        transaction.commit()
+        assert fence.refusals > 0 or arena.happened["newer row"] > before
+        arena.check()
+
+    def deed(arena: Arena, point: Point) -> None:
+        if point == (0, 0):
+            for level in ("read committed", "repeatable read") * 2:
+                fence = Fenced(arena.store)
+                sleeper = Database(cast("Store", fence), ":memory:", arena.world.clock)
+                asleep.append((Transaction(arena, Session(sleeper, autocommit=True), level), fence))
+        elif len(asleep) > (point[0] < 99):
+            arena.world.clock.advance(lease + 1)
+            wake(arena)
+
+    arena = at_points(kind, deed, "stale leases", lease)
+    while asleep:
+        wake(arena)
+    arena.settle(quiet(kind, lease)[0])
+
+
 DISTURBANCES: dict[str, Callable[[Kind], object]] = {
     made.__name__: made
     for made in (
@@ -319,5 +368,18 @@ DISTURBANCES: dict[str, Callable[[Kind], object]] = {
         kills,
         second_changes,
         competing_transaction,
+    )
+}
+
+# And with schema leases, on two servers of which one is a version behind.
+WITH_LEASES: dict[str, Callable[[Kind, float], object]] = {
+    made.__name__: made
+    for made in (
+        quiet,
+        writers_with_leases,
+        writers_on_the_older_version,
+        stale_servers_with_leases,
+        writers_of_one_row,
+        cancellations,
     )
 }

@@ -35,7 +35,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     commits after gets 40001. `empties`, `drops`: what becomes of t. `traffic`: more statements that go well at any
     time, `{key}` and `{fresh}` standing for a row that is there and one that is not. `conflicting`: statements that may
     be refused, or make the change fail, with one of `conflicts`. `merges`: before or afterwards a and n are under two
-    optimistic locks, so that changes of both in one row are merged.
+    optimistic locks, so that changes of both in one row are merged. `leasable`: not refused (0A000) under a lease.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     conflicting: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     merges: bool = False
+    leasable: bool = True
 
 
 @functools.cache

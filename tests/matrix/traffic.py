@@ -96,6 +96,10 @@ def _judge(arena: Arena, refused: errors.Error | None, effects: Sequence[Effect]
         assert refused.sqlstate == errors.SERIALIZATION_FAILURE, refused
         arena.happened["vetoed"] += 1
         return
+    if refused is not None and arena.store.schema_lease and "was written under a newer schema" in refused.message:
+        assert refused.sqlstate == errors.SERIALIZATION_FAILURE, refused
+        arena.happened["newer row"] += 1
+        return
     assert refused is None, refused
     for effect in effects:
         effect(arena.rows)

@@ -173,8 +173,7 @@ class Workload:
     def __init__(self, seed: int, store: Store, clock: ManualClock) -> None:
         self.seed = seed
         self.draw = random.Random(seed)
-        self.world = ChangingWorld(store)
-        self.world.clock = self.world.jobs._clock = clock
+        self.world = ChangingWorld(store, clock)
         self.store = store
         self.servers = [Database(store, ":memory:", clock) for _ in range(SERVERS)]
         self.ever: dict[Table, None] = {}  # every version of every table that was seen

@@ -9,6 +9,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Index, Sequence, Table
 from instar.catalog.sequences import Sequences
+from instar.clock import ManualClock
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
@@ -72,8 +73,8 @@ class Facts:
 class ChangingWorld(World):
     """`execute` is a DDL statement in autocommit; `transaction` is a session's."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        super().__init__(store)
+    def __init__(self, store: Store | None = None, clock: ManualClock | None = None) -> None:
+        super().__init__(store, clock)
         self.jobs = Jobs(self.store, self.clock)
         self.sequences = Sequences(self.store)
 

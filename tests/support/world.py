@@ -26,8 +26,8 @@ DEFAULT_COLUMNS = (("id", BIGINT), ("a", INTEGER), ("b", TEXT))
 class World:
     """One store, its catalog, and commits of buffers and catalog changes as a session would make them."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        self.clock = ManualClock()
+    def __init__(self, store: Store | None = None, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock()
         self.store = store or MemoryStore(clock=self.clock)
         self.store.commit(Commit(catalog_version=0, raw=system.bootstrap_records(), bump_catalog=True))
         self.catalog_cache = Catalog()

@@ -271,6 +271,9 @@ class Session:
             for token in self.enlisted:
                 self.database.store.withdraw(token)
             self.enlisted = []
+        self._release_snapshot()
+
+    def _release_snapshot(self) -> None:
         if self._lasting is not None:
             self.database.store.release_snapshot(self._lasting)
             self._lasting = None
@@ -351,6 +354,7 @@ class Session:
     ) -> Result:
         """Run a statement on a snapshot of its own. One that names what its schema has not (class 42) gets another try
         if the schema is a leased one and no longer the store's newest, and nothing was buffered since `mark`."""
+        is_first = open_.snapshot is None
         self.begin_statement(open_, writes=writes)
         repository = self.database.repository
         if repository is None or not writes:
@@ -361,6 +365,9 @@ class Session:
             if failed.sqlstate[:2] != "42" or open_.buffer.mark() != mark or not self._is_behind(open_):
                 raise
         repository.reload()
+        if is_first:  # nobody has seen anything of the snapshot that the transaction was to keep
+            open_.snapshot = None
+            self._release_snapshot()
         self.begin_statement(open_, writes=writes)
         return work()
 
