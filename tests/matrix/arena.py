@@ -44,13 +44,13 @@ class Arena:
         self.store: Store = store
         self.databases = [self.server() for _ in range(3)]
         self.job: int | None = None
-        self._known: set[int] = set()  # jobs that are not of the change
         self.changed = False
         self.changer = self.session(2)
         self.changer.execute("set schema_change_mode = async")
         for statement in (*SCHEMA, *kind.setup):
             self.changer.execute(statement)
             self.finish()
+        self._known = {job.id for job in self.jobs}  # jobs that are not of the change
         self.rows: dict[int, Row] = {i: (i * 10, f"b{i}", i) for i in range(1, ROWS + 1)}
         self.reserved: set[int] = {1}
         self.happened: Counter[str] = Counter()

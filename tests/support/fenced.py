@@ -8,7 +8,7 @@ from instar.store.engine import Commit, LeaseExpired, StaleSchema, Store
 
 
 class Fenced:
-    """A store as one server has it; `refusals`: commits that were refused for the version or the lease of its schema."""
+    """A store as one server has it; `refusals`: commits refused for the version or lease of their schema."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

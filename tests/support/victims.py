@@ -75,6 +75,14 @@ class Victim:
         self._pipe.close()
         return last
 
+    def end(self, seconds: float = 60.0) -> int:
+        """Wait for its end, whatever that is; returns its exit code: negative, the signal that it was killed with."""
+        self._process.join(seconds)
+        self._pipe.close()
+        code = self._process.exitcode
+        assert code is not None, "it goes on"
+        return code
+
 
 def _run(work: Work, path: str, number: int, pipe: Pipe) -> None:
     work(path, number, pipe.send)
