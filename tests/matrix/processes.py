@@ -9,20 +9,21 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
-
-import psutil
 
 from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange import reorganize, validate
-from instar.schemachange.jobs import Jobs, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, Jobs, JobState
 from instar.store import open_store
+from instar.store.engine import Store
 from instar.store.lmdb_section import LmdbSection
 from instar.worker import process
-from instar.worker import work as work_module
+from matrix.arena import Arena
+from matrix.kinds import Kind
+from support.victims import Victim
 
 IDLE_SECONDS = 0.5
 
@@ -107,32 +108,6 @@ class Executioner:
         return False
 
 
-def work_on_spark(
-    times: tuple[int, int], jobs: dict[str, int], path: str, number: int, say: Callable[[object], None]
-) -> None:
-    """A worker process that does everything on Spark, for one store after the other: `jobs` by path. The JVM is killed
-    once in the middle of each job. `path` and `number` are of no use."""
-    from instar.pipeline import session
-
-    work_module.WITHOUT_SPARK_ROWS = work_module.VALIDATED_WITHOUT_SPARK_ROWS = 0
-    session._become_idle = lambda: None  # the tests beside this one leave nothing over
-    for store, job in jobs.items():
-        killed: list[int] = []
-
-        def stopping(job: int = job, killed: list[int] = killed) -> bool:
-            works = any(thread.name.startswith(f"instar-job-{job}-") for thread in threading.enumerate())
-            if works and not killed:
-                for child in psutil.Process().children():
-                    if child.name() == "java":
-                        child.kill()
-                        killed.append(child.pid)
-            return False
-
-        process.serve(store, clock_at(times), stopping, idle_seconds=IDLE_SECONDS)
-        say(len(killed))
-    session.stop_session()
-
-
 def change(
     times: tuple[int, int],
     statements: tuple[str, ...],
@@ -157,3 +132,24 @@ def change(
 def bound(function: Callable[..., None], *arguments: Any) -> Callable[[str, int, Callable[[object], None]], None]:
     """What support.victims takes."""
     return functools.partial(function, *arguments)
+
+
+class OnFiles(Arena):
+    """An arena on a store of files, whose jobs are done by processes."""
+
+    def __init__(self, kind: Kind, path: Path) -> None:
+        def open_(clock: ManualClock) -> Store:
+            return open_store(path, synchronous="off", clock=clock)
+
+        self.path = str(path)
+        super().__init__(kind, "killed process", open_=open_)
+
+    @property
+    def times(self) -> tuple[int, int]:
+        return self.world.clock.wall, self.world.clock.monotonic
+
+    def end_of_worker(self, death: Death | None) -> int:
+        """Have a worker process work until it ends; returns its exit code."""
+        self.world.clock.advance(LEASE_SECONDS + 1)  # what leases others have had are over
+        victim = Victim(bound(work, self.times, self.job, death), self.path, 0)
+        return victim.end()

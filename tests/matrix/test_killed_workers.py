@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from instar.clock import ManualClock
-from instar.schemachange.jobs import LEASE_SECONDS, JobState
-from instar.store import open_store
-from instar.store.engine import Store
+from instar.schemachange.jobs import JobState
 from matrix import processes
-from matrix.arena import Arena
 from matrix.disturbances import quiet
 from matrix.kinds import NAMES, Kind, load
-from matrix.processes import PLACES, Death
+from matrix.processes import PLACES, Death, OnFiles
 from matrix.traffic import autocommit
 from support.victims import Victim
 
@@ -30,27 +26,6 @@ def death_of(kind: Kind) -> Death | None:
     stage, batch = draw.choice([point for point in points if 0 < point[0] < 99 and point[1] <= 2])
     # A worker is asked once more before it takes the job at all.
     return Death(stage, max(batch - (stage == 1), 0), draw.choice(PLACES))
-
-
-class OnFiles(Arena):
-    """An arena on a store of files, whose jobs are done by processes."""
-
-    def __init__(self, kind: Kind, path: Path) -> None:
-        def open_(clock: ManualClock) -> Store:
-            return open_store(path, synchronous="off", clock=clock)
-
-        self.path = str(path)
-        super().__init__(kind, "killed process", open_=open_)
-
-    @property
-    def times(self) -> tuple[int, int]:
-        return self.world.clock.wall, self.world.clock.monotonic
-
-    def end_of_worker(self, death: Death | None) -> int:
-        """Have a worker process work until it ends; returns its exit code."""
-        self.world.clock.advance(LEASE_SECONDS + 1)  # what leases others have had are over
-        victim = Victim(processes.bound(processes.work, self.times, self.job, death), self.path, 0)
-        return victim.end()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,26 +54,6 @@ def test_a_killed_worker_leaves_a_job_that_another_ends(name: str, tmp_path: Pat
         arena.recovered(made)
     arena.settle(made if arena.changed else None)
     arena.store.close()
-
-
-@pytest.mark.spark
-def test_jobs_end_though_spark_is_killed_in_the_middle_of_each(tmp_path: Path) -> None:
-    """A backfill, an anti-join and a filter."""
-    arenas = [OnFiles(load(name), tmp_path / name) for name in ("create_index", "validate_foreign_key", "add_check")]
-    for arena in arenas:
-        arena.change()
-        arena.world.clock.advance(LEASE_SECONDS + 1)
-    jobs = {arena.path: arena.job for arena in arenas}
-    victim = Victim(processes.bound(processes.work_on_spark, arenas[0].times, jobs), "", 0)
-    victim.wait(len(arenas), 150.0)
-    assert victim.said == [1] * len(arenas)
-    assert victim.end() == 0
-    for arena in arenas:
-        made = quiet(arena.kind)[0]
-        arena.recovered(made)
-        assert arena.job_state is JobState.SUCCEEDED
-        arena.settle(made)
-        arena.store.close()
 
 
 def test_workers_are_killed_at_every_stage_and_everywhere() -> None:
