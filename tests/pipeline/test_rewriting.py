@@ -12,7 +12,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.sequences import counter_key
-from instar.pipeline import rewriting, spark_job, stores
+from instar.pipeline import reorganizer, rewriting, spark_job, stores
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.pipeline.rewriting import SparkRewriting
 from instar.pipeline.runs import Todo
@@ -321,3 +321,21 @@ def test_what_values_may_be(world: SparkWorld, monkeypatch: pytest.MonkeyPatch) 
         assert done.state is JobState.FAILED
         assert world.table().columns == columns
     assert len(submitted) == 2
+
+
+def test_values_that_cannot_be_counted_are_given_without_spark(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spark_session(*given: object, **named: object) -> None:
+        raise AssertionError("Spark was asked")
+
+    monkeypatch.setattr(reorganizer, "spark_session", spark_session)
+    world.execute(want.CreateSequence("s", want.SequenceOptions()))
+    (sequence,) = world.catalog().sequences()
+    default = frozen(f"CASE WHEN random() < 0.5 THEN nextval('#{sequence.id}') END")
+    done = world.run(world.on_spark, want.AddColumn("t", want.NewColumn("c", BIGINT, True, default)))
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    values = [value for value in world.given() if value is not None]
+    assert sorted(values) == list(range(1, len(values) + 1))  # type: ignore[type-var]  # they are integers
+    assert 0 < len(values) < ROWS
