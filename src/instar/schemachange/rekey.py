@@ -123,8 +123,8 @@ class KeyBackfill(RowTask[Copy]):
                 )
         key = limited_primary_key(self._key.of(found))
         parts = [prefix + limited_index_key(part.of(found)) for prefix, part in self._indexes]
-        entries = [part + key for part in parts]
-        return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, entries, [len(part) for part in parts])
+        entries = tuple([part + key for part in parts])
+        return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, entries, tuple(map(len, parts)))
 
     def _decode(self, view: View, stored: bytes) -> tuple[object, ...]:
         """What is wanted of a row as stored, whichever layout it is in."""
