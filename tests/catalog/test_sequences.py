@@ -10,7 +10,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Sequence
 from instar.catalog.ids import IdAllocator
-from instar.catalog.sequences import Sequences
+from instar.catalog.sequences import FIRST_BLOCK, Sequences
 from instar.store import MemoryStore, open_store
 from instar.types import BIGINT
 
@@ -100,3 +100,34 @@ def test_a_counter_goes_on_where_it_was_left() -> None:
     assert [values.next_value(found) for found in (sequence(), restarted) * 2] == [1, 50, 2, 51]
     values.close()
     assert [values.next_value(found) for found in (restarted, sequence())] == [52, 3]
+
+
+def test_a_block_is_not_given_back_when_the_sequence_has_gone_there_and_back() -> None:
+    store = MemoryStore()
+    one, two = Sequences(store), Sequences(store)
+    down = sequence(increment=-1)
+    assert one.next_value(sequence()) == 1
+    reserved = two.next_value(sequence()) - 1
+    # Were it not for the count of writes, the counter would be as the first process has left it.
+    assert two.next_value(down) == reserved
+    assert two.next_value(sequence()) == reserved + 1
+    assert two.next_value(down) == reserved
+    two.close()
+    assert one.next_value(sequence()) == 2
+    one.close()
+    assert Sequences(store).next_value(sequence()) == reserved + 1
+
+
+def test_the_last_value_is_of_this_process_or_the_end_of_what_another_has_reserved() -> None:
+    store = MemoryStore()
+    one, two = Sequences(store), Sequences(store)
+    assert one.last_value(sequence()) is None
+    assert [one.next_value(sequence()) for _ in range(3)] == [1, 2, 3]
+    assert two.last_value(sequence()) == FIRST_BLOCK
+    assert one.last_value(sequence()) == 3
+    assert two.last_value(sequence()) == 3
+    assert one.next_value(sequence()) == 4
+    highest = 2**63 - 1
+    last = sequence(counter=8, first=highest)
+    assert [one.next_value(last), one.last_value(last)] == [highest, highest]
+    assert one.next_value(sequence(counter=8, increment=-5)) == highest - 5

@@ -113,8 +113,46 @@ def test_a_value_that_was_reserved_within_other_bounds_is_not_handed_out(engine:
     connection.rollback()
     run(connection, "alter sequence q maxvalue 44")
     assert next_of(connection) == 43
-    run(connection, "alter sequence q maxvalue 30 cycle")
-    assert next_of(connection) == 1
+    with fails("22023", "RESTART value (43) cannot be greater than MAXVALUE (30)"):
+        run(connection, "alter sequence q maxvalue 30 cycle")
+    connection.rollback()
+    with fails("22023", "RESTART value (43) cannot be less than MINVALUE (50)"):
+        run(connection, "alter sequence q minvalue 50 maxvalue 60 start 50")
+    connection.rollback()
+    run(connection, "alter sequence q maxvalue 30 cycle restart 30")
+    assert [next_of(connection), next_of(connection)] == [30, 1]
+
+
+def test_the_next_value_is_as_far_from_the_last_as_the_increment_is_then(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "create sequence q")
+    assert [next_of(connection) for _ in range(5)] == [1, 2, 3, 4, 5]
+    run(connection, "alter sequence q increment -1")
+    assert next_of(connection) == 4
+    run(connection, "alter sequence q increment 100")
+    assert [next_of(connection), next_of(connection)] == [104, 204]
+    run(connection, "create sequence up")
+    assert [next_of(connection, "up"), next_of(connection, "up")] == [1, 2]
+    run(connection, "begin", "alter sequence up increment 1000")
+    assert next_of(connection, "up") == 1002
+    run(connection, "rollback")
+    assert next_of(connection, "up") == 1003
+    run(connection, "alter sequence up increment 10")
+    assert [next_of(connection, "up"), next_of(connection, "up")] == [1013, 1023]
+    run(connection, "create sequence fresh", "alter sequence fresh increment 10")
+    assert [next_of(connection, "fresh"), next_of(connection, "fresh")] == [1, 11]
+
+
+def test_no_value_comes_twice_when_the_increment_changes_beside_other_processes(
+    elsewhere: tuple[Connection, Connection],
+) -> None:
+    connection, other = elsewhere
+    run(connection, "create sequence q")
+    seen: list[int] = []
+    for increment in (1, 10, 3, 1, 100, 7):
+        run(other, f"alter sequence q increment {increment}")
+        seen += [next_of(found) for _ in range(40) for found in (connection, other, other)]
+    assert len(set(seen)) == len(seen)
 
 
 def test_start_is_for_the_next_restart(engine: Engine) -> None:

@@ -69,6 +69,9 @@ class Facts:
     def is_moved(self, element: Element) -> bool:
         return any(element in job.elements for job in self._world.jobs.all() if not job.is_finished)
 
+    def last_value(self, sequence: Sequence) -> int | None:
+        return self._world.sequences.last_value(sequence)
+
 
 class ChangingWorld(World):
     """`execute` is a DDL statement in autocommit; `transaction` is a session's."""

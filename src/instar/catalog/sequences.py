@@ -4,6 +4,9 @@ A process reserves a block with one small commit and hands its values out withou
 process had left is skipped for ever; a process that closes in order gives the rest of its block back, if nobody has
 reserved since.
 
+What is stored is the last value of the newest block, not the one after it: the next is as far from it as the increment
+is by then. What a process has reserved by another increment counts as handed out, so that none of it comes again.
+
 A sequence that is restarted counts by another counter from then on, so that a block of the old one is not used any
 more by whoever has seen the new descriptor. Records of counters that nobody counts by are left where they are: a
 process that has not seen it yet may be at one.
@@ -22,7 +25,6 @@ from instar.catalog.descriptors import Sequence
 from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
 from instar.store.forks import begin_anew_in_child
 from instar.store.records import Latest, latest_key
-from instar.types import INTEGER_RANGES, Kind
 
 # A block grows while it is used up, so that bulk inserts do not commit once per 32 rows.
 FIRST_BLOCK = 32
@@ -30,17 +32,19 @@ LARGEST_BLOCK = 4096
 
 
 class SequenceState(msgspec.Struct, frozen=True, array_like=True):
-    """The value that the next block begins with; `exhausted`: there is none that a bigint holds."""
+    """The last value of the newest block; not `called`: the first value, which nobody has got yet.
 
-    next: int
-    exhausted: bool = False
+    `writes` counts, so that no two states of a counter are the same: a block that is given back would otherwise take a
+    sequence that has gone there and back for one that nobody has touched.
+    """
+
+    last: int
+    called: bool = False
+    writes: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(SequenceState)
-
-
-_LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
 def counter_key(counter: int) -> bytes:
@@ -110,6 +114,18 @@ class Sequences:
                 count -= part
         return taken
 
+    def last_value(self, sequence: Sequence) -> int | None:
+        """The last value that was handed out, or reserved by another process; None before the first."""
+        with self._lock:
+            block = self._blocks.get(sequence.counts_by)
+            if block is not None and block.left:
+                self._give_back(sequence.counts_by, block)
+                block.left = 0
+        with self._store.read() as reader:
+            stored = reader.get(counter_key(sequence.counts_by))
+        state = None if stored is None else _DECODER.decode(stored)
+        return state.last if state is not None and state.called else None
+
     def close(self) -> None:
         """Give unused values back where nobody has reserved since."""
         with self._lock:
@@ -128,10 +144,12 @@ class Sequences:
         key = counter_key(counter)
         with self._store.read() as reader:
             version = reader.catalog_version
+        # A block is reserved for the sake of its first value: there is one that was handed out.
+        state = SequenceState(block.next - block.increment, True, _DECODER.decode(block.stored).writes + 1)
         request = Commit(
             catalog_version=version,
             preconditions=[ValueUnchanged(key, block.stored, None)],
-            raw=[(key, _ENCODER.encode(SequenceState(block.next)))],
+            raw=[(key, _ENCODER.encode(state))],
         )
         try:
             self._store.commit(request)
@@ -143,18 +161,20 @@ class Sequences:
             self._give_back(sequence.counts_by, block)
         usual = max(block.size, sequence.cache)
         wanted = max(usual, least)
-        last = sequence.maximum if sequence.increment > 0 else sequence.minimum
+        increment = sequence.increment
+        bound = sequence.maximum if increment > 0 else sequence.minimum
 
         def advance(state: SequenceState) -> SequenceState:
+            following = state.last + increment if state.called else state.last
             # How many there are up to the bound; what another bound allowed may lie beyond it.
-            left = 0 if state.exhausted else (last - state.next) // sequence.increment + 1
+            left = (bound - following) // increment + 1
             if left <= 0:
                 if not sequence.cycle:
                     raise errors.error("2200H", _limit_message(sequence))
-                state = SequenceState(sequence.minimum if sequence.increment > 0 else sequence.maximum)
-                left = (last - state.next) // sequence.increment + 1
-            block.next, block.left = state.next, min(wanted, left)
-            return _state(state.next + block.left * sequence.increment)
+                following = sequence.minimum if increment > 0 else sequence.maximum
+                left = (bound - following) // increment + 1
+            block.next, block.left = following, min(wanted, left)
+            return SequenceState(following + (block.left - 1) * increment, True, state.writes + 1)
 
         block.stored = self._write(sequence, advance)
         block.increment, block.minimum, block.maximum = sequence.increment, sequence.minimum, sequence.maximum
@@ -195,12 +215,6 @@ class LentNumbers:
         if value is None:
             raise errors.error(errors.INTERNAL_ERROR, f'no value of sequence "{sequence.name}" is left of those lent')
         return value
-
-
-def _state(next_value: int) -> SequenceState:
-    if _LOW <= next_value <= _HIGH:
-        return SequenceState(next_value)
-    return SequenceState(0, exhausted=True)
 
 
 def _limit_message(sequence: Sequence) -> str:

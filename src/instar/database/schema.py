@@ -287,7 +287,8 @@ class SchemaChanges:
 
     def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange, begun: Change | None = None) -> Plan:
         database = self._session.database
-        facts = StoreFacts(database.store, database.jobs, self._session.open_transaction().buffer)
+        buffer = self._session.open_transaction().buffer
+        facts = StoreFacts(database.store, database.jobs, database.sequences, buffer)
         return plan(change.view, change, facts, wanted, _one_line(text), begun)
 
     def _apply(self, made: Plan, change: CatalogChange) -> None:

@@ -1,8 +1,10 @@
-"""What planning a schema change must know of the data: whether a table is empty, and about how many rows it has."""
+"""What planning a schema change must know of the data: whether a table is empty, about how many rows it has, how far a
+sequence has counted."""
 
 from __future__ import annotations
 
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Sequence, Table
+from instar.catalog.sequences import Sequences
 from instar.pipeline.key_ranges import split
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Jobs
@@ -13,9 +15,10 @@ from instar.transactions.buffer import Buffer
 class StoreFacts:
     """Facts on the newest state, and on the buffer of the transaction that the change is part of, if it is of one."""
 
-    def __init__(self, store: Store, jobs: Jobs, buffer: Buffer | None = None) -> None:
+    def __init__(self, store: Store, jobs: Jobs, sequences: Sequences, buffer: Buffer | None = None) -> None:
         self._store = store
         self._jobs = jobs
+        self._sequences = sequences
         self._buffer = buffer
         self.schema_lease = store.schema_lease
 
@@ -39,3 +42,7 @@ class StoreFacts:
     def is_moved(self, element: Element) -> bool:
         """Whether a job that has not ended moves the element."""
         return any(element in job.elements for job in self._jobs.all() if not job.is_finished)
+
+    def last_value(self, sequence: Sequence) -> int | None:
+        """The last value that was handed out, or reserved by another process; None before the first."""
+        return self._sequences.last_value(sequence)

@@ -100,6 +100,10 @@ class Facts(Protocol):
         """Whether a job that has not ended moves the element."""
         ...
 
+    def last_value(self, sequence: Sequence) -> int | None:
+        """The last value that was handed out or reserved; None before the first."""
+        ...
+
 
 class Draft:
     """The working copy of one statement."""

@@ -46,6 +46,10 @@ def alter_sequence(draft: Draft, wanted: want.AlterSequence) -> None:
     elif options.owned_by is not None:
         made = msgspec.structs.replace(made, owned_by=_owner(draft, options.owned_by))
     if options.restart is None:
+        if (made.minimum, made.maximum) != (old.minimum, old.maximum):
+            last = draft.facts.last_value(old)
+            if last is not None:
+                _require_within("RESTART", last, made)
         draft.replace(made)
         return
     first = made.start if options.restart == "start" else options.restart

@@ -249,7 +249,7 @@ class Worker:
 
 def replanner(store: Store, clock: Clock) -> Callable[[CatalogChange, Job], Plan]:
     """Plans statements that have waited, on what is stored."""
-    facts = StoreFacts(store, Jobs(store, clock))
+    facts = StoreFacts(store, Jobs(store, clock), Sequences(store))
     return lambda change, job: replan(change, facts, job, clock.wall_ns() // 1000)
 
 
