@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from instar import errors
 from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State, Step, StepKind, Table
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.planner import schedule
 from instar.schemachange.stages import Move, Reorganization, Scheduled, new_version
+from instar.schemachange.states import PATHS
 from instar.types import BIGINT, INTEGER
 
 
@@ -218,3 +222,61 @@ def test_no_stage_moves_an_element_by_more_than_one_state() -> None:
     ):
         assert len({move.element for move in stage.moves}) == len(stage.moves)
         assert all(isinstance(move, Move) for move in stage.moves)
+
+
+@st.composite
+def scheduled(draw: st.DrawFn) -> list[Scheduled]:
+    """Elements that come and go, from anywhere; each may read any before it, and use those that go its way."""
+    made: list[Scheduled] = []
+    for number in range(draw(st.integers(2, 6))):
+        element = Element(draw(st.sampled_from(list(ElementKind))), 9, number + 2)
+        phases = PATHS[element.kind].phases
+        goal = draw(st.sampled_from((Phase.ABSENT, Phase.PUBLIC)))
+        start = draw(st.sampled_from([phase for phase in phases if phase is not goal]))
+        rows = draw(st.sampled_from((1, None))) if goal is Phase.PUBLIC else None
+        uses = some_of(draw, [found.element for found in made if found.goal is goal])
+        reads = some_of(draw, [found.element for found in made])
+        made.append(Scheduled(element, start, goal, rows, uses=uses, reads=reads))
+    return made
+
+
+def some_of(draw: st.DrawFn, elements: list[Element]) -> tuple[Element, ...]:
+    return tuple(draw(st.lists(st.sampled_from(elements), max_size=2, unique=True))) if elements else ()
+
+
+@given(scheduled())
+@settings(deadline=None, max_examples=300)
+def test_the_order_rules_never_contradict_one_another(elements: list[Scheduled]) -> None:
+    stages = schedule(elements)
+    for element in elements:
+        passed = [move for stage in stages for move in stage.moves if move.element == element.element]
+        assert [move.start for move in passed] == [element.start, *(move.goal for move in passed[:-1])]
+        assert passed[-1].goal is element.goal
+
+
+def test_elements_in_a_circle_are_refused() -> None:
+    circle = [
+        Scheduled(KEY, Phase.PUBLIC, Phase.ABSENT, None, uses=(INDEX,)),
+        Scheduled(INDEX, Phase.ABSENT, Phase.PUBLIC, 1, uses=(KEY,)),
+        Scheduled(CHECK, Phase.ABSENT, Phase.PUBLIC, 1, reads=(CHECK,)),
+    ]
+    with pytest.raises(errors.Error, match="contradict") as refused:
+        schedule(circle)
+    assert refused.value.sqlstate == "XX000"
+
+
+def test_work_does_not_wait_for_an_index_that_goes_with_its_constraint() -> None:
+    """The index waits for the constraint to be gone, which waits for all work."""
+    other = Element(ElementKind.INDEX, 8, 6)
+    stages = schedule(
+        [
+            Scheduled(KEY, Phase.PUBLIC, Phase.ABSENT, None, uses=(INDEX,)),
+            Scheduled(INDEX, Phase.PUBLIC, Phase.ABSENT, None),
+            Scheduled(other, Phase.ABSENT, Phase.PUBLIC, 1),
+        ]
+    )
+    assert moves(stages) == [
+        [(KEY, Phase.WRITE_ONLY), (other, Phase.DELETE_ONLY)], [(other, Phase.WRITE_ONLY)], [],
+        [(KEY, Phase.DELETE_ONLY), (other, Phase.PUBLIC)], [(KEY, Phase.ABSENT), (INDEX, Phase.WRITE_ONLY)],
+        [(INDEX, Phase.DELETE_ONLY)], [(INDEX, Phase.ABSENT)],
+    ]  # fmt: skip

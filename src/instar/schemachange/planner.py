@@ -189,15 +189,7 @@ def schedule(elements: Sequence[Scheduled]) -> tuple[Stage, ...]:
     it is published by the statement's own transaction."""
     nodes = [node for element in elements for node in _nodes(element)]
     uses = {(element.element, used) for element in elements for used in element.uses}
-    stage_of = {number: int(node.work is not None) for number, node in enumerate(nodes)}
-    moved = True
-    while moved:
-        moved = False
-        for later, earlier in itertools.permutations(range(len(nodes)), 2):
-            earliest = _earliest(nodes[later], nodes[earlier], stage_of[earlier], uses)
-            if stage_of[later] < earliest:
-                stage_of[later] = earliest
-                moved = True
+    stage_of = _stages_of_nodes(nodes, uses)
     count = max(stage_of.values(), default=0) + 1
     used = {found for _user, found in uses}
     final = min(
@@ -207,6 +199,22 @@ def schedule(elements: Sequence[Scheduled]) -> tuple[Stage, ...]:
     return tuple(
         _stage([nodes[i] for i in stage_of if stage_of[i] == number], number < final) for number in range(count)
     )
+
+
+def _stages_of_nodes(nodes: Sequence[_Node], uses: Set[tuple[Element, Element]]) -> dict[int, int]:
+    """The earliest stage of each node, by its place; XX000 if the rules order nodes in a circle."""
+    stage_of = {number: int(node.work is not None) for number, node in enumerate(nodes)}
+    moved = True
+    while moved:
+        moved = False
+        for later, earlier in itertools.permutations(range(len(nodes)), 2):
+            earliest = _earliest(nodes[later], nodes[earlier], stage_of[earlier], uses)
+            if stage_of[later] < earliest:
+                stage_of[later] = earliest
+                moved = True
+                if earliest > len(nodes):  # each stage but an empty first one has a node that put off the next
+                    raise errors.error(errors.INTERNAL_ERROR, "the order rules of stages contradict one another")
+    return stage_of
 
 
 def is_final_of(move: Move, used: Set[Element]) -> bool:

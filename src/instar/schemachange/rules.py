@@ -174,8 +174,9 @@ def _used_there(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) 
 
 
 def _all_at_once(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
-    waits = any(user == earlier.move.element for user, _used in uses)
-    return later.work is not None and earlier.work is None and earlier.move.goal is Phase.WRITE_ONLY and not waits
+    # What leaves passes write-only too, but may have to wait for a user that is gone only after all work.
+    builds = earlier.work is None and earlier.move.goal is Phase.WRITE_ONLY and earlier.move.start is not Phase.PUBLIC
+    return later.work is not None and builds and all(user != earlier.move.element for user, _used in uses)
 
 
 def _values_first(later: Node, earlier: Node, uses: Set[tuple[Element, Element]]) -> bool:
@@ -217,7 +218,7 @@ ORDER_RULES = (
     ),
     OrderRule(
         "one reorganization",
-        "Work begins once everything is write-only that does not wait for an element to become public (F1 figure 3).",
+        "Work begins once all is write-only that is built and waits for no element to become public (F1 figure 3).",
         _all_at_once,
         together=False,
     ),
