@@ -44,6 +44,15 @@ def test_rows_and_entries(connection: Connection, request: pytest.FixtureRequest
     assert rows(connection, "CHECK DATABASE") == []
 
 
+def test_a_column_named_as_the_hidden_row_id_is(connection: Connection, request: pytest.FixtureRequest) -> None:
+    run(connection, "CREATE TABLE t (rowid int, a int)")
+    assert connection.insert_arrow("t", arrow(rowid=[7, 7, 1, 2], a=[1, 2, 3, 4])) == 4
+    assert was_loaded(connection) == ("load" in request.node.name)
+    run(connection, "INSERT INTO t VALUES (1, 5)")
+    assert rows(connection, "SELECT * FROM t ORDER BY a") == [(7, 1), (7, 2), (1, 3), (2, 4), (1, 5)]
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 def test_defaults_are_those_of_now(connection: Connection) -> None:
     run(
         connection,

@@ -232,7 +232,7 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch, defaults: d
     zone = session.settings.get("timezone")
     arrays = [
         _fitting(column.type, batch.column(names.index(column.name)), zone)
-        if column.name in names
+        if column.name in names and not column.hidden  # a user's column may be named as the row id is
         else _filled(session, column, batch.num_rows, defaults.get(column.id))
         for column in table.columns
     ]
