@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import time
 from collections.abc import Callable
@@ -90,6 +91,22 @@ def test_it_has_a_time_limit_that_holds_for_what_it_has_started(
     while status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < deadline, "it outlived its time"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("then", ["exit 3", "sleep 30"])
+def test_what_it_has_left_running_holds_nobody_up(
+    world: ChangingWorld, command: Callable[[str], str], tmp_path: Path, then: str
+) -> None:
+    """In a session of its own, and with the standard error of the command."""
+    script = f"echo left >&2; setsid sh -c 'echo $$ >> {tmp_path}/pid; exec sleep 20' & sleep 0.1; {then}"
+    begun = time.monotonic()
+    done = run(world, Hook(command(script), "/data/shop", seconds=0.5))
+    for started in (tmp_path / "pid").read_text().split():
+        os.kill(int(started), signal.SIGKILL)
+    assert time.monotonic() - begun < 10
+    assert done.state is JobState.SUCCEEDED
+    noted = "ended with status 3: left" if then == "exit 3" else "took longer than 0.5 s and was killed"
+    assert [event.note for event in done.history].count(f"the hook {noted}") == 4
 
 
 def test_a_command_that_is_not_there(world: ChangingWorld) -> None:

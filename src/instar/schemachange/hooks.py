@@ -12,6 +12,8 @@ import os
 import shlex
 import signal
 import subprocess
+import tempfile
+from typing import IO
 
 from instar import errors
 from instar.schemachange.jobs import Job
@@ -19,7 +21,9 @@ from instar.schemachange.jobs import Job
 VARIABLE = "INSTAR_JOB_HOOK"
 # Less than half of a lease: whoever holds the job renews it before the hook runs.
 SECONDS = 4.0
+_KILLED_SECONDS = 0.5
 _MOST_SAID = 200
+_MOST_READ = 4096
 
 
 class Hook:
@@ -38,28 +42,35 @@ class Hook:
         if not self._words:
             return ""
         try:
-            # A group of its own, so that what it has started ends with it.
-            process = subprocess.Popen(
-                self._words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=os.environ | self._variables(job),
-                process_group=0,
-            )
+            # Not a pipe: its end would come only when the last of what the command has left running is gone.
+            with tempfile.TemporaryFile() as said:
+                return self._run(job, said)
         except OSError as failed:
             return f"the hook could not be run: {failed.strerror}: {self._words[0]}"
+
+    def _run(self, job: Job, said: IO[bytes]) -> str:
+        # A group of its own, so that what it has started and waits for is killed with it.
+        process = subprocess.Popen(
+            self._words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            env=os.environ | self._variables(job),
+            process_group=0,
+        )
         try:
-            _, said = process.communicate(timeout=self._seconds)
+            process.wait(self._seconds)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # of another user, or in a call that nothing ends
+                process.wait(_KILLED_SECONDS)
             return f"the hook took longer than {self._seconds:g} s and was killed"
-        if process.returncode:
-            last = said.decode(errors="replace").strip().rpartition("\n")[2][:_MOST_SAID]
-            return f"the hook ended with status {process.returncode}" + (f": {last}" if last else "")
-        return ""
+        if not process.returncode:
+            return ""
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_READ))
+        last = said.read(_MOST_READ).decode(errors="replace").strip().rpartition("\n")[2][:_MOST_SAID]
+        return f"the hook ended with status {process.returncode}" + (f": {last}" if last else "")
 
     def _variables(self, job: Job) -> dict[str, str]:
         problem = "" if job.problem is None else job.problem.message
