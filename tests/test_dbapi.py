@@ -8,7 +8,7 @@ import multiprocessing
 import pickle
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -559,3 +559,65 @@ def test_arguments_of_other_types_are_refused(arguments: dict[str, Any]) -> None
     with pytest.raises(instar.ProgrammingError) as caught:
         instar.connect(**arguments)
     assert caught.value.sqlstate == "22023"
+
+
+def test_a_connection_that_another_thread_uses_is_refused(tmp_path: Path) -> None:
+    """Two threads in one session would mix their transactions: rows under layouts that no commit brought."""
+    inside, leave = threading.Event(), threading.Event()
+    connection = instar.connect(tmp_path / "store", autocommit=True)
+    connection.execute("CREATE TABLE t (a integer PRIMARY KEY)")
+
+    def handler(_notice: str) -> None:
+        assert connection.execute("SELECT 1").fetchall() == [(1,)]  # the thread that executes may go on
+        inside.set()
+        assert leave.wait(20)
+
+    connection.on_notice = handler
+    thread = threading.Thread(target=lambda: connection.execute("DROP TABLE IF EXISTS nothing"))
+    thread.start()
+    assert inside.wait(20)
+    cursor = connection.cursor()
+    uses: list[Callable[[], object]] = [
+        lambda: connection.execute("SELECT 1"),
+        lambda: cursor.execute("SELECT 1"),
+        lambda: cursor.executemany("INSERT INTO t VALUES (?)", [(1,)]),
+        lambda: connection.insert_arrow("t", pa.table({"a": [1]})),
+        lambda: setattr(connection, "autocommit", False),
+        connection.commit,
+        connection.rollback,
+        connection.close,
+    ]
+    for use in uses:
+        with pytest.raises(instar.Error) as refused:
+            use()
+        assert refused.value.sqlstate == "55006"
+    connection.cancel()
+    leave.set()
+    thread.join()
+    connection.on_notice = None
+    assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+    connection.close()
+
+
+def test_threads_that_share_a_connection_all_the_same_leave_the_store_whole(tmp_path: Path) -> None:
+    connection = instar.connect(tmp_path / "store", autocommit=True)
+    connection.execute("CREATE TABLE t (a integer PRIMARY KEY)")
+    refused: list[str] = []
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            try:
+                connection.execute("INSERT INTO t (a) VALUES (?)", [number * 100 + turn])
+                if turn % 10 == 0:
+                    connection.execute(f"ALTER TABLE t ADD COLUMN c{number}_{turn} integer DEFAULT 1")
+            except instar.Error as error:
+                refused.append(error.sqlstate)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(refused) <= {"55006"}
+    assert connection.execute("CHECK DATABASE").fetchall() == []
+    connection.close()

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -164,8 +165,30 @@ def _give_back(session: Session | None, database: Database | None) -> None:
             database.release()
 
 
+@contextmanager
+def _using(session: Session) -> Iterator[Session]:
+    """The session for this thread alone; 55006 while another one uses it."""
+    if not session.use.acquire(blocking=False):
+        raise _in_use()
+    try:
+        yield session
+    finally:
+        session.use.release()
+
+
+def _in_use() -> errors.Error:
+    return errors.error(
+        errors.OBJECT_IN_USE,
+        "another thread is using the connection",
+        hint="Open a connection in each thread. Only cancel() may be called beside a running statement.",
+    )
+
+
 class Connection:
-    """A session with a database. As a context manager it commits, or rolls back on an exception, and stays open."""
+    """A session with a database. As a context manager it commits, or rolls back on an exception, and stays open.
+
+    It may be handed from thread to thread, but not be used by two at once (55006), except for `cancel`.
+    """
 
     Warning = Warning
     Error = Error
@@ -205,10 +228,11 @@ class Connection:
 
     @autocommit.setter
     def autocommit(self, value: bool) -> None:
-        # As in sqlite3: switching it on commits what is open.
-        if value and not self.session.autocommit:
-            self.session.commit()
-        self.session.autocommit = bool(value)
+        with _using(self.session) as session:
+            # As in sqlite3: switching it on commits what is open.
+            if value and not session.autocommit:
+                session.commit()
+            session.autocommit = bool(value)
 
     @property
     def in_transaction(self) -> bool:
@@ -244,15 +268,18 @@ class Connection:
 
     def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
         """Append Arrow rows to `table` (fields matched by name); returns how many. The bulk path."""
-        return self.session.insert_arrow(table, data)
+        with _using(self.session) as session:
+            return session.insert_arrow(table, data)
 
     def commit(self) -> None:
         """Commit the open transaction, if there is one."""
-        self.session.commit()
+        with _using(self.session) as session:
+            session.commit()
 
     def rollback(self) -> None:
         """Roll the open transaction back, if there is one."""
-        self.session.rollback()
+        with _using(self.session) as session:
+            session.rollback()
 
     def cancel(self) -> None:
         """Cancel the statement that another thread is executing here (57014). Without one, nothing happens."""
@@ -261,8 +288,10 @@ class Connection:
     def close(self) -> None:
         """Roll back what is open and close; closing twice is fine."""
         session, database = self._session, self._database
-        self._session = self._database = None
-        _give_back(session, database)
+        if session is not None:
+            with _using(session):
+                self._session = self._database = None
+                _give_back(session, database)
         _give_back_abandoned()
 
     def __enter__(self) -> Self:
@@ -288,7 +317,7 @@ class Cursor:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.arraysize = 1
-        self._execute = connection.session.execute
+        self._session = connection.session
         self._result: Result | None = None
         self._closed = False
 
@@ -311,8 +340,15 @@ class Cursor:
             raise InterfaceError("the cursor is closed", "34000")
         if operation.__class__ is not str or parameters.__class__ is not tuple:
             parameters = _arguments(operation, parameters)
-        self._result = None
-        self._result = self._execute(operation, parameters)
+        session = self._session
+        use = session.use
+        if not use.acquire(False):
+            raise _in_use()
+        try:
+            self._result = None
+            self._result = session.execute(operation, parameters)
+        finally:
+            use.release()
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> Self:
@@ -322,7 +358,8 @@ class Cursor:
         if not isinstance(seq_of_parameters, Iterable):
             raise errors.error("08P01", "executemany takes a sequence of parameter sequences")
         sets = [given if given.__class__ is tuple else _arguments(operation, given) for given in seq_of_parameters]
-        self._result = self.connection.session.executemany(operation, sets)
+        with _using(self._session) as session:
+            self._result = session.executemany(operation, sets)
         return self
 
     def fetchone(self) -> Row | None:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from instar import errors
-from instar.sql import analytic
 from instar.sql.executor import QueryProgram
 from instar.sql.planner import Engines
 from instar.transactions.buffer import Buffer
@@ -388,40 +387,18 @@ def test_a_plan_may_read_one_table_several_times(world: World) -> None:
     assert query(world, sql, engines="analytic") == query(world, sql, engines="executor")
 
 
-def test_a_signal_is_heard_while_duckdb_runs() -> None:
-    connection = analytic._current().connection()
-    timer = threading.Timer(0.2, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+def test_a_signal_is_heard_while_duckdb_runs(world: World) -> None:
+    sql = "select max(md5(g::text)) from generate_series(1, 1000000000) g"
+    timer = threading.Timer(0.3, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        analytic._outcome(connection, "SELECT max(md5(range::text)) FROM range(1000000000)", {})
+        query(world, sql, engines="analytic")
     timer.join()
-    found = analytic._outcome(connection, "SELECT 1 AS one", {})
-    assert isinstance(found, pa.Table)
-    assert found.to_pydict() == {"one": [1]}
+    assert query(world, "select 1", engines="analytic") == [(1,)]
 
 
-def test_a_signal_leaves_no_work_behind_whenever_it_comes() -> None:
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    running = []
-
-    def interrupted(after: float) -> None:
-        stopped = threading.Event()
-
-        def work() -> None:
-            running.append(after)
-            stopped.wait(30)
-            running.remove(after)
-
-        signal.setitimer(signal.ITIMER_REAL, after)
-        analytic._beside(work, stopped.set)
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        for step in range(1, 100):
-            with pytest.raises(KeyboardInterrupt):
-                interrupted(step * 4e-6)
-            assert not running
-    finally:
-        signal.signal(signal.SIGALRM, before)
+@pytest.mark.parametrize("bounds", ["1, 9", "9, 1", "9, 1, -2", "1, null", "2147483640, 2147483647", "$1, 3", "-1, $1"])
+def test_a_series_of_known_bounds_is_duckdbs_own(world: World, bounds: str) -> None:
+    sql = f"select g, pg_typeof(g) from generate_series({bounds}) g order by g"
+    parameters = [1] if "$1" in bounds else []
+    assert query(world, sql, *parameters, engines="analytic") == query(world, sql, *parameters, engines="executor")

@@ -22,6 +22,7 @@ from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.reorganize import InProcess
+from instar.sql.beside import run_beside
 from instar.sql.checks import compile_check
 from instar.sql.defaults import Defaults
 from instar.sql.execution import ExecutionContext
@@ -169,10 +170,13 @@ class Database:
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""
         if self._analytic is None:
-            from instar.sql.analytic import Analytic
-
-            self._analytic = Analytic(self.layouts)
+            self._analytic = run_beside(self._load_analytic)
         return self._analytic.run(plan, context)
+
+    def _load_analytic(self) -> Analytic:
+        from instar.sql.analytic import Analytic
+
+        return Analytic(self.layouts)
 
     @property
     def jobs(self) -> Jobs:

@@ -41,11 +41,13 @@ T = TypeVar("T")
 
 
 class Session:
-    """Statements of one client, one after the other. Not for several threads at once, but for `cancel`."""
+    """Statements of one client, one after the other. Not for several threads at once, but for `cancel`: who hands a
+    session to several takes `use` around each call."""
 
     def __init__(self, database: Database, *, autocommit: bool) -> None:
         self.database = database
         self.autocommit = autocommit
+        self.use = threading.RLock()  # a notice's handler may execute statements itself
         self.notices: list[str] = []
         self.on_notice: Callable[[str], object] | None = None  # is handed notices as they come
         self.on_wait: Callable[[Job], None] | None = None  # shown the job that a statement waits for, now and then
@@ -65,6 +67,7 @@ class Session:
 
     def forked(self) -> None:
         """In a forked child: a transaction belongs to the process that began it, else both would commit it."""
+        self.use = threading.RLock()  # a thread that the child does not have may hold it
         self._lasting = None
         self.enlisted = []
         self._inherited = self.transaction

@@ -7,13 +7,12 @@ executor's: functions.py writes each expression so that both agree, and what can
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -24,6 +23,7 @@ from instar.sql import tree
 from instar.sql.access_paths import candidates, restrictions
 from instar.sql.accesses import RangeCompiler
 from instar.sql.analytic_sql import Written, write_query
+from instar.sql.beside import run_beside
 from instar.sql.execution import ExecutionContext, Result, arrow_array
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
@@ -34,11 +34,6 @@ from instar.tables.layout import arrow_type
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
 from instar.types import Kind, Type
-
-# How long a signal may go unheard while DuckDB runs.
-_HEED_SECONDS = 0.05
-
-T = TypeVar("T")
 
 _SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 # Up to so many bytes of a relation are decoded before DuckDB begins: a quarter of a small machine's memory at most.
@@ -113,7 +108,7 @@ def _current() -> _Engine:
     if _engine is None or _engine.process != os.getpid():
         with _engine_lock:
             if _engine is None or _engine.process != os.getpid():
-                _engine = _Engine()
+                _engine = run_beside(_Engine)
                 atexit.register(_engine.close)
     return _engine
 
@@ -203,11 +198,17 @@ class _Input:
 
 def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext) -> pa.Table:
     engine = _current()
-    engine.register(written.text)
+    relations = {name: source.relation() for name, source in inputs.items()}
+    # Of this thread, whichever one it is used in: there is no other use of it before that one has ended.
     connection = engine.connection()
+
+    def work() -> pa.Table | str:
+        engine.register(written.text)
+        return _outcome(connection, written.text, relations)
+
     context.interruptible(connection.interrupt)
     try:
-        outcome = _outcome(connection, written.text, inputs)
+        outcome = run_beside(work, connection.interrupt)
     finally:
         context.interruptible(None)
     if isinstance(outcome, str):
@@ -219,14 +220,14 @@ def _run(written: Written, inputs: dict[str, _Input], context: ExecutionContext)
     return _stored(outcome)
 
 
-def _outcome(connection: Any, text: str, inputs: dict[str, _Input]) -> pa.Table | str:
+def _outcome(connection: Any, text: str, relations: dict[str, _Input | pa.Table]) -> pa.Table | str:
     """The result, or DuckDB's message."""
     try:
-        for name, source in inputs.items():
-            connection.register(name, source.relation())
-        return _beside(lambda: _answer(connection, text), connection.interrupt)
+        for name, relation in relations.items():
+            connection.register(name, relation)
+        return _answer(connection, text)
     finally:
-        for name in inputs:
+        for name in relations:
             connection.unregister(name)
 
 
@@ -238,46 +239,6 @@ def _answer(connection: Any, text: str) -> pa.Table | str:
         return table
     except duckdb.Error as failure:
         return str(failure)
-
-
-def _beside(work: Callable[[], T], stop: Callable[[], None]) -> T:
-    """The result of `work`, which runs in a thread of its own where this is the main one.
-
-    Python calls the handlers of signals in the main thread, between its own instructions: Ctrl-C would not be heard
-    while that thread is inside DuckDB.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return work()
-    # Bare locks: a handler's exception in the middle of a Thread's or a Future's methods would leave their locks held.
-    taken, done = threading.Lock(), threading.Lock()
-    done.acquire()
-    results: list[T] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        if not taken.acquire(blocking=False):
-            return
-        try:
-            results.append(work())
-        except BaseException as failure:  # noqa: BLE001 - it is raised again where the result is asked for
-            failures.append(failure)
-        finally:
-            done.release()
-
-    try:
-        _thread.start_new_thread(run, ())
-        # Again and again: a signal that comes just before the wait does not cut it short.
-        while not done.acquire(timeout=_HEED_SECONDS):
-            pass
-    except BaseException:  # what a handler raised
-        if not taken.acquire(blocking=False):
-            stop()
-            while not done.acquire(timeout=_HEED_SECONDS):
-                stop()
-        raise
-    if failures:
-        raise failures[0]
-    return results[0]
 
 
 def _stored(table: pa.Table) -> pa.Table:

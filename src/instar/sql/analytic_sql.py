@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from instar import errors
 from instar.sql import tree
 from instar.sql.analytic_expressions import ExpressionWriter
-from instar.sql.functions import Context
+from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
 from instar.sql.joins import relations_of
 from instar.sql.traversal import conjuncts, references
 from instar.sql.tree import Expr, FromItem, Query, SortKey
-from instar.types import NUMERIC, Kind, Type
+from instar.types import INTEGER_RANGES, NUMERIC, Kind, Type
 
 Columns = list[Sql]
+
+_LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
 @dataclass
@@ -245,12 +247,35 @@ class QueryWriter:
             case tree.ValuesList():
                 return self._values(item)
             case tree.FunctionScan():
-                args = [ExpressionWriter(self).expr(arg) for arg in item.args]
-                call = item.function.render(args, self.context)
-                self._declare(item.relation, [call.type])
-                return f"LATERAL (SELECT unnest({call.text}) AS c0) AS r{item.relation}"
+                return self._function(item)
             case tree.Join():
                 return self._join(item)
+
+    def _function(self, item: tree.FunctionScan) -> str:
+        args = [ExpressionWriter(self).expr(arg) for arg in item.args]
+        call = item.function.render(args, self.context)
+        self._declare(item.relation, [call.type])
+        numbers = self._series(item)
+        if numbers is not None:  # in DuckDB's own time: a list is there as a whole before its first row is
+            first, stop, step = numbers.start, numbers.stop, numbers.step
+            rows = f"SELECT CAST(range AS {duckdb_type(call.type)}) AS c0 FROM range({first}, {stop}, {step})"
+            return f"({rows}) AS r{item.relation}"
+        return f"LATERAL (SELECT unnest({call.text}) AS c0) AS r{item.relation}"
+
+    def _series(self, item: tree.FunctionScan) -> range | None:
+        """The numbers of a series whose bounds are literals or parameters; None for what DuckDB is to compute."""
+        bounds = []
+        for arg in item.args:
+            if isinstance(arg, tree.Parameter):
+                bounds.append(self.parameters[arg.index])
+            elif isinstance(arg, tree.Literal):
+                bounds.append(arg.value)
+            else:
+                return None
+        if item.function.name != "generate_series" or None in bounds:
+            return None
+        made = item.function.python(*bounds)
+        return made if isinstance(made, range) and _LOW <= made.stop <= _HIGH else None
 
     def _table(self, item: tree.TableScan) -> str:
         relation = item.relation
