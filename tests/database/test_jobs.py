@@ -241,6 +241,29 @@ def test_alter_job_says_what_is_wrong(shop: Shop, option: str, sqlstate: str) ->
         run(shop.connection, f"ALTER JOB 1 SET ({option})")
 
 
+@pytest.mark.parametrize("steering", ["PAUSE JOB", "RESUME JOB", "CANCEL JOB", "ALTER JOB"])
+def test_no_job_is_steered_by_a_transaction_that_could_roll_it_back(shop: Shop, steering: str) -> None:
+    """Nor by one that begins without BEGIN, once it has written something."""
+    shop.connection.database.ensure_worker = lambda: None  # type: ignore[method-assign]  # nobody is to take it up
+    shop.table("t", 10_000)
+    run(shop.connection, "CREATE INDEX i ON t (a)")
+    number = shop.newest()
+    statement = f"{steering} {number}" + (" SET (priority = 1)" if steering == "ALTER JOB" else "")
+    before = shop.job(number)
+    run(shop.connection, "BEGIN")
+    with fails("25001", f"{steering} cannot run inside a transaction block"):
+        run(shop.connection, statement)
+    run(shop.connection, "ROLLBACK")
+    other = instar.connect(shop.path, synchronous=None)
+    run(other, "INSERT INTO t VALUES (10001, 1)")
+    with fails("25001", f"{steering} cannot run inside a transaction block"):
+        run(other, statement)
+    other.rollback()
+    assert shop.job(number)["priority"] == before["priority"]
+    run(other, statement)
+    other.close()
+
+
 def test_no_such_job(shop: Shop) -> None:
     with fails("42704", "job 4711 does not exist"):
         run(shop.connection, "ALTER JOB 4711 SET (priority = 1)")

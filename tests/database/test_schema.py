@@ -39,6 +39,8 @@ def test_an_index_build_that_meets_a_full_disk_says_so(tmp_path: Path, monkeypat
         with files_may_not_grow(path), pytest.raises(instar.Error) as caught:
             connection.execute("CREATE INDEX i ON t (a)")
         assert caught.value.sqlstate == "53100"
+        assert "the disk is full" in caught.value.message
+        assert "Make room on the device" in str(caught.value.hint)
         assert connection.execute("SELECT count(*) FROM t WHERE a >= ''").fetchone() == (ROWS,)
         assert connection.execute("CHECK DATABASE").fetchall() == []
 

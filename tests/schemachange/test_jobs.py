@@ -152,6 +152,17 @@ def test_cancel_takes_the_change_back(world: ChangingWorld) -> None:
     before = world.table()
     world.jobs.pause(number)
     world.jobs.cancel(number)
+    cancelled = world.jobs.get(number)
+    for what, steer in (
+        ("paused", world.jobs.pause),
+        ("resumed", world.jobs.resume),
+        ("altered", lambda job: world.jobs.alter(job, {"priority": 1})),
+    ):
+        with pytest.raises(errors.Error, match=f"is being cancelled and cannot be {what}") as refused:
+            steer(number)
+        assert refused.value.sqlstate == "55000"
+    world.jobs.cancel(number)
+    assert world.jobs.get(number) == cancelled
     assert [job.id for job in world.jobs.runnable()] == [number]
     done = world.executor().run(number)
     assert done is not None

@@ -215,7 +215,7 @@ def fill(store: Store, body: bytes = b"x" * 1000) -> dict[bytes, bytes]:
         try:
             change(store, {start + number: body for number in range(100)})
         except Error as full:
-            if full.sqlstate != "53100":
+            if full.sqlstate != "53100" or "is full" not in full.message:
                 raise
             return before
     raise AssertionError("the disk is not full")
@@ -236,6 +236,8 @@ def test_a_full_disk_is_an_error_and_the_store_stays_usable(small_disk, synchron
     with pytest.raises(Error) as caught:
         store.background([large])
     assert caught.value.sqlstate == "53100"
+    assert caught.value.message.startswith("the disk is full")
+    assert "Make room on the device" in str(caught.value.hint)
     make_room()
     change(store, {65_000: b"after"})
     assert contents(store, *ALL_ROWS) == {k: v for k, v in before.items() if k.startswith(ALL_ROWS[0])} | {

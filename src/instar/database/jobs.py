@@ -78,7 +78,8 @@ def _with_moments(row: tuple[object, ...], places: list[int]) -> tuple[object, .
 
 
 def control(session: Session, statement: ast.JobControl) -> Result:
-    """PAUSE, RESUME or CANCEL JOB n."""
+    """PAUSE, RESUME or CANCEL JOB n. 25001 in a transaction block: no ROLLBACK would take it back."""
+    _require_no_block(session, f"{statement.action.upper()} JOB")
     database = session.database
     getattr(database.jobs, statement.action)(statement.job)
     if statement.action != "pause":
@@ -89,7 +90,8 @@ def control(session: Session, statement: ast.JobControl) -> Result:
 
 
 def alter(session: Session, statement: ast.AlterJob) -> Result:
-    """ALTER JOB n SET (...)."""
+    """ALTER JOB n SET (...). 25001 as above."""
+    _require_no_block(session, "ALTER JOB")
     changes: dict[str, int | None] = {}
     names = [name for name, _ in statement.options]
     if len(set(names)) < len(names):
@@ -105,6 +107,11 @@ def alter(session: Session, statement: ast.AlterJob) -> Result:
         changes |= read(value)
     session.database.jobs.alter(statement.job, changes)
     return Result("ALTER JOB")
+
+
+def _require_no_block(session: Session, what: str) -> None:
+    if session.in_transaction:
+        raise errors.error(errors.ACTIVE_TRANSACTION, f"{what} cannot run inside a transaction block")
 
 
 def _priority(value: str | None) -> dict[str, int | None]:

@@ -271,10 +271,11 @@ class SchemaChanges:
         try:
             self._session.database.jobs.probe(job_id)
         except errors.Error as failed:
+            stays = f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back."
             raise errors.error(
                 failed.sqlstate,
                 f"job {job_id} cannot go on: {failed.message}",
-                hint=f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back.",
+                hint=stays if failed.hint is None else f"{failed.hint} {stays}",
             ) from failed
 
     def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:

@@ -468,6 +468,8 @@ class Jobs:
         it is past its last revertible stage."""
 
         def ask(found: Job) -> Job:
+            if found.requested == "cancel":
+                return found
             self._require_open(found, "cancelled")
             if not found.is_revertible:
                 raise errors.error(
@@ -475,20 +477,16 @@ class Jobs:
                     f"job {job} cannot be cancelled: it only goes forward",
                     detail=f"Stage {found.stage} of {len(found.stages)}, which is published, cannot be taken back.",
                 )
-            if found.requested == "cancel":
-                return found
-            after = msgspec.structs.replace(found, requested="cancel")
-            return after.noted(self._now(), this_process(), "CANCEL JOB")
+            return msgspec.structs.replace(found, requested="cancel").noted(self._now(), this_process(), "CANCEL JOB")
 
         self.update(job, ask)
 
     def alter(self, job: int, changes: Mapping[str, int | None]) -> None:
         """ALTER JOB ... SET: fields of the job that its owner may change at any time; whoever works on it heeds them
-        within a second. 55000 for one that is finished."""
+        within a second, on its way back too. 55000 for one that is finished or being cancelled."""
 
         def ask(found: Job) -> Job:
-            if found.is_finished:
-                raise errors.error(errors.OBJECT_NOT_READY, f"job {job} is {found.state.value} and cannot be altered")
+            self._require_open(found, "altered", reverting=True)
             note = "ALTER JOB: " + ", ".join(f"{name} = {value}" for name, value in changes.items())
             return msgspec.structs.replace(found, **changes).noted(self._now(), this_process(), note)
 
@@ -498,9 +496,11 @@ class Jobs:
         return self._clock.wall_ns() // 1000
 
     @staticmethod
-    def _require_open(job: Job, what: str) -> None:
-        if job.is_finished or job.state is JobState.REVERTING:
-            raise errors.error(errors.OBJECT_NOT_READY, f"job {job.id} is {job.state.value} and cannot be {what}")
+    def _require_open(job: Job, what: str, *, reverting: bool = False) -> None:
+        cancelled = job.requested == "cancel"
+        if job.is_finished or cancelled or (job.state is JobState.REVERTING and not reverting):
+            state = "being cancelled" if cancelled else job.state.value
+            raise errors.error(errors.OBJECT_NOT_READY, f"job {job.id} is {state} and cannot be {what}")
 
     # --- claims ------------------------------------------------------------------------------------------------------
 

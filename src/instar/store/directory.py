@@ -32,6 +32,14 @@ PRESENCE_FILE = "presence"
 # Of a full or failing disk; RLIMIT_FSIZE says EFBIG.
 DISK_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG))
 
+_MAKE_ROOM = (
+    "Make room on the device, or enlarge it. Until then the database can be read, but DELETE, TRUNCATE and DROP TABLE "
+    "fail as well: every commit needs pages of its own before any are freed."
+)
+_WRITABLE = (
+    "A database is written to by whoever opens it, to read too. Copy its directory to a file system that allows it."
+)
+
 
 class DataFile:
     """The data file of an open store, to see whether it has been removed from under the processes that have it open.
@@ -54,8 +62,11 @@ class DataFile:
 
 def disk_error(code: int, what: str) -> errors.Error:
     """53100 if the disk is full or failing, else 58030."""
-    sqlstate = errors.DISK_FULL if code in DISK_ERRNOS else errors.IO_ERROR
-    return errors.error(sqlstate, what)
+    if code in DISK_ERRNOS:
+        # LMDB says EIO where the system has written less than it was told to, which is how most disks are full.
+        state = "the disk is full or failing" if code == errno.EIO else "the disk is full"
+        return errors.error(errors.DISK_FULL, f"{state}: {what}", hint=_MAKE_ROOM)
+    return errors.error(errors.IO_ERROR, what, hint=_WRITABLE if code == errno.EROFS else None)
 
 
 def prepare(path: str, wanted: Identity | None, lock_bytes: int, initialise: Callable[[Identity], None]) -> Identity:
