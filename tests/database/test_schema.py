@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 import instar
 from instar.database import schema
+from support.victims import Victim
 
 ROWS = 20_000
 
@@ -148,6 +149,65 @@ def test_a_statement_waits_for_the_job_that_it_became(building: instar.Connectio
     with pytest.raises(instar.Error) as caught:
         building.execute("SELECT 1 FROM t")
     assert caught.value.sqlstate == "42P01"
+
+
+def wait_for_job(connection: instar.Connection, job: int) -> None:
+    """Until there is a job of that number."""
+    deadline = time.monotonic() + 60
+    while not connection.execute("SELECT 1 FROM instar.jobs WHERE id = ?", (job,)).fetchall():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE t", "DROP TABLE t", "ALTER TABLE t DROP COLUMN a"])
+def test_a_statement_that_was_interrupted_while_it_waited_is_not_run(
+    building: instar.Connection, tmp_path: Path, statement: str
+) -> None:
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.execute, statement)
+        wait_for_job(building, 2)
+        other.cancel()
+        with pytest.raises(instar.Error) as caught:
+            waiting.result(60)
+    assert caught.value.sqlstate == "57014"
+    building.execute("INSERT INTO t VALUES (-1, 5)")
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 1)[0] == "succeeded"
+    assert wait_for(building, 2) == ("cancelled", "canceling statement due to user request")
+    assert building.execute("SELECT count(*), count(a) FROM t").fetchone() == (6_001, 6_001)
+
+
+def truncate(path: str, number: int, say: Callable[[object], None]) -> None:
+    with instar.connect(path, autocommit=True, synchronous="off") as connection:
+        connection.execute("TRUNCATE t")
+
+
+def test_a_statement_whose_process_died_while_it_waited_is_not_run(building: instar.Connection, tmp_path: Path) -> None:
+    victim = Victim(truncate, str(tmp_path / "db"), 1)
+    wait_for_job(building, 2)
+    victim.kill()
+    building.execute("INSERT INTO t VALUES (-1, 5)")
+    building.execute("RESUME JOB 1")
+    assert wait_for(building, 1)[0] == "succeeded"
+    state, reason = wait_for(building, 2)
+    assert state == "cancelled"
+    assert reason.endswith("which waited for the statement, is gone")
+    assert building.execute("SELECT count(*) FROM t").fetchone() == (6_001,)
+
+
+def test_a_statement_waits_for_its_job_while_that_is_paused(building: instar.Connection, tmp_path: Path) -> None:
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.execute, "TRUNCATE t")
+        wait_for_job(building, 2)
+        building.execute("PAUSE JOB 2")
+        building.execute("RESUME JOB 1")
+        assert wait_for(building, 1)[0] == "succeeded"
+        building.execute("INSERT INTO t VALUES (-1, 5)")
+        time.sleep(0.3)
+        assert not waiting.done()
+        building.execute("RESUME JOB 2")
+        waiting.result(60)
+    assert building.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
 def test_a_change_that_waits_can_be_cancelled_and_may_fail(building: instar.Connection) -> None:

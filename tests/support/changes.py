@@ -14,7 +14,7 @@ from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.elements import Element
-from instar.schemachange.executor import Executor, apply
+from instar.schemachange.executor import Executor, Replan, apply
 from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
@@ -104,6 +104,7 @@ class ChangingWorld(World):
         owner: bytes = b"worker",
         reorganizer: Callable[[Task], Reorganizer] | None = None,
         hook: Callable[[Job], str] | None = None,
+        replan: Replan | None = None,
     ) -> Executor:
         return Executor(
             self.store,
@@ -113,7 +114,7 @@ class ChangingWorld(World):
             owner,
             reorganizer or (lambda task: InProcess()),
             compile_check,
-            replanner(self.store, self.clock),
+            replan or replanner(self.store, self.clock),
             Defaults(self.sequences),
             hook=hook,
         )

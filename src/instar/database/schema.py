@@ -22,8 +22,9 @@ from instar.schemachange import explain
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job, queued_job
+from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
+from instar.schemachange.queued import queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication, advance
 from instar.schemachange.waiting import doomed_tables, moved_tables, named, wait_for_writers, writers_of
@@ -126,6 +127,7 @@ class SchemaChanges:
             session.settings.get("timezone"),
             named_tables(wanted, session.change().view),
             duration_us(session.settings.get("ddl_wait")) or 0,
+            database.store.this_process() if waits else None,
         )
         session.change().write(job_key(self._queued.id), encode_job(self._queued))
 
@@ -192,6 +194,25 @@ class SchemaChanges:
 
         Raises what the job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
         """
+        try:
+            self._finish_job(job, explicit=explicit)
+        except BaseException:
+            if job.after is not None:
+                self._withdraw(job.id)
+            raise
+
+    def _withdraw(self, job_id: int) -> None:
+        """A statement that has been answered with an error is not to be run later."""
+        database = self._session.database
+        try:
+            withdraw(database.jobs, job_id, database.clock.wall_ns() // 1000)
+        except errors.Error as failed:  # a full disk, say
+            self._session.notice(
+                f"job {job_id} could not be cancelled and may still run, unless CANCEL JOB {job_id} ends it: {failed}"
+            )
+            self._session.deliver_notices()
+
+    def _finish_job(self, job: Job, *, explicit: bool) -> None:
         database = self._session.database
         if job.after is not None:
             self._session.notice(f"job {job.id} {job.reason}")
@@ -214,7 +235,8 @@ class SchemaChanges:
         return database.in_memory or (rows <= SMALL_ROWS and not database.store.schema_lease)
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
-        """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100)."""
+        """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100). It
+        is waited for while it is paused, if its statement has done nothing yet: it is not to be run later on."""
         pause = _POLL_SECONDS
         database = self._session.database
         attended = time.monotonic()
@@ -226,7 +248,7 @@ class SchemaChanges:
             if job.is_finished:
                 break
             told = self._tell(job, told)
-            if job.state is JobState.PAUSED:
+            if job.state is JobState.PAUSED and job.after is None:
                 self._session.notice(f"job {job_id} was paused; RESUME JOB {job_id} lets it go on")
                 self._session.deliver_notices()
                 return

@@ -39,12 +39,12 @@ from instar.schemachange.jobs import (
     paused,
     planned_job,
     problem_of,
-    waits_for,
 )
 from instar.schemachange.planner import Standing
 from instar.schemachange.populate import CompileDefault, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.pulse import Interrupted, Pulse
+from instar.schemachange.queued import deserted, waits_for
 from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Plan, Publication, Reorganization, Stage, Superseded, advance
@@ -127,7 +127,7 @@ class Executor:
         )  # fmt: skip
         if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
             found = self._plan(found, held, pulse)
-            if found.after is not None:
+            if found.after is not None and found.requested is None:
                 return found
         # Whoever published the stage before, and whenever: it is there now.
         self._published_ns = self._clock.monotonic_ns()
@@ -160,6 +160,10 @@ class Executor:
             with self._store.read() as reader:
                 stored = reader.get(job_key(job.id))
                 current = self.jobs.decode(stored, job.id)
+                if current.requested is not None:
+                    return current
+                if (gone := deserted(current, self._store)) is not None:
+                    return self._give_up(current, held, gone)
                 change = CatalogChange(self._catalog.at(reader), self._ids)
                 try:
                     made = self._replan(change, current)

@@ -86,7 +86,8 @@ class Job(msgspec.Struct, frozen=True):
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
     throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
-    statement is planned; until then it has no stages. `named`: the tables that the statement named, by id. `zone`: the
+    statement is planned; until then it has no stages. `waiter`: the process (its number, and when it opened the store)
+    that must be there then, since its statement waits. `named`: the tables that the statement named, by id. `zone`: the
     time zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that
     would doom open transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
     """
@@ -115,6 +116,7 @@ class Job(msgspec.Struct, frozen=True):
     zone: str = "UTC"
     named: tuple[tuple[str, int], ...] = ()
     ddl_wait: int = 5_000_000
+    waiter: tuple[int, int] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -266,33 +268,6 @@ def new_job(
     ).noted(now_us, this_process())
 
 
-def queued_job(
-    job: int, statement: str, first: Job, now_us: int, zone: str, named: tuple[tuple[str, int], ...], ddl_wait: int
-) -> Job:
-    """The job of a statement that cannot be planned before job `first` has ended."""
-    return Job(
-        id=job,
-        kind="change",
-        statement=statement,
-        stages=(),
-        stage=0,
-        state=JobState.WAITING,
-        rows_total=0,
-        created=now_us,
-        statement_hash=statement_hash(statement),
-        reason=waits_for(first),
-        after=first.id,
-        zone=zone,
-        named=named,
-        ddl_wait=ddl_wait,
-    ).noted(now_us, this_process())
-
-
-def waits_for(first: Job) -> str:
-    """What a job says that waits for another one."""
-    return f"waits for job {first.id} ({first.statement})"
-
-
 def planned_job(job: Job, plan: Plan) -> Job:
     """The job of a statement that has waited, as it is committed together with the first stage of its plan."""
     return msgspec.structs.replace(
@@ -415,7 +390,7 @@ class Jobs:
             request = Commit(
                 catalog_version=version,
                 preconditions=[ValueUnchanged(key, stored, None)],
-                raw=[(key, _encode(after))],
+                raw=[(key, _encode(after)), *(self.finished_records(after) if after.is_finished else ())],
                 claim=None if held is None else held.claim,
             )
             try:

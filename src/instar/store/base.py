@@ -188,6 +188,10 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._presence.processes()
 
+    def this_process(self) -> tuple[int, int]:
+        """As in `Store`."""
+        return self._presence.this_process()
+
     def publish_schema(self, version: int, lease_until_ns: int) -> None:
         """As in `Store`."""
         self._presence.publish_schema(version, lease_until_ns)

@@ -451,6 +451,10 @@ class Store(Protocol):
         """The living processes that have the store open."""
         ...
 
+    def this_process(self) -> tuple[int, int]:
+        """The `pid` and `started_ns` of this one among them; no other ever has both."""
+        ...
+
     def publish_schema(self, version: int, lease_until_ns: int) -> None:
         """Say which catalog version this process has cached, and until when its lease runs (0: without leases)."""
         ...

@@ -307,6 +307,10 @@ class Presence:
                 )
         return found
 
+    def this_process(self) -> tuple[int, int]:
+        """The `pid` and `started_ns` of this process."""
+        return self._words[self._base + _PID], self._words[self._base + _STARTED]
+
     def close(self) -> None:
         """Give the slot back."""
         self._fill_slot()

@@ -1,0 +1,71 @@
+"""Statements that wait, as jobs of their own, for the job that moves their table: on record, and planned when it ends.
+
+Until it is planned such a job has done nothing. A user who was told that his statement was cancelled goes on writing,
+and a TRUNCATE that ran after that would take rows along which were acknowledged since. So a job that a user waits for
+is run for him alone: it ends when he waits no longer, or when his process is gone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from instar import errors
+from instar.schemachange.jobs import Job, Jobs, JobState, Problem, statement_hash, this_process
+from instar.store.engine import Store
+
+
+def queued_job(
+    job: int,
+    statement: str,
+    first: Job,
+    now_us: int,
+    zone: str,
+    named: tuple[tuple[str, int], ...],
+    ddl_wait: int,
+    waiter: tuple[int, int] | None,
+) -> Job:
+    """The job of a statement that cannot be planned before job `first` has ended."""
+    return Job(
+        id=job,
+        kind="change",
+        statement=statement,
+        stages=(),
+        stage=0,
+        state=JobState.WAITING,
+        rows_total=0,
+        created=now_us,
+        statement_hash=statement_hash(statement),
+        reason=waits_for(first),
+        after=first.id,
+        zone=zone,
+        named=named,
+        ddl_wait=ddl_wait,
+        waiter=waiter,
+    ).noted(now_us, this_process())
+
+
+def waits_for(first: Job) -> str:
+    """What a job says that waits for another one."""
+    return f"waits for job {first.id} ({first.statement})"
+
+
+def withdraw(jobs: Jobs, job: int, now_us: int) -> None:
+    """End a job whose statement is not planned yet, at once, whoever is about to plan it; any other is left alone."""
+
+    def end(found: Job) -> Job:
+        if found.after is None or found.is_finished:
+            return found
+        problem = Problem(errors.QUERY_CANCELED, "canceling statement due to user request")
+        after = msgspec.structs.replace(
+            found, state=JobState.CANCELLED, finished=now_us, requested=None, problem=problem, reason=""
+        )
+        return after.noted(now_us, this_process(), "its statement was cancelled")
+
+    jobs.update(job, end)
+
+
+def deserted(job: Job, store: Store) -> Problem | None:
+    """Why the statement of the job is not to be run any more: its process waits for it no longer."""
+    if job.waiter is None or any((found.pid, found.started_ns) == job.waiter for found in store.processes()):
+        return None
+    return Problem(errors.QUERY_CANCELED, f"process {job.waiter[0]}, which waited for the statement, is gone")

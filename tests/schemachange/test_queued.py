@@ -1,0 +1,93 @@
+"""Statements that wait for a job: what ends them before they are planned, however close to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from instar.catalog.changes import CatalogChange
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import Job, JobState, claim_key, encode_job, job_key, new_job
+from instar.schemachange.queued import deserted, queued_job, withdraw
+from instar.schemachange.stages import Plan
+from instar.worker.work import replanner
+from support.changes import ChangingWorld
+
+ROWS = [(number, number * 10, "x") for number in range(5)]
+TRUNCATE = "TRUNCATE t"
+
+
+@pytest.fixture
+def world() -> ChangingWorld:
+    """Table t, with rows, whose truncation waits as job 2 for the end of job 1."""
+    made = ChangingWorld()
+    made.create_t(ROWS)
+    plan = made.plan(want.CreateIndex("t", (("a", False),), "i"))
+    queue(made, waiter=made.store.this_process(), first=new_job(1, plan, 0))
+    return made
+
+
+def queue(world: ChangingWorld, waiter: tuple[int, int] | None, first: Job) -> None:
+    named = (("t", world.table().id),)
+    change = world.change()
+    record = queued_job(2, TRUNCATE, first, 0, "UTC", named, 0, waiter)
+    change.write(job_key(2), encode_job(record))
+    world.commit(change=change)
+
+
+def test_it_is_planned_when_the_other_has_ended(world: ChangingWorld) -> None:
+    done = world.executor().run(2)
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    assert world.rows(world.table()) == {}
+
+
+def cancelled(world: ChangingWorld) -> None:
+    world.jobs.cancel(2)
+
+
+def withdrawn(world: ChangingWorld) -> None:
+    withdraw(world.jobs, 2, 0)
+
+
+@pytest.mark.parametrize("end", [cancelled, withdrawn])
+def test_it_is_not_run_once_it_was_ended_while_it_was_planned(
+    world: ChangingWorld, end: Callable[[ChangingWorld], None]
+) -> None:
+    plan = replanner(world.store, world.clock)
+
+    def meanwhile(change: CatalogChange, job: Job) -> Plan:
+        end(world)
+        return plan(change, job)
+
+    world.executor(replan=meanwhile).run(2)
+    assert world.jobs.get(2).state is JobState.CANCELLED
+    assert len(world.rows(world.table())) == len(ROWS)
+    with world.store.read() as reader:
+        assert reader.get(claim_key(2)) is None
+
+
+def test_who_waits_no_longer_leaves_what_is_planned_alone(world: ChangingWorld) -> None:
+    world.executor().run(2)
+    done = world.jobs.get(2)
+    withdraw(world.jobs, 2, 7)
+    assert world.jobs.get(2) == done
+
+
+def test_it_is_deserted_when_its_process_is_gone(world: ChangingWorld) -> None:
+    job = world.jobs.get(2)
+    assert deserted(job, world.store) is None
+    pid, started_ns = world.store.this_process()
+
+    def of_another(found: Job) -> Job:
+        return queued_job(2, TRUNCATE, found, 0, "UTC", found.named, 0, (pid, started_ns - 1))
+
+    world.jobs.update(2, of_another)
+    done = world.executor().run(2)
+    assert done is not None
+    assert done.problem is not None
+    assert (done.state, done.problem.message) == (
+        JobState.CANCELLED, f"process {pid}, which waited for the statement, is gone"
+    )  # fmt: skip
+    assert len(world.rows(world.table())) == len(ROWS)
