@@ -22,6 +22,7 @@ from instar.schemachange.elements import ElementKind, Phase
 from instar.schemachange.states import PATHS, Path, Work
 from instar.schemachange.wanted import Frozen, NewColumn
 from instar.store import MemoryStore
+from instar.tables import upgrade
 from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
 from support.changes import ChangingWorld
@@ -37,17 +38,17 @@ def check(name: str, column: int = 2) -> want.Check:
 
 
 def built(*before: want.Wanted, lease: float = 0.0, rows: Sequence[tuple[int, ...]] = ((1, 10, 1),)) -> ChangingWorld:
-    """t (id, a, b) with `rows`, and p (id) with rows 1 and 10, after the changes `before`."""
+    """t (id, a, b) with `rows` of one commit, and p (id) with rows 1 and 10, after the changes `before`."""
     world = ChangingWorld(MemoryStore(clock=ManualClock(), schema_lease=lease))
     world.execute(want.CreateTable("p", (NewColumn("id", types.BIGINT),), ("id",)))
     world.execute(want.CreateTable("t", COLUMNS, ("id",)))
     for action in before:
         assert world.execute(action) is None
     for name, identities in (("p", ((1,), (10,))), ("t", rows)):
+        writer = Writer(world, name)
         for row in identities:
-            writer = Writer(world, name)
             writer.insert(*row)
-            writer.commit()
+        writer.commit()
     return world
 
 
@@ -173,6 +174,7 @@ SOME = (("insert", "update a"), ("update a", "delete"), ("insert", "delete"))
 ALL = (*SOME, ("insert", "insert"), ("update a", "update b"), ("update b", "delete"))
 COUNTS = (("count a", "count a"), ("count b", "count b"), ("count a", "count b"), ("count a", "delete"))
 KEYS = (("insert", "update to b 2"), ("update b", "delete"), ("update a", "insert"))
+ALIKE = (("update a", "update to b 2"), ("delete", "update to b 2"))
 BAD = (("insert bad", "update bad"), ("insert bad", "delete"), ("update bad", "update b"))
 
 INDEX = want.CreateIndex("t", (("a", False),), "i")
@@ -182,15 +184,20 @@ KEY = want.AddConstraint("t", want.ForeignKey(("a",), "p", name="f"))
 LOCK = want.AddLock("t", "l", ("a",))
 MOVE = want.AlterLock("t", "l", ("a", "b"))
 PRIMARY = want.AlterPrimaryKey("t", ("b",))
-POPULATED = want.AddColumn(
-    "t", NewColumn("c", types.BIGINT, nullable=False, default=want.Default(lambda _: Frozen("7", ()), True, None))
-)
+GIVES = want.Default(lambda _: Frozen("7", ()), True, None)
+POPULATED = want.AddColumn("t", NewColumn("c", types.BIGINT, nullable=False, default=GIVES))
+POPULATED_NULLABLE = want.AddColumn("t", NewColumn("c", types.BIGINT, default=GIVES))
 COLUMN = want.AddColumn("t", NewColumn("c", types.BIGINT), (want.Unique(("c",), "uc"),))
 
 
 def locked() -> ChangingWorld:
     """With rows that have timestamps under two locks."""
     return built(LOCK)
+
+
+def alike(*before: want.Wanted) -> ChangingWorld:
+    """With two rows that have the same timestamps, and the same value of what may become the key."""
+    return built(*before, rows=((1, 10, 1), (2, 20, 1)))
 
 
 def leased(*before: want.Wanted) -> Callable[[], ChangingWorld]:
@@ -209,8 +216,11 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "move a column to a lock": (locked, (MOVE,), COUNTS),
     "drop lock": (locked, (want.DropLock("t", "l"),), COUNTS),
     "populated column": (built, (POPULATED,), SOME),
+    "populated column of a table with locks": (locked, (POPULATED_NULLABLE,), (("update a", "update b"),)),
     "primary key": (lambda: built(want.SetNotNull("t", "b")), (PRIMARY,), KEYS),
     "primary key of a column with NULLs": (built, (PRIMARY,), KEYS[:1]),
+    "primary key that was not unique": (lambda: alike(want.SetNotNull("t", "b")), (PRIMARY,), ALIKE),
+    "primary key that was not unique, with locks": (lambda: alike(want.SetNotNull("t", "b"), LOCK), (PRIMARY,), ALIKE),
     "drop index": (leased(INDEX), (want.DropIndexes(("i",)),), SOME),
     "drop check": (leased(CHECK), (want.DropConstraint("t", "positive"),), BAD[:2]),
     "drop constraint and add index": (leased(CHECK), (INDEX, want.DropConstraint("t", "positive")), SOME[:1]),
@@ -325,3 +335,10 @@ def test_a_next_primary_key_without_delete_only_keeps_copies_of_deleted_rows(mon
     # A pending NOT NULL, which nobody commits past who has not seen it, would hide the damage.
     world = built(want.SetNotNull("t", "b"))
     assert "clause 3" in damage(PRIMARY, *INSERTS_AND_DELETES, world=world)
+
+
+def test_a_row_that_is_found_by_its_new_key_alone_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 24: rows of one commit have one timestamp, and the new key was not unique when the row was read."""
+    monkeypatch.setattr(upgrade, "_is_still", lambda *row: True)
+    world = alike(want.SetNotNull("t", "b"))
+    assert "not serializable" in damage(PRIMARY, *(WRITES[name] for name in ALIKE[0]), world=world)

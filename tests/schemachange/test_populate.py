@@ -146,6 +146,27 @@ def test_it_conflicts_with_nobody(world: ChangingWorld) -> None:
     assert {values[0]: values[3] for _, values in world.rows(world.table()).values()} == given
 
 
+def test_a_row_that_was_changed_under_two_locks_has_a_value(world: ChangingWorld) -> None:
+    """Both were read before there was the column; the second one's row is merged of theirs and the stored one, which
+    has no value yet."""
+    table = world.table()
+    layout = Layout(table.layout.id + 1, table.layout.columns, (0, 50))
+    world.alter(table, locks=(Lock(id=50, name="la", columns=(2,)),), layout=layout, next_id=51)
+    first = Server(world)
+    first.update(1, a=1)  # from now on the row has a timestamp of the lock
+    first.commit()
+    one, other = Server(world), Server(world)
+    one.update(1, a=11)
+    other.update(1, b="y")
+    other.commit()
+    task = fenced(world)
+    one.commit()
+    InProcess().run(task, nothing)
+    values = [image for _, image in world.rows(world.table()).values()]
+    assert next(image[:3] for image in values if image[0] == 1) == (1, 11, "y")
+    assert None not in [image[3] for image in values]
+
+
 def test_a_row_that_is_written_between_reading_and_putting(world: ChangingWorld) -> None:
     task = fenced(world)
     lagging = iter(range(1, 8))

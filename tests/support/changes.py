@@ -33,11 +33,10 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
-from instar.tables.completion import completed
 from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
-from instar.tables.upgrade import upgraded
+from instar.tables.upgrade import crossed
 from instar.tables.view import RowVersion
 from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
@@ -281,8 +280,7 @@ class Server:
             require_compatible(newest, self.meant.version, Usage(wrote=True))
             derivation = Derivation(reader, self._recheck)
             writer = self.world.writers.get(newest, self.catalog)
-            now = upgraded(changed, self.meant, newest)
-            derivation.table(writer, completed(now, self.meant, writer.reader, reader, self.default), self.meant)
+            derivation.table(writer, crossed(changed, self.meant, writer, reader, self.default), self.meant)
             request.tables += derivation.tables
             request.entries += derivation.entries
             request.preconditions += derivation.preconditions

@@ -44,10 +44,9 @@ from instar.store.engine import (
 )
 from instar.store.memory import _State
 from instar.store.records import decode_table_header, table_key
-from instar.tables.completion import completed
 from instar.tables.copies import image_key
 from instar.tables.rowset import TableReader
-from instar.tables.upgrade import upgraded
+from instar.tables.upgrade import crossed
 from instar.tables.writes import Derivation
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import Conflict
@@ -346,7 +345,7 @@ class Model:
             before, table = meant.table(changed.table), held.table(changed.table)
             require_compatible(table, before.version, Usage(wrote=True))
             writer = self.world.writers.get(table, held)
-            now = completed(upgraded(changed, before, table), before, writer.reader, reader, lambda _: GIVEN)
+            now = crossed(changed, before, writer, reader, lambda _: GIVEN)
             for change in now.changes.values():
                 if change.image is not None:
                     self._hold(table, change.image)

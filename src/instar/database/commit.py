@@ -7,6 +7,7 @@ buffered images are brought to the newest version. e to c is the store's fence (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -17,12 +18,12 @@ from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
 from instar.sql.functions import Context
-from instar.store.engine import Commit, Lease, Reader, Refused, StaleSchema, View
-from instar.tables.completion import completed, unseen
-from instar.tables.locks import Recheck
-from instar.tables.upgrade import upgraded
+from instar.store.engine import ROW_HEADER, Commit, Lease, Reader, Refused, StaleSchema, View
+from instar.tables.completion import unseen
+from instar.tables.locks import Image, Recheck
+from instar.tables.upgrade import crossed
 from instar.tables.validation import Validation
-from instar.tables.writes import Derivation, NewerRow
+from instar.tables.writes import Derivation, NewerRow, TableWriter, row_conflict
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 from instar.transactions.transaction import Transaction
@@ -70,10 +71,9 @@ def brought(
     functions: Callable[[], Context],
 ) -> TableBuffer:
     """The changes of a table, which were meant under `meant`, with images at its newest version."""
-    now = buffer if newest is meant else upgraded(buffer, meant, newest)
     writer = database.writers.get(newest, catalog)
-    if not (writer.per_row and unseen(meant, newest)):
-        return now
+    if newest is meant and not writer.per_row:
+        return buffer
 
     def next_value(sequence: int) -> int:
         return database.sequences.next_value(database.sequence(sequence, catalog))
@@ -81,7 +81,22 @@ def brought(
     def default(column: Column) -> object:
         return compile_default(column, catalog, functions(), next_value)()
 
-    return completed(now, meant, writer.reader, view, default)
+    return crossed(buffer, meant, writer, view, default)
+
+
+def hold(judge: Callable[[Image], None], buffer: TableBuffer, writer: TableWriter, view: View) -> None:
+    """Put the new images of rows to `judge`, which their statements did not know of. What another has changed since
+    is a conflict rather than a violation: the row that is to be judged is not this one any more."""
+    for key, change in buffer.changes.items():
+        if change.image is None:
+            continue
+        try:
+            judge(change.image)
+        except errors.Error:
+            stored = None if change.base is None else view.get(writer.prefix + key)
+            if change.base is not None and (stored is None or ROW_HEADER.unpack_from(stored)[0] != change.base):
+                raise row_conflict(writer.table, key) from None
+            raise
 
 
 def usage_of(changes: Iterable[Change]) -> Usage:
@@ -228,9 +243,7 @@ class Committer:
             writer = self._database.writers.get(table, catalog)
             if table.checks_version != meant.checks_version or (writer.per_row and unseen(meant, table)):
                 # The statements did not know of all that their rows are held to now (rule 16), or of all of the rows.
-                for change in now.changes.values():
-                    if change.image is not None:
-                        recheck(table, change.image)
+                hold(partial(recheck, table), now, writer, derivation.reader)
             derivation.table(writer, now, meant)
 
     def _recheck(self, catalog: CatalogSnapshot) -> Recheck:

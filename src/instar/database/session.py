@@ -12,7 +12,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
-from instar.database.commit import Committer, Kept, SessionTransaction, brought, require_crossing
+from instar.database.commit import Committer, Kept, SessionTransaction, brought, hold, require_crossing
 from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.schema import SchemaChanges
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from instar.database.database import Database
+    from instar.store.engine import View
 
 # How often an autocommit statement runs again on a new snapshot before its conflict is reported after all.
 MAX_RESTARTS = 50
@@ -474,17 +475,19 @@ class Session:
                 continue
             with self.database.store.read() as reader:
                 now = brought(self.database, buffer, meant, newest, catalog, reader, self.function_context)
+                if newest.checks_version != meant.checks_version:
+                    self._judge_again(catalog, newest, now, reader)
             open_.buffer.replace(table_id, now.changes)
-            if newest.checks_version != meant.checks_version:
-                self._judge_again(catalog, newest, buffer)
             open_.enlisted[table_id] = newest
 
-    def _judge_again(self, catalog: CatalogSnapshot, table: Table, buffer: TableBuffer) -> None:
+    def _judge_again(self, catalog: CatalogSnapshot, table: Table, buffer: TableBuffer, view: View) -> None:
         """Hold buffered rows to the list that they are enlisted under from now on: the commit will not (rule 16)."""
         rules = self.database.rules(catalog).of(table)
-        for change in buffer.changes.values():
-            if change.image is not None:
-                rules.recheck(change.image, self.function_context())
+
+        def judge(image: tuple[object, ...]) -> None:
+            rules.recheck(image, self.function_context())
+
+        hold(judge, buffer, self.database.writers.get(table, catalog), view)
 
 
 def _inherited() -> errors.Error:

@@ -77,6 +77,10 @@ class RowLocks:
         """Whether a lock that the change meets has moved since the row version that the change was made on."""
         return change.base is not None and self._timestamps.newest(stored, self.touched(change)) > change.base
 
+    def moved(self, columns: Iterable[int], stored: bytes) -> int:
+        """When a lock that covers one of these columns last moved in the stored row."""
+        return self._timestamps.newest(stored, {lock for column in columns for lock in self._covering[column]})
+
     def stamps(self, change: Change, stored: bytes | None) -> tuple[int, ...]:
         """The new row's lock timestamps, as `RowWrite` has them; `stored` is None or a tombstone's for a new row."""
         if change.base is None or stored is None:
@@ -93,9 +97,11 @@ def merged(rows: TableReader, change: Change, stored: bytes, recheck: Recheck | 
     if change.image is None or change.changed is None:
         return change._replace(base=base, old=current)
     table = rows.table
+    has = {column for column, _ in rows.layout_of(stored).columns}
     image = tuple(
         [
-            new if column.id in change.changed else now
+            # A row that a job has not given its value yet gets the change's: in its new layout the job passes it by.
+            new if column.id in change.changed or (column.per_row and column.id not in has) else now
             for column, new, now in zip(table.columns, change.image, current, strict=True)
         ]
     )

@@ -1,4 +1,9 @@
-"""Buffered images from one version of a table to a later one (IEP-110: writes that cross a compatible change)."""
+"""Buffered changes from one version of a table to a later one (IEP-110: writes that cross a compatible change).
+
+Under another primary key a row is found by its old image, where by now another row may lie: the new key was unique no
+earlier than at its build, and rows of one commit have one timestamp. The old key, which was unique when the row was
+read, tells them apart: the row is the one that was meant if it still has that key, unchanged since.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,13 @@ from itertools import count
 
 from instar import errors
 from instar.catalog.descriptors import Table
+from instar.store.apply import is_live
+from instar.store.engine import ROW_HEADER, View
+from instar.tables.completion import Default, completed, unseen
 from instar.tables.copies import duplicate_key, image_key
 from instar.tables.resolver import conversion
 from instar.tables.rowset import describe_key, wanted
+from instar.tables.writes import TableWriter, row_conflict
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
@@ -42,6 +51,53 @@ def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
         return tuple(values)
 
     return upgrade
+
+
+def crossed(buffer: TableBuffer, meant: Table, writer: TableWriter, view: View, default: Default) -> TableBuffer:
+    """The changes of a table, which were meant under `meant`, with images at the version of `writer`; Conflict if a row
+    is not to be found there any more."""
+    newest = writer.table
+    if newest is not meant:
+        if (newest.rowset, newest.primary_key) != (meant.rowset, meant.primary_key):
+            _require_found(buffer.changes.values(), meant, writer, view)
+        buffer = upgraded(buffer, meant, newest)
+    if writer.per_row and unseen(meant, newest):
+        buffer = completed(buffer, meant, writer.reader, view, default)
+    return buffer
+
+
+def _require_found(changes: Iterable[Change], meant: Table, writer: TableWriter, view: View) -> None:
+    """Conflict unless what lies now where the changes find their rows are those rows."""
+    table = writer.table
+    upgrade, key_of, own_key = image_upgrader(meant, table), image_key(table), image_key(meant)
+    for change in changes:
+        if change.old is None or change.base is None:
+            continue
+        old = upgrade(change.old)
+        try:
+            key = key_of(old)
+        except errors.Error:  # no row can have such a key, so this one has another by now
+            raise row_conflict(meant, own_key(change.old)) from None
+        stored = view.get(writer.prefix + key)
+        if stored is None or not is_live(stored) or not _is_still(stored, change.base, old, meant, writer):
+            raise row_conflict(table, key)
+
+
+def _is_still(stored: bytes, base: int, old: Image, meant: Table, writer: TableWriter) -> bool:
+    """Whether a stored row is the one that had the image `old` and the key of `meant` at `base`."""
+    columns = writer.table.columns
+    told_by = set(meant.primary_key)
+    if told_by <= {column.id for column in columns} and writer.locks is not None:
+        if writer.locks.moved(told_by, stored) > base:
+            return False
+    elif ROW_HEADER.unpack_from(stored)[0] != base:
+        return False
+    if not told_by <= {column.id for column in columns}:
+        # The old key is gone, as a hidden row id goes with the swap: rows that differ in nothing else are alike.
+        told_by = {column.id for column in columns if not column.per_row}
+    now = writer.reader.decode(stored)
+    as_read = [was if column.id in told_by else value for column, was, value in zip(columns, old, now, strict=True)]
+    return writer.encode(tuple(as_read)) == writer.encode(now)
 
 
 def upgraded(buffer: TableBuffer, meant: Table, newest: Table) -> TableBuffer:
