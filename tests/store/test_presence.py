@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from instar.clock import ManualClock
-from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, SharedPresence
+from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, WORKER_NS, SharedPresence
 
 
 def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Path) -> None:
@@ -25,6 +25,28 @@ def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Pa
     assert first.wants_worker()
     first.close()
     second.close()
+
+
+def test_a_worker_that_says_no_more_does_not_count(clock: ManualClock, tmp_path: Path) -> None:
+    worker, client = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
+    worker.worker_goes_on()
+    assert not client.worker_present()  # it was never announced
+    worker.announce_worker(True)
+    clock.monotonic += WORKER_NS - 1
+    assert client.worker_present()
+    worker.worker_goes_on()
+    clock.monotonic += WORKER_NS - 1
+    assert not client.wants_worker()
+    clock.monotonic += 1  # stopped, or it hangs
+    assert not client.worker_present()
+    assert client.wants_worker()
+    worker.worker_goes_on()
+    assert client.worker_present()
+    worker.announce_worker(False)
+    worker.worker_goes_on()
+    assert not client.worker_present()
+    worker.close()
+    client.close()
 
 
 class _Renewing:

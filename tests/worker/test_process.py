@@ -9,11 +9,14 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from instar.clock import SystemClock
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import Jobs, JobState
-from instar.store import open_store
+from instar.store import open_store, presence
 from instar.worker import NICENESS
+from instar.worker.process import serve
 from support.changes import ChangingWorld
 
 
@@ -48,6 +51,36 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(10) == 0
         assert not store.worker_present()
+    finally:
+        worker.kill()
+        worker.wait()
+        store.close()
+
+
+def test_a_stopped_worker_keeps_no_other_from_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presence, "WORKER_NS", 1_000_000_000)  # as who looks here sees it
+    path = str(tmp_path / "store")
+    store = open_store(path, synchronous="off", clock=SystemClock())
+    world = ChangingWorld(store)
+    world.create_t([(number, number * 10, "x") for number in range(200)])
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    worker = subprocess.Popen([sys.executable, "-m", "instar.worker", path], env=environment)
+    try:
+        wait_for(store.worker_present)
+        time.sleep(1.5)
+        assert store.worker_present()  # which says so in every turn, with nothing to do too
+        worker.send_signal(signal.SIGSTOP)
+        wait_for(lambda: not store.worker_present())
+        number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+        assert number is not None
+        serve(path, SystemClock(), lambda: world.jobs.get(number).is_finished)
+        assert world.jobs.get(number).state is JobState.SUCCEEDED
+        world.check_index("i")
+        assert not store.worker_present()
+        worker.send_signal(signal.SIGCONT)
+        wait_for(store.worker_present)
+        worker.terminate()
+        assert worker.wait(10) == 0
     finally:
         worker.kill()
         worker.wait()

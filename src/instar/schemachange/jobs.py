@@ -526,6 +526,7 @@ class Jobs:
 
     def renew(self, held: Held) -> None:
         """Extend the lease; ClaimLost if another has claimed the job."""
+        self._store.worker_goes_on()
         self._write_lease(held, self._lease(held.epoch, held.seconds))
 
     def release(self, held: Held) -> None:

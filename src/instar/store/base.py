@@ -176,6 +176,10 @@ class BaseStore(ABC):
         """As in `Store`."""
         self._presence.announce_worker(working)
 
+    def worker_goes_on(self) -> None:
+        """As in `Store`."""
+        self._presence.worker_goes_on()
+
     def worker_present(self) -> bool:
         """As in `Store`."""
         return self._presence.worker_present()

@@ -439,8 +439,12 @@ class Store(Protocol):
         """Say that this process does (or no longer does) background work for the store."""
         ...
 
+    def worker_goes_on(self) -> None:
+        """Say, if this process does background work, that it has not stopped. `background` says so too."""
+        ...
+
     def worker_present(self) -> bool:
-        """Whether a living process has announced itself as a worker."""
+        """Whether a living process has announced itself as a worker, and goes on."""
         ...
 
     def wants_worker(self) -> bool:

@@ -57,6 +57,7 @@ def run_gated(
         before, rows = len(drawn), pace.rows
         stepped, held = run_batch(drawn, budget)
         batches += 1
+        presence.worker_goes_on()
         if presence.foreground_about():
             hold = HOLD_NS
             factor = pace.follow(presence.foreground_latency(), clock.monotonic_ns())

@@ -28,7 +28,7 @@ from instar.clock import Clock
 
 SLOTS = 4096
 _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
-# Words of a slot. Times are monotonic nanoseconds; 0 means none.
+# Words of a slot. Times are monotonic nanoseconds; 0 means none. _WORKER: when a worker last said that it goes on.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
 # Of open transactions: refused << 63 | table << 32 | when it was begun, in seconds since the epoch.
 _WRITERS = range(11, _WORDS)
@@ -47,6 +47,8 @@ LATENCY_NS = 1_000_000_000
 # An announcement older than this is that of a stopped or killed process, and holds nobody up.
 ANNOUNCED_NS = 100_000_000
 
+# A worker that has not said for so long that it goes on is stopped, or hangs: as long as its claims on jobs are heeded.
+WORKER_NS = 10_000_000_000
 # A worker that was started is given so long to announce itself before another one is started.
 LAUNCH_NS = 5_000_000_000
 
@@ -269,8 +271,13 @@ class Presence:
 
     def announce_worker(self, working: bool) -> None:
         """This process does background work, or no longer does."""
-        self._words[self._base + _WORKER] = int(working)
+        self._words[self._base + _WORKER] = self._monotonic_ns() if working else 0
         self._words[_LAUNCHED] = 0
+
+    def worker_goes_on(self) -> None:
+        """This process, if it is a worker, is at work still: it says so well before WORKER_NS have passed again."""
+        if self._words[self._base + _WORKER]:
+            self._words[self._base + _WORKER] = self._monotonic_ns()
 
     def wants_worker(self) -> bool:
         """Whether the caller is to start a worker: none is there, and nobody has just started one, which he now has.
@@ -284,8 +291,12 @@ class Presence:
         return True
 
     def worker_present(self) -> bool:
-        """Whether a living process does background work."""
-        return any(self._words[base + _WORKER] and self.alive(slot) for slot, base in enumerate(self._slots()))
+        """Whether a living process does background work, and has said so of late: a stopped one does none."""
+        words, now = self._words, self._monotonic_ns()
+        return any(
+            words[base + _WORKER] and now - words[base + _WORKER] < WORKER_NS and self.alive(slot)
+            for slot, base in enumerate(self._slots())
+        )
 
     def processes(self) -> list[Process]:
         """The living processes, in no particular order."""

@@ -101,6 +101,7 @@ class Worker:
 
     def turn(self) -> bool:
         """Do what there is to do now; returns whether there was anything."""
+        self._store.worker_goes_on()
         worked = self._run_jobs()
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
