@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from instar.catalog.descriptors import State
 from instar.clock import ManualClock
 from instar.schemachange import executor, jobs, reorganize
 from instar.schemachange import wanted as want
+from instar.schemachange.elements import moving
 from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, JobState
 from instar.schemachange.loading import Loading
 from instar.schemachange.reorganize import InProcess
@@ -382,6 +384,82 @@ def test_a_kill_at_any_write_leaves_a_job_that_another_finishes(duplicate: bool,
             world.check_index("i")
         assert world.table().version <= 6
     assert lives > 7
+
+
+def unresolved() -> errors.Error:
+    return errors.error("08007", "the commit was interrupted: it may stand or not")
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_write_of_which_nobody_knows_leaves_nothing_half_way(after: bool) -> None:
+    """It says that it has failed, at any write of the job: it may stand, and so may a stage."""
+    lives, ended = 0, set()
+    failed = True
+    while failed:
+        lives += 1
+        world = ChangingWorld()
+        world.create_t([(number, number * 10, "x") for number in range(20)])
+        number = begin(world)
+        sound = world.store
+        mortal = Mortal(sound, lives, after=after, fails=unresolved)
+        world.store = mortal
+        with suppress(errors.Error):
+            world.executor(b"mortal").run(number)
+        failed = mortal.lives <= 0
+        world.store = sound
+        world.clock.advance(LEASE_SECONDS + 1)
+        world.executor(b"adopter").run(number)
+        done = world.jobs.get(number)
+        ended.add(done.state)
+        assert moving(world.table()) == []
+        if done.state is JobState.SUCCEEDED:
+            world.check_index("i")
+        else:
+            assert (done.state, world.table().indexes) == (JobState.FAILED, ())
+    assert ended == {JobState.SUCCEEDED, JobState.FAILED}
+    assert lives > 7
+
+
+def test_what_fails_after_a_stage_does_not_take_it_back(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renewal of the lease before the hook meets a full disk, at one stage after the other."""
+    number = begin(world)
+    renew, met = jobs.Jobs.renew, set()
+
+    def full(self: jobs.Jobs, held: jobs.Held) -> None:
+        stage = self.get(held.job).stage
+        if stage in (2, 3) and stage not in met:
+            met.add(stage)
+            raise errors.error("53100", "the disk is full")
+        renew(self, held)
+
+    monkeypatch.setattr(jobs.Jobs, "renew", full)
+    done = world.executor(hook=lambda job: "").run(number)
+    assert done is not None
+    assert (done.state, met) == (JobState.SUCCEEDED, {2, 3})
+    world.check_index("i")
+
+
+def test_a_stage_that_came_to_stand_meanwhile_is_not_reverted(world: ChangingWorld) -> None:
+    """The commit that nobody knew of stands after the record was read, and before the way back is published."""
+    number = begin(world)
+    commit = world.store.commit
+    late: list[Commit] = []
+
+    def between(request: Commit) -> int:
+        if request.bump_catalog and not late:
+            late.append(request)
+            raise unresolved()
+        if len(late) == 1 and not request.bump_catalog:
+            late.append(request)
+            commit(late[0])
+        return commit(request)
+
+    world.store.commit = between  # type: ignore[method-assign]  # the schedule
+    done = world.executor().run(number)
+    assert done is not None
+    assert (done.state, len(late)) == (JobState.SUCCEEDED, 2)
+    world.check_index("i")
 
 
 def test_only_the_newest_finished_jobs_are_remembered(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from instar.store.engine import Commit, Store
@@ -16,10 +16,12 @@ class Killed(BaseException):
 class Mortal:
     """A store whose process dies before or after its n-th write; everything else is the store's."""
 
-    def __init__(self, store: Store, lives: int, *, after: bool) -> None:
+    def __init__(self, store: Store, lives: int, *, after: bool, fails: Callable[[], BaseException] = Killed) -> None:
+        """`fails`: what the write raises, if it is not the process that dies."""
         self._store = store
         self.lives = lives
         self._after = after
+        self._fails = fails
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -31,10 +33,10 @@ class Mortal:
     def commit(self, request: Commit) -> int:
         dying = self._count()
         if dying and not self._after:
-            raise Killed
+            raise self._fails()
         timestamp = self._store.commit(request)
         if dying:
-            raise Killed
+            raise self._fails()
         return timestamp
 
     def background(
@@ -44,8 +46,8 @@ class Mortal:
         for step in steps:
             dying = self._count()
             if dying and not self._after:
-                raise Killed
+                raise self._fails()
             done += self._store.background([step], claim=claim, pace=pace)
             if dying:
-                raise Killed
+                raise self._fails()
         return done

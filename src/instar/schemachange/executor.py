@@ -256,6 +256,11 @@ class Executor:
         except ClaimLost:
             raise
         except Exception as failed:  # noqa: BLE001 - whatever it is, the job's record says it
+            stands = self.jobs.get(job.id)
+            if _place(stands) != _place(job):
+                # The commit that failed stands all the same, or what failed came after it.
+                self._published_ns = self._clock.monotonic_ns()
+                return stands
             if job.state is JobState.REVERTING or not job.is_revertible:
                 return self._retry_later(job, held, problem_of(failed))
             # Whatever went wrong: a change that fails leaves the schema as it was.
@@ -403,7 +408,8 @@ class Executor:
     def _commit(self, before: Job, held: Held, stage: Stage | None, after: Job) -> Job:
         """One commit of a stage (or of the record alone) under the claim; tried again when another change came first.
 
-        What was asked for meanwhile is kept; a request to pause or cancel comes up at the next turn.
+        What was asked for meanwhile is kept; a request to pause or cancel comes up at the next turn. If the job is not
+        where it was before, as after a commit of which it was not known whether it would stand, it is left there.
         """
         after = after.noted(self._now(), self._who, after.problem.message if after.problem is not None else "")
         made = after
@@ -412,6 +418,9 @@ class Executor:
                 key = job_key(before.id)
                 stored = reader.get(key)
                 current = self.jobs.decode(stored, before.id)
+                if _place(current) != _place(before):
+                    self._published_ns = self._clock.monotonic_ns()
+                    return current
                 if current != before:
                     after = _merged(before, current, made)
                 request = self._request(reader, before, stage, after)
@@ -528,6 +537,11 @@ def _passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reo
         ]
         if work is beside[0]:
             yield place, beside
+
+
+def _place(job: Job) -> tuple[object, ...]:
+    """Where a job is on its way."""
+    return job.state, job.stages, job.stage
 
 
 def _merged(before: Job, current: Job, after: Job) -> Job:
