@@ -154,6 +154,21 @@ def test_timing_and_output_file(shop: Path, run: Run, tmp_path: Path):
     assert "Time: " in out.read_text()
 
 
+@pytest.mark.parametrize("form", ["--table", "--csv", "--json"])
+def test_dates_that_python_has_no_object_for_are_shown_as_text(shop: Path, run: Run, form: str):
+    """The third look-up by key would be done in one step; it is shown like the first."""
+    look = "SELECT * FROM old WHERE id = 1"
+    run("sql", shop, "-c", "CREATE TABLE old (id int PRIMARY KEY, day date, at timestamp, tz timestamptz)")
+    run("sql", shop, "-c", "INSERT INTO old VALUES (1, '0044-03-15 BC', '20000-01-01 12:00', '0001-01-01 BC')")
+    done = run("sql", shop, form, *(word for _ in range(3) for word in ("-c", look)))
+    assert (done.status, done.err) == (0, "")
+    for text in ("0044-03-15 BC", "20000-01-01 12:00:00", "0001-01-01 00:00:00+00 BC"):
+        assert done.out.count(text) == 3
+    done = run("sql", shop, form, "-c", "SELECT day, count(*) FROM old GROUP BY day")
+    assert "0044-03-15 BC" in done.out
+    assert "2024-02-29" in run("sql", shop, form, "-c", "SELECT '2024-02-29'::date").out
+
+
 def test_help_names_every_command(shop: Path, run: Run):
     shown = run("sql", shop, "-c", "\\?").out
     assert all(
@@ -165,7 +180,7 @@ def test_help_names_every_command(shop: Path, run: Run):
 def test_what_is_no_database_is_not_made_one(command: str, tmp_path: Path, run: Run):
     done = run(command, tmp_path / "gone")
     assert done.status == 1
-    assert "58030: there is no store in " in done.err
+    assert done.err.startswith("ERROR:  58030: there is no store in ")
     (tmp_path / "other").write_text("")
     done = run(command, tmp_path)
     assert done.status == 1

@@ -248,3 +248,38 @@ def test_a_view_never_reads_itself(client: Client) -> None:
     for below in ("one", "two", "three"):
         assert client.refused(f"CREATE OR REPLACE VIEW one AS SELECT a FROM {below}") == "42P16"
     client.execute("CREATE OR REPLACE VIEW one AS SELECT a + 1 AS a FROM t")
+
+
+@pytest.mark.parametrize(
+    ("actions", "sqlstate"),
+    [
+        ("ALTER a SET DEFAULT 3, DROP COLUMN a", "42703"),
+        ("ADD COLUMN z int, DROP COLUMN z", "42703"),
+        ("ADD CHECK (a < 9), DROP COLUMN a", "42703"),
+        ("ADD CONSTRAINT c CHECK (a < 9), DROP CONSTRAINT c", "42704"),
+        ("DROP CONSTRAINT d_pkey, ADD PRIMARY KEY (a)", "42704"),
+        ("ADD PRIMARY KEY (a), DROP CONSTRAINT d_pkey", "42704"),
+    ],
+)
+def test_what_a_statement_drops_is_not_there_for_its_other_actions(client: Client, actions: str, sqlstate: str) -> None:
+    client.execute("CREATE TABLE u (a int NOT NULL, b int)")
+    assert client.refused(f"ALTER TABLE u {actions}") == sqlstate
+
+
+def test_drops_come_first_wherever_they_stand(client: Client) -> None:
+    client.execute("ALTER TABLE t ADD COLUMN a text, DROP COLUMN a")
+    found = [(column.name, column.type) for column in client.table().columns]
+    assert found == [("id", types.INTEGER), ("b", types.Type(types.Kind.VARCHAR, length=5)), ("a", types.TEXT)]
+    # A table without columns is none.
+    client.execute("CREATE TABLE one (a int)")
+    client.execute("ALTER TABLE one ADD COLUMN b int, DROP COLUMN a")
+    assert [column.name for column in client.table("one").columns if not column.hidden] == ["b"]
+
+
+def test_a_table_has_at_most_1600_columns(client: Client) -> None:
+    columns = [f"c{number} int" for number in range(1601)]
+    assert client.refused(f"CREATE TABLE w ({', '.join(columns)})") == "54011"
+    client.execute(f"CREATE TABLE w ({', '.join(columns[1:])})")
+    assert client.refused("ALTER TABLE w ADD COLUMN d int") == "54011"
+    client.execute("ALTER TABLE w ADD COLUMN d int, DROP COLUMN c3")
+    assert client.refused("ALTER TABLE w ADD COLUMN e int") == "54011"

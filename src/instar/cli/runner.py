@@ -62,7 +62,7 @@ class Runner:
         result = self._session.execute(statement)
         if result.columns is not None:
             columns = [output.Column(name, type_.kind.value) for name, type_ in result.columns]
-            output.WRITERS[self.settings.format](columns, result.rows, self.settings.out)
+            output.WRITERS[self.settings.format](columns, result.shown(), self.settings.out)
         elif self.settings.format in ("table", "expanded"):
             print(output.command_tag(result.command, result.rowcount), file=self.settings.out)
 

@@ -108,6 +108,8 @@ class Database:
         clock = clock or SystemClock()
         if path == MEMORY:
             return cls(MemoryStore(clock=clock, schema_lease=schema_lease), path, clock)
+        if "\0" in path:
+            raise errors.error(errors.INVALID_PARAMETER, "a database's path has no null characters")
         real = os.path.realpath(path)
         with cls._lock:
             known = cls._open.get(real)

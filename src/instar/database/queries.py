@@ -45,7 +45,10 @@ class Queries:
     def fast(self, text: str, parameters: Sequence[object], *, write: bool) -> Result | None:
         """A look-up by primary key in autocommit, or if `write` an autocommit write of one row by its key; None where
         the general way must be taken."""
-        rows = self._plans.fast(self._database.store, text, parameters)
+        try:
+            rows = self._plans.fast(self._database.store, text, parameters)
+        except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
+            rows = FALLBACK
         if rows is not FALLBACK:
             return Result("SELECT", self._plans.columns(text), rows, len(rows))
         writers = self._database.point_writers

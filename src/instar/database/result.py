@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from instar import errors
 from instar.sql.execution import Result as Executed
 from instar.types import Type
-from instar.values import from_python, to_python
+from instar.values import from_python, to_python, to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Row = tuple[Any, ...]
+Converter = Callable[[Any], Any]
 
 
 class Result:
@@ -43,6 +45,10 @@ class Result:
             return cls(command, rowcount=executed.rowcount)
         return cls(command, executed.columns, converted(executed), executed.rowcount, executed)
 
+    def shown(self) -> Iterator[Row]:
+        """All rows for whoever prints them: dates and times that Python has no object for are PostgreSQL's text."""
+        return self.rows if self._executed is None else converted(self._executed, _shown)
+
     def arrow(self) -> pa.Table:
         """All rows as an Arrow table, whatever has been fetched before."""
         if self._executed is not None:
@@ -57,16 +63,29 @@ class Result:
         return Executed(columns, values, len(values)).arrow()
 
 
-def converted(executed: Executed) -> Iterator[Row]:
+def converted(executed: Executed, converter: Callable[[Type], Converter | None] = to_python) -> Iterator[Row]:
     """The rows with Python objects for internal values, converted one by one as they are asked for."""
     rows = executed.values()
-    converters = [to_python(type_) for _, type_ in executed.columns]
-    if all(converter is None for converter in converters):
+    converters = [converter(type_) for _, type_ in executed.columns]
+    if all(convert is None for convert in converters):
         return iter(rows)
     return (
         tuple([
-            value if converter is None or value is None else converter(value)
-            for converter, value in zip(converters, row, strict=True)
+            value if convert is None or value is None else convert(value)
+            for convert, value in zip(converters, row, strict=True)
         ])
         for row in rows
     )  # fmt: skip
+
+
+def _shown(type_: Type) -> Converter | None:
+    convert = to_python(type_)
+
+    def either(value: Any) -> Any:
+        assert convert is not None
+        try:
+            return convert(value)
+        except errors.DataError:
+            return to_text(type_, value)
+
+    return convert and either

@@ -62,6 +62,8 @@ def _reset(session: Session, statement: ast.ResetVariable, text: str) -> Result:
 
 def _explain(session: Session, statement: ast.Explain, text: str) -> Result:
     if statement.ddl:
+        if statement.analyze:
+            raise errors.unsupported("EXPLAIN ANALYZE")
         return session.explain_schema(statement.statement, text)
     if not isinstance(statement.statement, ast.Query | ast.Dml):
         raise errors.error(

@@ -29,12 +29,14 @@ from instar.schemachange.states import first_state
 from instar.types import BIGINT, INTEGERS
 
 FIRST_LAYOUT = 1
+MOST_COLUMNS = 1600  # as in PostgreSQL
 ROW_ID = "rowid"  # name of the hidden column of a table without a primary key; never found by name
 
 
 def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     """CREATE TABLE: one direct step; its constraints are public from the start, since nobody can have rows in it."""
     draft.require_free(wanted.name)
+    _require_columns(len(wanted.columns))
     table_id = draft.ids.new_id()
     columns = tuple(_column(draft, table_id, wanted.name, number, new) for number, new in enumerate(wanted.columns, 1))
     _require_distinct(wanted.name, columns)
@@ -66,6 +68,11 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     # Unique keys first: a foreign key of the table to itself may refer to one.
     for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
         add_constraint(draft, table_id, constraint)
+
+
+def _require_columns(count: int) -> None:
+    if count > MOST_COLUMNS:
+        raise errors.error(errors.TOO_MANY_COLUMNS, f"tables can have at most {MOST_COLUMNS} columns")
 
 
 def _column(draft: Draft, table_id: int, table_name: str, number: int, new: want.NewColumn) -> Column:
@@ -140,6 +147,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     new = wanted.column
     if any(column.name == new.name and not column.hidden for column in draft.seen_columns(table)):
         raise errors.error(errors.DUPLICATE_COLUMN, f'column "{new.name}" of relation "{table.name}" already exists')
+    _require_columns(sum(not column.hidden for column in draft.seen_columns(table)) + 1)
     per_row = new.is_per_row and not draft.has_no_rows(table)
     if per_row:
         _require_alone(draft, table)

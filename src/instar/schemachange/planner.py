@@ -18,7 +18,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.schemachange import alteration, creation, ending, locks, primary_key, removal, rules, sequences
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
+from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
 from instar.schemachange.stages import Change, Move, Plan, Publication, Reorganization, Scheduled, Stage
@@ -62,6 +62,7 @@ def _plan(
     earlier: Change | None,
 ) -> Plan:
     if len(wanted) > 1 and any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
+        _require_constraints(view, wanted)
         raise errors.unsupported("changing a primary key together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
     # A column and its constraints are several too.
@@ -93,6 +94,15 @@ def _plan(
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
+
+
+def _require_constraints(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> None:
+    """42704 where a constraint is dropped that is not there."""
+    for action in wanted:
+        if isinstance(action, want.DropConstraint):
+            table = view.lookup("public", action.table)
+            if isinstance(table, Table) and action.name not in constraint_names(table):
+                raise removal.no_constraint(table, action.name)
 
 
 def _act(draft: Draft, action: want.Wanted) -> None:

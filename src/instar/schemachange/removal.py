@@ -333,9 +333,12 @@ def drop_constraint(draft: Draft, wanted: want.DropConstraint) -> None:
     elif table.primary_key_name == wanted.name:
         raise errors.unsupported(f'dropping the primary key of table "{table.name}"')
     else:
-        raise errors.error(
-            errors.UNDEFINED_OBJECT, f'constraint "{wanted.name}" of relation "{table.name}" does not exist'
-        )
+        raise no_constraint(table, wanted.name)
+
+
+def no_constraint(table: Table, name: str) -> errors.Error:
+    """The error that the table has no constraint of that name."""
+    return errors.error(errors.UNDEFINED_OBJECT, f'constraint "{name}" of relation "{table.name}" does not exist')
 
 
 def truncate(draft: Draft, wanted: want.Truncate) -> None:

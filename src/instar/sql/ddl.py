@@ -222,6 +222,7 @@ class _Translator:
             return
         actions = statement.actions
         if isinstance(found, Table):
+            actions = _drops_first(found, actions)
             key = _replaced_key(found, actions)
             if key is not None:
                 yield want.AlterPrimaryKey(name, key.columns, key.name)
@@ -437,3 +438,11 @@ def _replaced_key(table: Table, actions: tuple[ast.AlterAction, ...]) -> ast.Pri
     if len(found) != 2 or not isinstance(found[0], ast.DropConstraint) or not isinstance(found[1], ast.AddConstraint):
         return None
     return found[1].constraint if isinstance(found[1].constraint, ast.PrimaryKey) else None
+
+
+def _drops_first(table: Table, actions: tuple[ast.AlterAction, ...]) -> tuple[ast.AlterAction, ...]:
+    """The actions in PostgreSQL's order: what goes is gone for the others. A table keeps some column at any time."""
+    dropped = {action.name for action in actions if isinstance(action, ast.DropColumn)}
+    if dropped.issuperset(column.name for column in table.columns if not column.hidden):
+        return actions
+    return tuple(sorted(actions, key=lambda action: not isinstance(action, ast.DropColumn | ast.DropConstraint)))

@@ -83,6 +83,6 @@ def main(arguments: list[str]) -> int:
         hook = hooks.Hook(options.job_hook, os.path.realpath(options.path)) if options.job_hook else None
         serve(options.path, SystemClock(), lambda: bool(stop), hook=hook)
     except errors.Error as failed:
-        print(f"{failed.sqlstate}: {failed}", file=sys.stderr)  # noqa: T201 - a command of its own
+        print(f"ERROR:  {failed.sqlstate}: {failed}", file=sys.stderr)  # noqa: T201 - a command of its own
         return 1
     return 0
