@@ -12,7 +12,7 @@ from instar.store.directory import disk_error
 @pytest.mark.parametrize(
     ("code", "sqlstate", "message", "hint"),
     [
-        (errno.ENOSPC, "53100", "the disk is full: it was written", "DELETE, TRUNCATE and DROP TABLE fail as well"),
+        (errno.ENOSPC, "53100", "the disk is full: it was written", "DELETE, TRUNCATE and DROP TABLE may fail as well"),
         (errno.EDQUOT, "53100", "the disk is full: it was written", "Make room on the device"),
         (errno.EIO, "53100", "the disk is full or failing: it was written", "Make room on the device"),
         (errno.EROFS, "58030", "it was written", "Copy its directory"),

@@ -34,7 +34,7 @@ DISK_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG))
 
 _MAKE_ROOM = (
     "Make room on the device, or enlarge it. Until then the database can be read, but DELETE, TRUNCATE and DROP TABLE "
-    "fail as well: every commit needs pages of its own before any are freed."
+    "may fail as well: every commit needs pages of its own before any are freed."
 )
 _WRITABLE = (
     "A database is written to by whoever opens it, to read too. Copy its directory to a file system that allows it."
