@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+import instar
+from instar.dbapi import Connection
 from instar.schemachange.jobs import JobState
 from support.databases import fails, rows, run
+from support.servers import Servers
 from support.slow import Slow
+from support.steps import hook_jobs
 
 
 @pytest.mark.parametrize(
@@ -155,3 +161,75 @@ def test_a_statement_that_has_waited_says_what_it_said(slow: Slow) -> None:
     run(slow.connection, "INSERT INTO t VALUES (4, 4, 4, 'p q')")
     with fails("23514", "k"):
         run(slow.connection, "INSERT INTO t VALUES (5, 5, 5, 'p  q')")
+
+
+USERS = [
+    "CREATE VIEW v AS SELECT d FROM t",
+    "CREATE INDEX other ON t (d)",
+    "ALTER TABLE t ADD CHECK (d > 0)",
+    "ALTER TABLE t ADD FOREIGN KEY (d) REFERENCES t",
+    "CREATE TABLE c (d int REFERENCES t (u))",
+]
+
+
+def drop_under_a_lease(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str, Connection], None]) -> Connection:
+    """ALTER TABLE t DROP COLUMN d, DROP COLUMN u, which takes three stages; the last two cannot be taken back."""
+    servers = Servers()
+    one, other = servers.server(), servers.server()
+    hook_jobs(monkeypatch, lambda step: None)
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, d int, u int UNIQUE)", "CREATE INDEX i ON t (d)")
+    run(one, "INSERT INTO t VALUES (1, 1, 1)")
+    hook_jobs(monkeypatch, lambda step: meanwhile(step, other))
+    run(one, "SET schema_change_mode = async", "ALTER TABLE t DROP COLUMN d, DROP COLUMN u")
+    return one
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_what_a_job_is_bound_to_drop_gets_no_new_user(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+    """Else the job would fail, and be tried again, for ever."""
+    refused = []
+
+    def use(step: str, other: Connection) -> None:
+        if step == "stage 3":
+            with pytest.raises(instar.Error) as caught:
+                run(other, user)
+            refused.append(caught.value.sqlstate)
+
+    one = drop_under_a_lease(monkeypatch, use)
+    assert rows(one, "SELECT state, stage, stages FROM instar.jobs ORDER BY id DESC LIMIT 1") == [("succeeded", 3, 3)]
+    assert refused in (["55006"], ["42830"])  # the unique index that a key would refer to is not public any more
+    assert rows(one, "SELECT * FROM t") == [(1,)]
+
+
+@pytest.mark.parametrize("user", USERS[:2])
+def test_a_job_fails_before_it_is_bound_if_something_uses_what_it_drops(
+    monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    users = [user]
+
+    def use(step: str, other: Connection) -> None:
+        if step == "stage 2" and users:  # of this job, not of the index's own
+            run(other, "SET schema_change_mode = async", users.pop())
+
+    one = drop_under_a_lease(monkeypatch, use)
+    ((state, reason),) = rows(one, "SELECT state, reason FROM instar.jobs WHERE statement LIKE '%DROP COLUMN%'")
+    assert state == "failed"
+    assert "depends on column d of table t" in reason
+    assert rows(one, "SELECT * FROM t") == [(1, 1, 1)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_view_that_is_committed_after_the_job_was_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = []
+
+    def use(step: str, other: Connection) -> None:
+        if step == "stage 2":
+            run(other, "BEGIN", USERS[0])
+        elif step == "stage 3":
+            with pytest.raises(instar.Error) as caught:
+                run(other, "COMMIT")
+            refused.append(caught.value.sqlstate)
+
+    one = drop_under_a_lease(monkeypatch, use)
+    assert refused == ["40001"]
+    assert rows(one, "SELECT state FROM instar.jobs ORDER BY id DESC LIMIT 1") == [("succeeded",)]

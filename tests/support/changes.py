@@ -13,6 +13,7 @@ from instar.clock import ManualClock
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
 from instar.schemachange.executor import Executor, Replan, apply
 from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
@@ -67,6 +68,9 @@ class Facts:
 
     def is_moved(self, element: Element) -> bool:
         return any(element in job.elements for job in self._world.jobs.all() if not job.is_finished)
+
+    def bound(self) -> dict[Element, int]:
+        return {element: job.id for job in self._world.jobs.all() for element in bound_elements(job)}
 
     def last_value(self, sequence: Sequence) -> int | None:
         return self._world.sequences.last_value(sequence)

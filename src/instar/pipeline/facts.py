@@ -6,6 +6,7 @@ from __future__ import annotations
 from instar.catalog.descriptors import Sequence, Table
 from instar.catalog.sequences import Sequences
 from instar.pipeline.key_ranges import split
+from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Jobs
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, prefix_end, rowset_prefix
@@ -42,6 +43,10 @@ class StoreFacts:
     def is_moved(self, element: Element) -> bool:
         """Whether a job that has not ended moves the element."""
         return any(element in job.elements for job in self._jobs.all() if not job.is_finished)
+
+    def bound(self) -> dict[Element, int]:
+        """What jobs past their last revertible stage are bound to drop or change, with the job."""
+        return {element: job.id for job in self._jobs.all() for element in bound_elements(job)}
 
     def last_value(self, sequence: Sequence) -> int | None:
         """The last value that was handed out, or reserved by another process; None before the first."""

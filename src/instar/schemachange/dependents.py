@@ -1,19 +1,21 @@
 """What a stage takes from a table that something has come to use since the stage was planned.
 
 A job drops columns and keys, and widens types, in its last stage, as its statement wanted it when it was planned. So
-that stage looks again at what it finds. A job that can be taken back fails then; another one waits until nothing is in
-the way.
+that stage looks again at what it finds, and so does the first stage that cannot be taken back, on behalf of all that
+follow: the job fails then, and leaves the schema as it was. Once it can only go forward, nothing new may come to use
+what it is bound to take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table, View
-from instar.schemachange.elements import Element, ElementKind, name_of, used_columns
-from instar.schemachange.stages import Publication
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, phases, used_columns
+from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.stages import Move, Publication, Stage, advance
 
 
 def require_unused(catalog: CatalogSnapshot, publication: Publication) -> None:
@@ -27,6 +29,74 @@ def require_unused(catalog: CatalogSnapshot, publication: Publication) -> None:
                     errors.DEPENDENT_OBJECTS, f"cannot drop {used} because other objects depend on it", detail=user
                 )
             _require_types(catalog, one.before, one.after)
+
+
+def rest_of(job: Job, catalog: CatalogSnapshot) -> Publication:
+    """What all stages of the job that are still to come take away, and edit, as if it were done now."""
+
+    def table(number: int) -> Table | None:
+        found = catalog.by_id(number)
+        return found if isinstance(found, Table) else None
+
+    left = job.stages[job.stage :]
+    gone = _taken(left)
+    found = {element: phase_of(table(element.table), element) for element in gone}
+    moves = tuple(Move(element, phase, Phase.ABSENT) for element, phase in found.items() if phase is not Phase.ABSENT)
+    return advance(
+        table, Stage(moves=moves, edits=tuple(edit for stage in left for edit in stage.edits)), job.statement
+    )
+
+
+def bound_elements(job: Job) -> set[Element]:
+    """What the job is bound to drop, or to give another type: it is past its last revertible stage."""
+    if job.is_finished or job.is_revertible or job.state is JobState.REVERTING:
+        return set()
+    left = job.stages[job.stage :]
+    columns = ((edit.table, *pair) for stage in left for edit in stage.edits for pair in edit.columns)
+    retyped = {
+        Element(ElementKind.COLUMN, table, before.id) for table, before, after in columns if before.type != after.type
+    }
+    return set(_taken(left)) | retyped
+
+
+def _taken(stages: tuple[Stage, ...]) -> dict[Element, None]:
+    moves = (move for stage in stages for move in stage.moves)
+    return dict.fromkeys(move.element for move in moves if move.goal is Phase.ABSENT and move.element.kind in _USED)
+
+
+def require_staying(
+    catalog: CatalogSnapshot, publication: Publication, bound: Callable[[], Mapping[Element, int]]
+) -> None:
+    """55006 if something new uses what a job is bound to take; `bound` tells of all that is, and of the jobs."""
+    anew = set(_used_anew(publication))
+    jobs = bound() if anew else {}
+    for used in anew & jobs.keys():
+        table = catalog.table(used.table)
+        raise errors.error(
+            errors.OBJECT_IN_USE,
+            f'{name_of(table, used)} of table "{table.name}" is being dropped or changed by job {jobs[used]}',
+            hint="That job cannot be taken back any more.",
+        )
+
+
+def _used_anew(publication: Publication) -> Iterator[Element]:
+    """What the new views, indexes and constraints of a publication stand on."""
+    for one in publication.published:
+        if isinstance(one.after, View):
+            for used, columns in one.after.depends_on:
+                yield from (Element(ElementKind.COLUMN, used, column) for column in columns)
+        if not isinstance(one.after, Table):
+            continue
+        known = phases(one.before if isinstance(one.before, Table) else None)
+        for element in phases(one.after).keys() - known.keys():
+            yield from used_columns(one.after, element)
+        for key in one.after.foreign_keys:
+            if Element(ElementKind.FOREIGN_KEY, one.after.id, key.id) not in known and key.parent_index is not None:
+                yield Element(ElementKind.INDEX, key.parent, key.parent_index)
+
+
+# What others stand on.
+_USED = frozenset({ElementKind.COLUMN, ElementKind.INDEX, ElementKind.CHECK, ElementKind.FOREIGN_KEY})
 
 
 def _left_without(

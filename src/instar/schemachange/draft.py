@@ -100,6 +100,10 @@ class Facts(Protocol):
         """Whether a job that has not ended moves the element."""
         ...
 
+    def bound(self) -> dict[Element, int]:
+        """What jobs past their last revertible stage are bound to drop or change, with the job."""
+        ...
+
     def last_value(self, sequence: Sequence) -> int | None:
         """The last value that was handed out or reserved; None before the first."""
         ...

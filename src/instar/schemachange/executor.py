@@ -22,7 +22,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
-from instar.schemachange.dependents import require_unused
+from instar.schemachange.dependents import require_unused, rest_of
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
 from instar.schemachange.foreign_keys import used_index
@@ -443,6 +443,8 @@ class Executor:
         change = CatalogChange(catalog, self._ids)
         publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
         require_unused(catalog, publication)
+        if job.is_revertible and not stage.revertible and job.state is not JobState.REVERTING:
+            require_unused(catalog, rest_of(job, catalog))
         apply(publication, change)
         for sequence in _orphaned(catalog, stage):
             change.drop(sequence)

@@ -18,6 +18,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.schemachange import alteration, creation, ending, locks, primary_key, removal, rules, sequences
 from instar.schemachange import wanted as want
+from instar.schemachange.dependents import require_staying
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
@@ -45,7 +46,9 @@ def plan(
     `earlier`: what the statements before it in its transaction have begun, for the end of which some of it waits.
     """
     try:
-        return _plan(view, ids, facts, wanted, statement, earlier)
+        made = _plan(view, ids, facts, wanted, statement, earlier)
+        require_staying(view, made.first, facts.bound)
+        return made
     except TableBusy as found:
         if found.on_record or moving(view.table(found.table)):
             raise
