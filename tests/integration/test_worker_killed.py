@@ -219,25 +219,6 @@ def test_killed_while_rows_are_given_values(build: Build):
 
 
 @pytest.mark.spark
-def test_killed_on_spark_while_rows_are_given_values(build: Build):
-    """What was lent to Spark is lost with it; another worker goes on with numbers of its own."""
-    worker = build.start_worker(without_spark=0)
-    build.begin("ALTER TABLE t ADD COLUMN c bigserial")
-    build.wait_for(lambda: build.rows_done, 200.0)
-    assert [process.name() for process in worker.children()].count("java") == 1
-    build.kill_worker()
-    assert not build.job.is_finished
-    done = build.rows_done
-    assert 0 < done < ROWS
-    release(build)
-    build.start_worker()
-    build.wait_for(lambda: build.job.is_finished)
-    assert build.job.state is JobState.SUCCEEDED
-    build.end()
-    assert value(build.connection, "SELECT count(*) - count(DISTINCT c) FROM t") == 0
-
-
-@pytest.mark.spark
 def test_killed_on_spark(build: Build):
     worker = build.start_worker(without_spark=0)
     build.begin("CREATE INDEX t_a ON t (a)")

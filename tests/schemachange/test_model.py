@@ -171,7 +171,7 @@ WRITES: dict[str, tuple[Write, ...]] = {
     "update bad": update(1, a=None),
 }
 SOME = (("insert", "update a"), ("update a", "delete"), ("insert", "delete"))
-ALL = (*SOME, ("insert", "insert"), ("update a", "update b"), ("update b", "delete"))
+ALL = (*SOME, ("insert", "insert"), ("update a", "update b"))
 COUNTS = (("count a", "count a"), ("count b", "count b"), ("count a", "count b"), ("count a", "delete"))
 KEYS = (("insert", "update to b 2"), ("update b", "delete"), ("update a", "insert"))
 ALIKE = (("update a", "update to b 2"), ("delete", "update to b 2"))
