@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from instar.clock import ManualClock
-from instar.store import MemoryStore
+from instar.store import MemoryStore, open_store
 from instar.store.engine import Section, Store
-from instar.store.gate import HOLD_NS, LONGEST_HOLD_NS, MOST_PAUSES, PAUSE_FACTOR, Step, run_gated
+from instar.store.gate import LONGEST_HOLD_NS, MOST_PAUSES, SYNCED, UNSYNCED, Rhythm, Step, run_gated
 from instar.store.presence import ABOUT_NS, ANNOUNCED_NS, Presence, SharedPresence
 from store.building import change
+
+HOLD_NS, PAUSE_FACTOR = UNSYNCED
 
 STEP = 100_000  # nanoseconds that a step takes
 
@@ -66,6 +68,21 @@ def test_a_recent_commit_keeps_the_background_out_in_proportion(store: Store, cl
     change(store, {1: b"a"})
     store.background(slow_steps(clock, 8))
     assert clock.slept == [pytest.approx(PAUSE_FACTOR * HOLD_NS / 1e9)] * 2
+
+
+@pytest.mark.parametrize(("synchronous", "rhythm"), [("off", UNSYNCED), ("normal", SYNCED), ("full", SYNCED)])
+def test_where_commits_are_synchronous_batches_are_fewer_and_longer(
+    tmp_path: Path, clock: RecordingClock, synchronous: str, rhythm: Rhythm
+) -> None:
+    store = open_store(tmp_path / "store", synchronous=synchronous, clock=clock)
+    change(store, {1: b"a"})
+
+    def step(_section: Section) -> None:
+        clock.monotonic += rhythm.hold_ns // 4
+
+    store.background([step] * 8)
+    assert clock.slept[0] == pytest.approx(rhythm.pauses * rhythm.hold_ns / 1e9)
+    store.close()
 
 
 def test_the_steps_of_a_batch_have_as_long_as_its_commit_takes(

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from instar.clock import ManualClock
-from instar.store.gate import HOLD_NS, PAUSE_FACTOR, Step, run_gated
+from instar.store.gate import UNSYNCED, Step, run_gated
 from instar.store.pace import ADJUST_NS, LATELY_NS, LEAST_FACTOR, LONGEST_PAUSE_NS, MOST_FACTOR, Pace
 from instar.store.presence import ANNOUNCED_NS, LATENCY_NS, Presence, SharedPresence
+
+HOLD_NS, PAUSE_FACTOR = UNSYNCED
 
 MS = 1_000_000
 

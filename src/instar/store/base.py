@@ -10,7 +10,7 @@ from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
 from instar.store.collector import cut_steps
 from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader
-from instar.store.gate import Step, run_gated
+from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.log import LOG_KEY, decode, log_key
@@ -98,7 +98,8 @@ class BaseStore(ABC):
         def run_batch(drawn: deque[Step], budget: int) -> tuple[int, int]:
             return self._run_batch(drawn, budget, claim)
 
-        return run_gated(steps, run_batch, self._presence, self._clock, pace)
+        rhythm = UNSYNCED if self.synchronous == "off" else SYNCED
+        return run_gated(steps, run_batch, self._presence, self._clock, pace, rhythm)
 
     def _run_batch(self, drawn: deque[Step], budget: int, claim: tuple[bytes, bytes] | None) -> tuple[int, int]:
         """One gated batch: at least one step, no further one after `budget`; (duration of the steps, of all) in ns."""

@@ -2,10 +2,10 @@
 
 LMDB's writer mutex is not fair: a process that takes it again at once wins against one that has to be woken. Giving
 way to announced waiters only is not enough either, since a client computes between two commits. So a background batch
-stays out for PAUSE_FACTOR times what it held, fsync included, while any foreground commit is about; else not at all,
-and batches grow. It stays out several times as long while foreground commits queue: that is how clients look that are
-behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them. A pace
-(module `pace`) makes pauses longer or shorter, to keep to a latency target or a rate.
+stays out for several times what it held (its `Rhythm`), fsync included, while any foreground commit is about; else not
+at all, and batches grow. It stays out several times as long while foreground commits queue: that is how clients look
+that are behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them. A
+pace (module `pace`) makes pauses longer or shorter, to keep to a latency target or a rate.
 """
 
 from __future__ import annotations
@@ -13,24 +13,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import NamedTuple
 
 from instar.clock import Clock
 from instar.store.engine import Section
 from instar.store.pace import LONGEST_PAUSE_NS, SLICE_NS, Pace
 from instar.store.presence import Presence
 
-# For how long a batch holds the section. What its commit takes is deducted, but its steps have as long as that at
-# least: a commit that waits long for the disk is worth a longer batch.
-HOLD_NS = 400_000
 # While nobody else commits, batches grow to this, so that a load pays for few fsyncs. It is what the first foreground
 # commit after a pause waits at most, once.
 LONGEST_HOLD_NS = 8_000_000
-PAUSE_FACTOR = 6
 # How many pauses in a row a queue may cost: background work still ends, whatever the foreground does.
 MOST_PAUSES = 4
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]
+
+
+class Rhythm(NamedTuple):
+    """For how long a batch holds the section, and how many times as long it stays out while foreground commits are
+    about. What its commit takes is deducted from `hold_ns`, but its steps have as long as that at least: a commit that
+    waits long for the disk is worth a longer batch."""
+
+    hold_ns: int
+    pauses: int
+
+
+UNSYNCED = Rhythm(400_000, 6)
+# Each batch has an fsync of its own, which may meet a moment in which the disk is slow: so there are fewer of them, and
+# each moves more. As many rows as in the other rhythm take half of the section's time and a fourth of the fsyncs.
+SYNCED = Rhythm(2_000_000, 12)
 
 
 def run_gated(
@@ -39,6 +51,7 @@ def run_gated(
     presence: Presence,
     clock: Clock,
     pace: Pace | None = None,
+    rhythm: Rhythm = UNSYNCED,
 ) -> int:
     """Run all steps in gated batches; returns the number of batches.
 
@@ -49,7 +62,7 @@ def run_gated(
     pace = pace or Pace()
     source = iter(steps)
     drawn: deque[Step] = deque()
-    wanted, batches, budget, hold = 8, 0, HOLD_NS, HOLD_NS
+    wanted, batches, budget, hold = 8, 0, rhythm.hold_ns, rhythm.hold_ns
     while True:
         drawn.extend(islice(source, max(0, wanted - len(drawn))))
         if not drawn:
@@ -59,9 +72,9 @@ def run_gated(
         batches += 1
         presence.worker_goes_on()
         if presence.foreground_about():
-            hold = HOLD_NS
+            hold = rhythm.hold_ns
             factor = pace.follow(presence.foreground_latency(), clock.monotonic_ns())
-            _stay_out(min(int(PAUSE_FACTOR * held * factor), LONGEST_PAUSE_NS), presence, clock, pace)
+            _stay_out(min(int(rhythm.pauses * held * factor), LONGEST_PAUSE_NS), presence, clock, pace)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
         _sleep(pace.owed(clock.monotonic_ns()), clock, pace)
