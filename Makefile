@@ -1,6 +1,7 @@
 # `make demo` and `make test` are the two commands; both set up what they need (scripts/bootstrap).
 
-WORKERS ?= 2
+# A third of the time a test waits: for a process, a lease, the disk.
+WORKERS ?= 3
 DEMO ?=
 BENCH ?=
 PYTEST ?=

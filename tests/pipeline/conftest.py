@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from instar.pipeline import session
 from instar.pipeline.session import spark_session, stop_session
 from pipeline.small_database import SmallDatabase
 
@@ -17,6 +18,7 @@ def _session() -> Iterator[None]:
     # Tasks import what tests hand to them by name.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        patch.setattr(session, "TASK_ATTEMPTS", 2)  # what fails for good does so sooner
         yield
         stop_session()
 

@@ -15,7 +15,9 @@ from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts
 from instar.clock import SystemClock
 from instar.pipeline import stores
+from instar.schemachange.elements import Phase, moving, phase_of
 from instar.schemachange.jobs import Held, Job, Jobs, JobState, encode_job, job_key
+from instar.schemachange.stages import Move, Stage
 from instar.schemachange.validate import Predicate
 from instar.store import open_store
 from instar.store.engine import Commit
@@ -121,13 +123,20 @@ class SmallDatabase:
 
     def claimed(self, job: int) -> Held:
         """A claim of job `job`, which is made."""
-        made = Job(job, "test", "a test", (), 0, JobState.RUNNING, 0, 0)
-        with self.store.read() as reader:
-            version = reader.catalog_version
-        self.store.commit(Commit(catalog_version=version, raw=[(job_key(job), encode_job(made))]))
+        self._record(Job(job, "test", "a test", (), 0, JobState.RUNNING, 0, 0))
         held = Jobs(self.store, SystemClock()).claim(job, b"test")
         assert held is not None
         return held
+
+    def under_way(self, table: Table, job: int = 900) -> None:
+        """Have a job that moves what `table` has between two states."""
+        moves = [Move(element, phase_of(table, element), Phase.PUBLIC) for element in moving(table)]
+        self._record(Job(job, "test", "a test", (Stage(tuple(moves)),), 0, JobState.RUNNING, 0, 0))
+
+    def _record(self, job: Job) -> None:
+        with self.store.read() as reader:
+            version = reader.catalog_version
+        self.store.commit(Commit(catalog_version=version, raw=[(job_key(job.id), encode_job(job))]))
 
     def insert(self, table: Table, rows: Iterable[Row]) -> int:
         """Commit rows, one value per column."""

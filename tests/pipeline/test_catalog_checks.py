@@ -1,12 +1,16 @@
-"""What is checked of the log, while the collector cuts it."""
+"""What is checked of the log, while the collector cuts it; what jobs have left behind."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from instar import errors
-from instar.pipeline.catalog_checks import _log, check_writers
+from instar.pipeline.catalog_checks import _log, check_catalog, check_writers
 from instar.pipeline.row_checks import Snapshot
+from instar.schemachange import wanted as want
+from instar.schemachange.jobs import JobState, encode_job, job_key
+from instar.store.engine import Commit
 from support.changes import ChangingWorld, Server
 
 
@@ -35,3 +39,22 @@ def test_a_snapshot_below_the_watermark_cannot_be_checked() -> None:
     with pytest.raises(errors.Error) as caught:
         list(_log(old, 0))
     assert caught.value.sqlstate == errors.SNAPSHOT_TOO_OLD
+
+
+def test_what_a_job_has_left_half_way_is_reported() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 10, "x")])
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert number is not None
+    assert problems(world) == []
+    ended = msgspec.structs.replace(world.jobs.get(number), state=JobState.FAILED)
+    with world.store.read() as reader:
+        version = reader.catalog_version
+    world.store.commit(Commit(catalog_version=version, raw=[(job_key(number), encode_job(ended))]))
+    assert problems(world) == [("t", 'index "i"', 'index "i" is delete-only, and no job is moving it')]
+
+
+def problems(world: ChangingWorld) -> list[tuple[str, str, str]]:
+    with world.store.read() as reader:
+        snapshot = Snapshot(world.store, world.layouts, reader.timestamp, world.catalog())
+        return [(found.table, found.object, found.message) for found in check_catalog(snapshot, reader)]

@@ -60,6 +60,7 @@ def sound(database: SmallDatabase, count: int = 3_000) -> Table:
     columns = (*child.columns[:4], msgspec.structs.replace(child.columns[4], nullable=False))
     child = database.alter(child, columns=columns, foreign_keys=(key,), checks=(check,))
     database.alter(parent, referenced_by=(child.id,))
+    database.under_way(child)
     database.insert(child, [row(i) for i in range(count)])
     return child
 
@@ -362,6 +363,7 @@ def test_what_is_not_public_may_be_violated(database):
         ),
     }
     table = database.alter(child, **pending)
+    database.under_way(table, 901)
     for damage in (rewritten((11, 4_000, *row(11)[2:4], -1)), second_of_a_kind, entry_lost):
         damage(database, table)
     null = TableWriter(table, database.catalog, database.layouts).encode((*row(7)[:4], None))

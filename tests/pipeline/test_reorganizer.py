@@ -183,13 +183,16 @@ def test_writers_go_on(spark, database, narrow):
 
 def test_duplicates_are_named(spark, database, narrow):
     table = database.create("t", COLUMNS, ["id"])
-    database.insert(table, [(i, i if i != 7_777 else 5, None) for i in range(10_000)])
+    database.insert(table, [(i, i if i % 700 != 5 else 5, None) for i in range(10_000)])
     table = with_index(database, table, ["a"], unique=True)
     with pytest.raises(errors.Error) as caught:
         SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1)), lambda: None)
     assert caught.value.sqlstate == errors.UNIQUE_VIOLATION
     assert caught.value.message == 'could not create unique index "i50"'
-    assert caught.value.detail == "Key (a)=(5) is duplicated."
+    named = ", ".join(f"(id)=({705 + 700 * i})" for i in range(10))
+    assert caught.value.detail == (
+        f"Key (a)=(5) is duplicated. 14 rows found so far share their key with another, among them: {named}."
+    )
     nulls = with_index(database, table, ["b"], unique=True)
     SparkReorganizer(database.path).run(backfill(database, nulls, database.claimed(2)), lambda: None)
     assert len(entries(database, nulls.indexes[-1])) == 10_000

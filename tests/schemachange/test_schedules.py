@@ -388,7 +388,10 @@ def test_a_unique_index_that_meets_duplicates_is_taken_back(world: ChangingWorld
     done = build(world, lambda where: None, unique=True)
     assert done.state is JobState.FAILED
     assert done.problem is not None
-    assert (done.problem.sqlstate, done.problem.detail) == ("23505", "Key (a)=(30) is duplicated.")
+    assert (done.problem.sqlstate, done.problem.detail) == (
+        "23505",
+        "Key (a)=(30) is duplicated. 1 row found so far shares its key with another: (id)=(9).",
+    )
     assert '"i"' in done.problem.message
     after = world.table()
     assert after.indexes == before.indexes == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 from instar import errors
@@ -12,6 +12,8 @@ from instar.catalog import system
 from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Object, Sequence, State, Table, View
 from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
+from instar.schemachange.elements import Element, moving, name_of, phase_of
+from instar.schemachange.jobs import jobs_on_record
 from instar.store.engine import (
     PREFIX_COPY,
     PREFIX_LATEST,
@@ -45,9 +47,11 @@ CATALOG, ROWSETS, KEYS, WRITERS = "catalog", "3 rowsets", "7 keys", "writers"
 def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
     """Descriptors, headers, rowset records and the keyspace, all as `reader` sees them: the one that the snapshot was
     taken with, for headers and records have no history."""
+    moved = _moved(reader)
     for found in snapshot.catalog.objects():
         yield from _names(reader, found)
         if isinstance(found, Table):
+            yield from _abandoned(found, moved)
             yield from _header(reader, found)
             yield from _parts(found)
             yield from _layouts(snapshot, found)
@@ -62,6 +66,20 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
     yield from _strange_keys(reader)
     for key in damaged_copies(reader):
         yield Problem("", "schema version", CATALOG, key.hex(), "a copy of the canonical schema version is damaged")
+
+
+def _moved(reader: Reader) -> set[Element]:
+    """What the jobs that have not ended move."""
+    under_way = [job for job in jobs_on_record(reader) if not job.is_finished]
+    return {move.element for job in under_way for stage in job.stages for move in stage.moves}
+
+
+def _abandoned(table: Table, moved: Set[Element]) -> Iterator[Problem]:
+    """Elements between two states that no job takes any further: nothing can be done with their table any more."""
+    for element in moving(table):
+        if element not in moved:
+            what, state = name_of(table, element), phase_of(table, element).value
+            yield Problem(table.name, what, CATALOG, "", f"{what} is {state}, and no job is moving it")
 
 
 def _names(reader: Reader, found: Object) -> Iterator[Problem]:

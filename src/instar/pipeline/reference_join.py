@@ -34,8 +34,8 @@ from instar.pipeline.failures import in_task
 from instar.pipeline.runs import Todo, beat, note_read, noted, rows_read, run_path
 from instar.pipeline.stores import require_shared
 from instar.pipeline.validation import MAX_RANGES, ROWS_PER_RANGE, Finding, SparkValidation, Work, write_finding
-from instar.schemachange.tasks import BATCH_ROWS
-from instar.schemachange.validate import NAMED_ROWS, Offender, Validation
+from instar.schemachange.tasks import BATCH_ROWS, NAMED_ROWS
+from instar.schemachange.validate import Offender, Validation
 from instar.store.engine import prefix_end
 
 FORMAT = "instar-references"

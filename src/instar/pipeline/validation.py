@@ -24,7 +24,8 @@ from instar.pipeline.runs import Todo, beat, planned, record, write_run
 from instar.pipeline.stores import identity, opened, require_shared
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.validate import NAMED_ROWS, Offender, Validation
+from instar.schemachange.tasks import NAMED_ROWS
+from instar.schemachange.validate import Offender, Validation
 
 FORMAT = "instar-validation"
 # A range of so many rows is examined in about a second, which is what a kill costs at most.

@@ -315,7 +315,7 @@ class Jobs:
     def all(self) -> list[Job]:
         """Every job on record, in the order of their ids."""
         with self._store.read() as reader:
-            return [_jobs.decode(value) for _, value in _scan(reader, Latest.JOB)]
+            return jobs_on_record(reader)
 
     def runnable(self) -> list[Job]:
         """Jobs that somebody should work on now, and nobody does: their lease, if they have one, has ended. The most
@@ -569,6 +569,11 @@ class Jobs:
 def paused(job: Job) -> Job:
     """The job as PAUSE JOB leaves it."""
     return msgspec.structs.replace(job, state=JobState.PAUSED, requested=None, retry_at=None, attempts=0, reason="")
+
+
+def jobs_on_record(reader: Reader) -> list[Job]:
+    """Every job that the reader sees, in the order of their ids."""
+    return [_jobs.decode(value) for _, value in _scan(reader, Latest.JOB)]
 
 
 def _scan(reader: Reader, kind: Latest) -> Iterator[tuple[bytes, bytes]]:

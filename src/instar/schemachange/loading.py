@@ -61,9 +61,9 @@ class LoadedIndex(Backfill):
             for entry in chunk:
                 if entry.unique:
                     part = entry.key[: entry.offset]
-                    for key, _ in section.scan(part, prefix_end(part)):
-                        if key != entry.key:
-                            raise self._derivation(entry).duplicate(section, section.get(entry.row) or b"")
+                    if any(key != entry.key for key, _ in section.scan(part, prefix_end(part))):
+                        self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
+                        continue
                 put(entry.key, ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset))
 
         return step

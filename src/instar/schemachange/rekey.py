@@ -15,11 +15,12 @@ from typing import NamedTuple
 from instar import errors, values
 from instar.catalog.descriptors import Column, Table
 from instar.encoding.keys import compile_encoder, limited_index_key, limited_primary_key
+from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.reorganize import STEP_ROWS, widest
 from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, rowset_prefix
 from instar.tables.resolver import Wanted, resolver
-from instar.tables.rowset import described
+from instar.tables.rowset import describe_key, described
 
 _HEADER_BYTES = ROW_HEADER.size
 
@@ -45,7 +46,7 @@ class KeyBackfill(RowTask[Copy]):
         key = table.next_key
         if key is None:
             raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is to get no other primary key')
-        self._name = key.name
+        self._duplicates = Duplicates(key.name)
         self._prefix = rowset_prefix(key.rowset)
         by_id = {column.id: column for column in table.columns}
         self._columns = [by_id[column] for column in key.columns]
@@ -83,10 +84,11 @@ class KeyBackfill(RowTask[Copy]):
         return Derived(copies, stop if done else keys[-1] + b"\x00", len(copies), done)
 
     def steps(self, made: Sequence[Copy]) -> Iterator[Step]:
-        """Gated steps that put the copies, in the order given."""
+        """Gated steps that put the copies, in the order given. 23505 in the last of them, if a key is not unique."""
         source = iter(made)
         while chunk := list(islice(source, STEP_ROWS)):
             yield self._step(chunk)
+        yield self._duplicates.require_none
 
     def _step(self, chunk: list[Copy]) -> Step:
         def step(section: Section) -> None:
@@ -106,7 +108,8 @@ class KeyBackfill(RowTask[Copy]):
         standing = section.get(copy.key)
         if standing is not None:
             if self._own_key.of(self._decode(section, standing)) != copy.row[len(self.start) :]:
-                raise self._duplicate(section, stored)
+                shown = described(self._columns, self._key.values(self._decode(section, stored)))
+                self._duplicates.add(shown, describe_key(self.table, copy.row[len(self.start) :]))
             return
         timestamp, _, tag = ROW_HEADER.unpack_from(stored)
         section.put(copy.key, ROW_HEADER.pack(timestamp, NO_RECORD, tag) + stored[_HEADER_BYTES:])
@@ -133,14 +136,6 @@ class KeyBackfill(RowTask[Copy]):
         if decode is None:
             decode = self._decoders[layout] = resolver(self.layout(layout, view), self._wanted)
         return decode(stored)
-
-    def _duplicate(self, section: Section, stored: bytes) -> errors.Error:
-        shown = described(self._columns, self._key.values(self._decode(section, stored)))
-        return errors.error(
-            errors.UNIQUE_VIOLATION,
-            f'could not create unique index "{self._name}"',
-            detail=f"Key {shown} is duplicated.",
-        )
 
 
 class _Part:

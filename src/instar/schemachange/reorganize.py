@@ -14,14 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from instar import errors, values
+from instar import values
 from instar.catalog.descriptors import Column, Index, Layout, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
+from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix
 from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
+from instar.tables.rowset import describe_key, described
 from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind, Type
 
 # Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
@@ -64,6 +66,8 @@ class Derivation:
 
     def __init__(self, table: Table, index: Index, layout: FindLayout) -> None:
         self.index = index
+        self.duplicates = Duplicates(index.name)
+        self._table = table
         self.prefix = rowset_prefix(index.rowset)
         self._layout = layout
         by_id = {column.id: column for column in table.columns}
@@ -101,18 +105,10 @@ class Derivation:
         unique = self.index.unique and None not in row_values
         return Entry(part + row[len(self.prefix) :], len(part), row, stored[:_HEADER_BYTES], unique)
 
-    def duplicate(self, section: Section, stored: bytes) -> errors.Error:
-        """23505, naming the key that the row as stored shares with another."""
-        names = ", ".join(column.name for column in self._columns)
-        shown = ", ".join(
-            values.to_text(wanted.type, value)
-            for wanted, value in zip(self._wanted, self._values(section, stored), strict=True)
-        )
-        return errors.error(
-            errors.UNIQUE_VIOLATION,
-            f'could not create unique index "{self.index.name}"',
-            detail=f"Key ({names})=({shown}) is duplicated.",
-        )
+    def met(self, section: Section, row: bytes, stored: bytes) -> None:
+        """The row as stored shares its key with another: noted."""
+        key = described(self._columns, self._values(section, stored))
+        self.duplicates.add(key, describe_key(self._table, row[len(self.prefix) :]))
 
     def _values(self, section: Section, stored: bytes) -> tuple[object, ...]:
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
@@ -180,10 +176,13 @@ class Backfill(Task):
     # --- putting -----------------------------------------------------------------------------------------------------
 
     def steps(self, entries: Iterable[Entry]) -> Iterator[Step]:
-        """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest."""
+        """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest. 23505 in the last of
+        them, if a key is not unique."""
         source = iter(entries)
         while chunk := list(islice(source, STEP_ROWS)):
             yield self._step(chunk)
+        for derivation in self._derivations.values():
+            yield derivation.duplicates.require_none
 
     def _step(self, chunk: list[Entry]) -> Step:
         def step(section: Section) -> None:
@@ -199,19 +198,18 @@ class Backfill(Task):
                 standing = get(entry.key)
                 if standing is not None and standing[_LIVE]:
                     continue
-                if entry.unique:
-                    self._require_unique(section, entry, stored)
+                if entry.unique and self._is_taken(section, entry):
+                    self._derivation(entry).met(section, entry.row, stored)
+                    continue
                 timestamp = ROW_HEADER.unpack_from(entry.header)[0]
                 section.put(entry.key, ENTRY_VALUE.pack(timestamp, 1, entry.offset))
 
         return step
 
-    def _require_unique(self, section: Section, entry: Entry, stored: bytes) -> None:
-        """23505 if another row has a live entry under the same index columns."""
+    def _is_taken(self, section: Section, entry: Entry) -> bool:
+        """Whether another row has a live entry under the same index columns."""
         prefix = entry.key[: entry.offset]
-        for key, value in section.scan(prefix, prefix_end(prefix)):
-            if value[_LIVE] and key != entry.key:
-                raise self._derivation(entry).duplicate(section, stored)
+        return any(value[_LIVE] and key != entry.key for key, value in section.scan(prefix, prefix_end(prefix)))
 
 
 class InProcess:

@@ -22,6 +22,8 @@ from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
 BATCH_ROWS = 4_096
+# So many offending rows are named by an error.
+NAMED_ROWS = 10
 # Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
 RANGES_PER_WORK = 1 << 16
 

@@ -36,13 +36,10 @@ from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.references import FindLayout, ReferenceJudge
 from instar.schemachange.reorganize import widest
 from instar.schemachange.stages import Superseded
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, NAMED_ROWS, Step, Task
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Store
 from instar.tables.resolver import LAYOUT_OFFSET, mixed_batch_reader, resolver
 from instar.tables.rowset import describe_key, wanted
-
-# So many offending rows are named by the error.
-NAMED_ROWS = 10
 
 # A row's columns, in the order of the table's descriptor; False alone violates the constraint.
 Predicate = Callable[[tuple[object, ...]], object]

@@ -43,6 +43,7 @@ from instar.store.header import (
 from instar.store.lmdb_section import LmdbSection
 from instar.store.pages import PageFile, UnreadablePages
 from instar.store.presence import SharedPresence
+from instar.store.runway import Runway
 from instar.store.section import WriteSection
 from instar.store.space import Space, can_reserve
 from instar.store.watch import Watch
@@ -156,6 +157,7 @@ class _Environment:
     queue: CommitQueue
     presence: SharedPresence
     space: Space | None  # of a write map
+    runway: Runway | None  # where commits wait for the disk
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
     inside: set[int]  # the threads that are in the atomic section or wait for it
@@ -201,8 +203,11 @@ class _Environment:
             presence = SharedPresence(os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS)
             undo.callback(presence.close)
             self.watch = Watch(data, presence.others)
-            self.space = self._extent = None
-            if self.identity.synchronous == "off" and can_reserve(self.path):
+            self.space = self._extent = self.runway = None
+            if self.identity.synchronous != "off":
+                self.runway = Runway(data, page_bytes)
+                undo.callback(self.runway.forget)
+            elif can_reserve(self.path):
                 self._extent = Space(data, page_bytes, presence)
                 undo.callback(self._extent.forget)
                 if self._write_map:
@@ -331,6 +336,8 @@ class _Environment:
             self.watch.stop()
             if self._extent is not None:
                 self._extent.close()
+            if self.runway is not None:
+                self.runway.close(presence)
             presence.close()
 
     def forked(self) -> None:
@@ -347,6 +354,8 @@ class _Environment:
                 presence.abandon()
                 if self._extent is not None:
                     self._extent.forget()
+                if self.runway is not None:
+                    self.runway.forget()
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
 

@@ -9,16 +9,18 @@ from typing import Any, Protocol
 from instar import errors
 from instar.store.cursors import batch_of_range, read_head, scan_range
 from instar.store.header import Head
+from instar.store.runway import Runway
 from instar.store.section import WriteSection
 from instar.store.space import Allowance, Space
 
 
 class Newest(Protocol):
-    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; the
-    threads that are in the atomic section."""
+    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; what
+    commits write over; the threads that are in the atomic section."""
 
     newest: tuple[int, Head]
     space: Space | None
+    runway: Runway | None
     inside: set[int]
 
 
@@ -34,6 +36,8 @@ class LmdbSection(WriteSection):
         # Through a write map, nothing is touched that is not allowed first.
         self._allowance = None if environment.space is None else Allowance(transaction, environment.space)
         self.put = transaction.put if self._allowance is None else self._allowance.put
+        if environment.runway is not None:
+            environment.runway.extend()
         # A write transaction bears the number of the state that it will leave.
         self._number = transaction.id()
         known, head = environment.newest

@@ -15,19 +15,16 @@ which they publish with their presence, under the writer mutex, so that nobody r
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 from typing import Any
 
+from instar.store.data_file import DataFile
 from instar.store.presence import SharedPresence
 from instar.store.writeback import WriteBack
 
 # f_type of ext2 to 4 and tmpfs. (XFS may share the blocks of a file with a copy of it.)
 _OVERWRITING = (0xEF53, 0x01021994)
 _STATFS_BYTES = 256  # more than struct statfs has; it begins with f_type, a long
-
-# A meta page's last page number in use, in words from its beginning.
-_LAST_PAGE = 17
 
 # The most pages that a write takes of a tree that is known to be at most this deep: each of its path copied and split.
 _PATH_PAGES = 24
@@ -71,21 +68,10 @@ class Space:
     def __init__(self, path: str, page_bytes: int, presence: SharedPresence) -> None:
         self.page_bytes = page_bytes
         self._presence = presence
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._metas = mmap.mmap(self._file, 2 * page_bytes, access=mmap.ACCESS_READ)
-        except BaseException:
-            os.close(self._file)
-            raise
-        self._words = memoryview(self._metas).cast("Q")
-        self._second = page_bytes // 8 + _LAST_PAGE
+        self._file = DataFile(path, page_bytes)
+        self.used = self._file.used
         self.reserved = 0
-        self.written = WriteBack(self._file, presence.takes_turn)
-
-    def used(self) -> int:
-        """Bytes of the file that the newest state knows of. (The other meta page's is not greater.)"""
-        first, second = self._words[_LAST_PAGE], self._words[self._second]
-        return ((first if first > second else second) + 1) * self.page_bytes
+        self.written = WriteBack(self._file.number, presence.takes_turn)
 
     def reserve(self, end: int) -> None:
         """Have blocks for everything below `end`, and some more if there are; OSError if the disk is full."""
@@ -100,7 +86,7 @@ class Space:
     def _allocate(self, end: int) -> None:
         end = -(-end // self.page_bytes) * self.page_bytes
         try:
-            os.posix_fallocate(self._file, self.reserved, end - self.reserved)
+            os.posix_fallocate(self._file.number, self.reserved, end - self.reserved)
         except OSError:
             self.settle()  # part of it may have been allocated
             raise
@@ -109,9 +95,7 @@ class Space:
 
     def settle(self) -> None:
         """Cut the file to what any process may touch."""
-        end = max(self.used(), self.reserved, self._presence.reserved_by_others())
-        if os.fstat(self._file).st_size > end:
-            os.ftruncate(self._file, end)
+        self._file.cut(max(self.used(), self.reserved, self._presence.reserved_by_others()))
 
     def give_back(self, used: int) -> int:
         """Keep no more than what small transactions need; returns how much it is, beside the slack."""
@@ -123,15 +107,11 @@ class Space:
     def forget(self) -> None:
         """Let go of file and map alone: what a forked child does with what it inherited."""
         self.written.forget()
-        self._words.release()
-        self._metas.close()
-        os.close(self._file)
+        self._file.close()
 
     def close(self) -> None:
         """Nothing is written by this process any more: if it was the last one, the file ends where its data ends."""
-        with self._presence.registration():
-            if self._presence.is_alone() and os.fstat(self._file).st_size > self.used():
-                os.ftruncate(self._file, self.used())
+        self._file.end_with_data(self._presence)
         self.written.stop()
         self.forget()
 
