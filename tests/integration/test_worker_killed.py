@@ -22,7 +22,8 @@ from instar.store.engine import Section
 from support.databases import rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
-ROWS = 150_000
+ROWS = 40_000
+ROWS_ON_SPARK = 150_000
 
 # Two of these write while the index is built. Each owns the keys of its parity, and goes on until its input ends; what
 # it prints is what it was told is committed: its inserts less its deletes.
@@ -58,18 +59,19 @@ sys.exit(process.main(sys.argv[1:]))
 class Build:
     """A database under two writers, whose index is built by workers that this test starts and kills."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, count: int) -> None:
         self.path = str(path)
+        self.count = count
         self.connection: Connection = instar.connect(path, synchronous="off", autocommit=True)
         run(self.connection, "CREATE TABLE t (id bigint PRIMARY KEY, a integer, b text)")
-        numbers = range(ROWS)
-        columns = {"id": numbers, "a": [i * 7919 % 1_000 for i in numbers], "b": ["b"] * ROWS}
+        numbers = range(count)
+        columns = {"id": numbers, "a": [i * 7919 % 1_000 for i in numbers], "b": ["b"] * count}
         self.connection.insert_arrow("t", pa.table(columns))
         # A worker must be there when the statement comes: else the statement starts one of its own.
         self._worker: subprocess.Popen[bytes] | None = None
         self._writers = [
             subprocess.Popen(
-                [sys.executable, "-c", WRITER, self.path, str(parity), str(ROWS)],
+                [sys.executable, "-c", WRITER, self.path, str(parity), str(count)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT,
             )
             for parity in (0, 1)
@@ -111,7 +113,7 @@ class Build:
 
     def end(self) -> None:
         """The writers' work is there to the last row; nothing is wrong anywhere; the index says what the table says."""
-        balance = ROWS
+        balance = self.count
         for writer in self._writers:
             said, _ = writer.communicate("stop", timeout=30)
             assert writer.returncode == 0
@@ -134,8 +136,9 @@ class Build:
 
 
 @pytest.fixture
-def build(tmp_path: Path) -> Iterator[Build]:
-    made = Build(tmp_path / "db")
+def build(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Build]:
+    on_spark = request.node.get_closest_marker("spark") is not None
+    made = Build(tmp_path / "db", ROWS_ON_SPARK if on_spark else ROWS)
     yield made
     made.close()
 

@@ -83,6 +83,7 @@ def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again(
     script = """
 from pathlib import Path
 from instar.pipeline import scratch, session
+session._become_idle = lambda: None  # the tests beside this one leave nothing over
 
 def local(spark):
     return Path(spark.sparkContext.getConf().get("spark.local.dir"))

@@ -1,0 +1,125 @@
+"""Compaction (thesis §3.2): rows that older layouts still hold are put into the newest one, with nothing else changed.
+
+The walk is over *current* keys and needs no snapshot (rule 20). A row is rewritten outside the atomic section and put
+inside it only if it still stands there byte for byte: whoever has written it since has migrated it himself. So all of
+it may be done again, and nobody conflicts with it: it is maintenance, which keeps commit timestamps, lock timestamps
+and the log as they are.
+
+A row that would lose something (a column that the newest layout has not, a type that is narrower) is left alone while a
+snapshot may be read by the schema that had it: the caller says of which layouts that is over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from instar import values
+from instar.catalog.descriptors import Layout, Table
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.reorganize import STEP_ROWS
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store
+from instar.tables.locks import lock_places
+from instar.tables.resolver import is_widening, rewriter
+
+Rewriter = Callable[[bytes], bytes]
+
+_TIMESTAMP = struct.Struct("<Q")
+_ROW_TIMESTAMP = 0  # where a stored row has its commit timestamp: that of a lock which its layout does not know
+
+
+class Compacted(NamedTuple):
+    """A row to be put: its store key, its bytes as they were read, and as they are to be."""
+
+    key: bytes
+    stored: bytes
+    value: bytes
+
+
+def is_lossless(written: Layout, target: Layout) -> bool:
+    """Whether a row of one layout says the same in the other, by whatever schema it is read."""
+    types = dict(target.columns)
+    return all(column in types and is_widening(type_, types[column]) for column, type_ in written.columns)
+
+
+class Compaction(Task):
+    """The work of one job on the rows of one table. `settled`: whether rows of a layout may be put into the newest."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: Table,
+        settled: Callable[[Layout], bool],
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
+    ) -> None:
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self._settled = settled
+        self._missing = {
+            column.id: None if column.missing is None else values.from_text(column.type, column.missing)
+            for column in table.columns
+        }
+        self._rewriters: dict[int, Rewriter | None] = {}
+        self.left = 0  # rows met that may not be put into the newest layout yet
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of the table's keys."""
+        while not at.done:
+            with self.store.read() as reader:
+                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                made = [found for pair in zip(keys, rows, strict=True) if (found := self._compacted(reader, *pair))]
+            done = len(keys) < BATCH_ROWS
+            position = at.stop if done else keys[-1] + b"\x00"
+            at = Checkpoint(at.start, at.stop, position, at.rows + len(keys), done)
+            yield self._steps(made), at
+
+    def _compacted(self, reader: Reader, key: bytes, stored: bytes) -> Compacted | None:
+        """The row in the newest layout; None for one that is there, is none, or must wait."""
+        tag = ROW_HEADER.unpack_from(stored)[2]
+        if tag >> 8 == self.table.layout.id or tag & ROW_TOMBSTONE:
+            return None
+        if tag >> 8 not in self._rewriters:
+            self._rewriters[tag >> 8] = self._rewriter(self.layout(tag >> 8, reader))
+        rewrite = self._rewriters[tag >> 8]
+        if rewrite is None:
+            self.left += 1
+            return None
+        return Compacted(key, stored, rewrite(stored))
+
+    def _rewriter(self, written: Layout) -> Rewriter | None:
+        if not self._settled(written):
+            return None
+        target = self.table.layout
+        body = rewriter(written, target, self._missing)
+        places = lock_places(written)
+        # A lock that the old layout does not know moved when the row did, as far as is known.
+        locks = [places.get(lock, _ROW_TIMESTAMP) for lock in target.locks]
+
+        def rewrite(stored: bytes) -> bytes:
+            timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
+            moved = b"".join([stored[place : place + _TIMESTAMP.size] for place in locks])
+            return ROW_HEADER.pack(timestamp, sequence, target.id << 8 | tag & 0xFF) + moved + body(stored)
+
+        return rewrite
+
+    def _steps(self, rows: list[Compacted]) -> Iterator[Step]:
+        source = iter(rows)
+        while chunk := list(islice(source, STEP_ROWS)):
+            yield self._step(chunk)
+
+    def _step(self, chunk: list[Compacted]) -> Step:
+        def step(section: Section) -> None:
+            if self.pace is not None:
+                self.pace.rows += len(chunk)
+            for row in chunk:
+                if section.get(row.key) == row.stored:
+                    section.put(row.key, row.value)
+
+        return step
