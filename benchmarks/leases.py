@@ -2,10 +2,10 @@
 
 At `synchronous = off` nothing waits for a disk, so an operation takes as long as its thread computes. That is what is
 measured: other work on the machine would hide a hundredth. Rounds are short and many, and alternate. A lease of a
-second is renewed twice a second, much more often than those of minutes that F1 gives its servers. Two stores of one kind
-differ by more than a hundredth too, for where their pages happen to lie: so there are several of either kind, opened in
-turn, and rounds go from one to the next. How far the rounds scatter is printed as the standard error of the ratio: a
-value nearer to its target than that is met by chance.
+second is renewed twice a second, much more often than those of minutes that F1 gives its servers. Two stores of one
+kind differ by more than a hundredth too, for where their pages happen to lie: so there are several of either kind,
+opened in turn, and rounds go from one to the next. How far the rounds scatter is printed as the standard error of the
+ratio: a value nearer to its target than that is met by chance.
 """
 
 from __future__ import annotations

@@ -28,13 +28,14 @@ def explained(kind: Kind) -> Iterator[str]:
     session.execute("begin")
     for statement in kind.statements:
         yield f"{' '.join(statement.split())}\n"
-        if statement.startswith(("alter", "create", "drop", "truncate")):
+        if statement.startswith(("alter", "compact", "create", "drop", "truncate")):
             lines = [tuple(map(str, row)) for row in rows(session, f"explain (ddl) {statement}")]
             widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
             for line in lines:
                 cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
                 yield f"    {' | '.join(cells).rstrip(' |')}\n"
-        session.execute(statement)
+        if not kind.alone:
+            session.execute(statement)
     session.rollback()
 
 

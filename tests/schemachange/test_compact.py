@@ -11,9 +11,12 @@ import pytest
 from instar.catalog.descriptors import Layout, Table
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import Compaction, is_lossless
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.draft import TableBusy
+from instar.schemachange.jobs import Checkpoint, Job, JobState
 from instar.schemachange.reorganize import InProcess
-from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
+from instar.schemachange.stages import Superseded
+from instar.schemachange.tasks import Task
+from instar.store.engine import ROW_HEADER, Commit, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.tables.rowset import TableReader
 from instar.types import BIGINT, INTEGER, TEXT, Kind, Type
@@ -27,7 +30,7 @@ CLAIM = (b"\x08claim", b"the test's")
 def world() -> ChangingWorld:
     made = ChangingWorld()
     made.create_t([(number, number * 10, "x") for number in range(1, 11)])
-    made.store.background([lambda section: section.put(*CLAIM)])
+    made.store.commit(Commit(catalog_version=made.catalog().version, raw=[CLAIM]))
     return made
 
 
@@ -36,17 +39,20 @@ def add(world: ChangingWorld, name: str) -> None:
     assert world.execute(want.AddColumn("t", want.NewColumn(name, INTEGER, default=frozen))) is None
 
 
-def compaction(world: ChangingWorld, settled: Callable[[Layout], bool] | None = None) -> Compaction:
-    table = world.table()
-    allowed = settled or (lambda layout: is_lossless(layout, table.layout))
+def compaction(world: ChangingWorld) -> Compaction:
     job = next(JOBS)
-    return Compaction(world.store, table, allowed, job=job, stage=1, claim=CLAIM, rows=10)
+    return Compaction(world.store, world.catalog_cache, world.table(), job=job, stage=1, claim=CLAIM, rows=10)
 
 
-def compact_all(world: ChangingWorld, settled: Callable[[Layout], bool] | None = None) -> int:
-    task = compaction(world, settled)
+def compact_all(world: ChangingWorld) -> int:
+    task = compaction(world)
     InProcess().run(task, lambda: None)
     return task.left
+
+
+def cut_log(world: ChangingWorld) -> None:
+    """No snapshot of before is read any more."""
+    world.store.collect(world.now(), lambda record: [])
 
 
 def stored(world: ChangingWorld, table: Table | None = None) -> dict[bytes, bytes]:
@@ -131,9 +137,103 @@ def test_rows_that_would_lose_something_wait(world: ChangingWorld) -> None:
     world.execute(want.DropColumn("t", "b"))
     assert compact_all(world) == 10
     assert read(world, before[0], before[1]) == before[2]
-    assert compact_all(world, lambda layout: True) == 0  # once nobody can read the column any more
+    cut_log(world)
+    assert compact_all(world) == 0
     assert set(layouts(world)) == {world.table().layout.id}
     assert read(world, world.table(), world.now())[1] == (1, 10, 7)
+
+
+def test_a_newer_layout_ends_it(world: ChangingWorld) -> None:
+    """What was rewritten for the layout of before may be put all the same: nothing in it is wrong."""
+    add(world, "c")
+    task = compaction(world)
+    ((steps, _),) = task.batches(whole(task))
+    made = list(steps)
+    snapshot = world.table(), world.now(), read(world, world.table(), world.now())
+    world.execute(want.DropColumn("t", "c"))
+    world.store.background(made, claim=CLAIM)
+    assert read(world, snapshot[0], snapshot[1]) == snapshot[2]
+    with pytest.raises(Superseded, match="has changed meanwhile"):
+        list(task.batches(whole(task)))
+
+
+def compact(world: ChangingWorld) -> Job:
+    number = world.execute(want.CompactTable("t"), statement="COMPACT TABLE t")
+    assert number is not None
+    done = world.executor().run(number)
+    assert done is not None
+    return done
+
+
+def test_the_job_leaves_one_layout(world: ChangingWorld) -> None:
+    assert world.execute(want.CompactTable("t")) is None  # there is one
+    late = Server(world)
+    late.update(1, a=11)
+    add(world, "c")
+    version = world.table().version
+    done = compact(world)
+    assert (done.kind, done.state) == ("compact", JobState.SUCCEEDED)
+    table = world.table()
+    assert (table.oldest_layout, table.version) == (table.layout.id, version + 1)
+    assert set(layouts(world)) == {table.layout.id}
+    late.commit()  # it has written before all of it
+    assert set(layouts(world)) == {table.layout.id}
+    assert read(world, table, world.now())[1] == (1, 11, "x", 7)
+
+
+def test_nobody_writes_in_an_older_layout_behind_the_fence(world: ChangingWorld) -> None:
+    """Rule 26: a server that holds the schema of before is turned back, and derives anew."""
+    stale = Server(world)
+    stale.insert(20, 1, "late")
+    add(world, "c")
+    assert compact(world).state is JobState.SUCCEEDED
+    stale.commit()
+    assert stale.refused == 1
+    assert set(layouts(world)) == {world.table().layout.id}
+
+
+def test_what_waits_is_said_and_the_table_keeps_its_layouts(world: ChangingWorld) -> None:
+    world.execute(want.DropColumn("t", "b"))
+    made = world.plan(want.CompactTable("t"))
+    assert made.notices == ('rows of table "t" that older snapshots may read with what it has lost stay as they are',)
+    before = world.table()
+    assert compact(world).state is JobState.SUCCEEDED
+    assert world.table() == before
+    cut_log(world)
+    assert compact(world).state is JobState.SUCCEEDED
+    assert world.table().oldest_layout == world.table().layout.id
+
+
+def test_cancelled_or_overtaken_it_leaves_what_is_put(world: ChangingWorld) -> None:
+    add(world, "c")
+    number = world.execute(want.CompactTable("t"))
+    assert number is not None
+    world.jobs.cancel(number)
+    done = world.executor().run(number)
+    assert done is not None
+    assert done.state is JobState.CANCELLED
+
+    number = world.execute(want.CompactTable("t"))
+    assert number is not None
+
+    class Changed:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            add(world, "d")
+            InProcess().run(task, pulse)
+
+    done = world.executor(reorganizer=lambda task: Changed()).run(number)
+    assert done is not None
+    assert done.problem is not None
+    assert (done.state, done.problem.message) == (JobState.FAILED, 'table "t" has changed meanwhile')
+    assert world.table().oldest_layout == 1
+    assert compact(world).state is JobState.SUCCEEDED
+
+
+def test_a_table_that_a_job_moves_waits_for_it(world: ChangingWorld) -> None:
+    add(world, "c")
+    assert world.execute(want.CreateIndex("t", (("a", False),), "i")) is not None
+    with pytest.raises(TableBusy):
+        world.execute(want.CompactTable("t"))
 
 
 def test_lock_timestamps_stay(world: ChangingWorld) -> None:

@@ -229,7 +229,7 @@ def scheduled(draw: st.DrawFn) -> list[Scheduled]:
     """Elements that come and go, from anywhere; each may read any before it, and use those that go its way."""
     made: list[Scheduled] = []
     for number in range(draw(st.integers(2, 6))):
-        element = Element(draw(st.sampled_from(list(ElementKind))), 9, number + 2)
+        element = Element(draw(st.sampled_from(list(PATHS))), 9, number + 2)
         phases = PATHS[element.kind].phases
         goal = draw(st.sampled_from((Phase.ABSENT, Phase.PUBLIC)))
         start = draw(st.sampled_from([phase for phase in phases if phase is not goal]))

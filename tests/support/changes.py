@@ -12,6 +12,7 @@ from instar.catalog.sequences import Sequences
 from instar.clock import ManualClock
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
+from instar.schemachange.compact import is_settled, older_layouts
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
@@ -65,6 +66,10 @@ class Facts:
 
     def estimated_rows(self, table: Table) -> int:
         return len(self._world.rows(table))
+
+    def is_settled(self, table: Table) -> bool:
+        with self._world.store.read() as reader:
+            return all(is_settled(reader, table, layout) for layout in older_layouts(reader, table))
 
     def is_moved(self, element: Element) -> bool:
         return any(element in job.elements for job in self._world.jobs.all() if not job.is_finished)

@@ -192,6 +192,7 @@ class StepKind(enum.Enum):
     WIDEN_TYPE = "widen type"
     TRUNCATE = "truncate"
     DROP_TABLE = "drop table"
+    COMPACT = "compact"  # no row is in an older layout any more
     ELEMENT_STATE = "element state"  # a step of a path: no vote, writes are derived anew
 
 

@@ -57,6 +57,8 @@ class SchemaChanges:
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
         session = self._session
+        if isinstance(statement, ast.CompactTable) and session.in_block:
+            raise errors.error("25001", "COMPACT TABLE cannot run inside a transaction block")
         change = session.change()
         translation = self._translate(statement, change)
         session.open_transaction().require_writable(translation.tag)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from instar.catalog.descriptors import Sequence, Table
 from instar.catalog.sequences import Sequences
 from instar.pipeline.key_ranges import split
+from instar.schemachange.compact import is_settled, older_layouts
 from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Jobs
@@ -39,6 +40,11 @@ class StoreFacts:
         """About how many rows the table has, found without walking it."""
         start = rowset_prefix(table.rowset)
         return split(self._store.read, start, prefix_end(start), 1).rows
+
+    def is_settled(self, table: Table) -> bool:
+        """Whether all rows of the table may be put into its newest layout: no snapshot reads what they would lose."""
+        with self._store.read() as reader:
+            return all(is_settled(reader, table, layout) for layout in older_layouts(reader, table))
 
     def is_moved(self, element: Element) -> bool:
         """Whether a job that has not ended moves the element."""

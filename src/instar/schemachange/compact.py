@@ -6,7 +6,7 @@ it may be done again, and nobody conflicts with it: it is maintenance, which kee
 and the log as they are.
 
 A row that would lose something (a column that the newest layout has not, a type that is narrower) is left alone while a
-snapshot may be read by the schema that had it: the caller says of which layouts that is over.
+snapshot may be read by a schema that had it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
+
 from instar import values
-from instar.catalog.descriptors import Layout, Table
+from instar.catalog.catalog import Catalog
+from instar.catalog.descriptors import Layout, StepKind, Table
+from instar.catalog.layouts import layout_key
+from instar.catalog.system import descriptor_key
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import Draft
+from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import STEP_ROWS
+from instar.schemachange.stages import Change, Edit, Plan, Publication, Reorganization, Stage, Superseded
+from instar.schemachange.states import Work
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store
 from instar.tables.locks import lock_places
@@ -45,14 +55,51 @@ def is_lossless(written: Layout, target: Layout) -> bool:
     return all(column in types and is_widening(type_, types[column]) for column, type_ in written.columns)
 
 
+def is_settled(reader: Reader, table: Table, written: Layout) -> bool:
+    """Whether rows in one layout of the table may be put into its newest: nothing is lost by it, or whatever reads them
+    from now on goes by the table as it is now, for no snapshot is as old as its last change."""
+    if is_lossless(written, table.layout):
+        return True
+    return is_at_rest(reader, table)
+
+
+def is_at_rest(reader: Reader, table: Table) -> bool:
+    """Whether no snapshot that is read, and no record of the log, is older than the last change of the table."""
+    stored = reader.get(descriptor_key(table.id))
+    return stored is not None and ROW_HEADER.unpack_from(stored)[0] <= reader.watermark
+
+
+def older_layouts(reader: Reader, table: Table) -> list[Layout]:
+    """The layouts that rows of the table may be in, but for its newest."""
+    records = (reader.get(layout_key(table.id, number)) for number in range(table.oldest_layout, table.layout.id))
+    return [msgspec.msgpack.decode(record, type=Layout) for record in records if record is not None]
+
+
+def plan_compaction(draft: Draft, wanted: want.CompactTable) -> Plan:
+    """COMPACT TABLE: rows in older layouts are put into the newest, from behind a fence (rule 26); the table is told
+    that it has one layout if all of them may be put there now. 55006 while a job moves something of the table."""
+    table = draft.find(Table, wanted.table)
+    draft.require_settled(table)
+    if table.oldest_layout == table.layout.id:
+        return Plan(draft.statement, Publication(), (Stage(),))
+    element = Element(ElementKind.LAYOUT, table.id, table.layout.id)
+    work = Reorganization(Work.COMPACT, element, draft.facts.estimated_rows(table))
+    stages = (Stage(revertible=True), Stage(fences=(table.id,), work=(work,), revertible=True))
+    if not draft.facts.is_settled(table):
+        notice = f'rows of table "{table.name}" that older snapshots may read with what it has lost stay as they are'
+        return Plan(draft.statement, Publication(), stages, (notice,), Change(()))
+    edit = Edit(table.id, (), ((StepKind.COMPACT, ()),), table.layout.id)
+    return Plan(draft.statement, Publication(), (*stages, Stage(edits=(edit,))), (), Change((), (edit,)))
+
+
 class Compaction(Task):
-    """The work of one job on the rows of one table. `settled`: whether rows of a layout may be put into the newest."""
+    """The work of one job on the rows of one table."""
 
     def __init__(
         self,
         store: Store,
+        catalog: Catalog,
         table: Table,
-        settled: Callable[[Layout], bool],
         *,
         job: int,
         stage: int,
@@ -61,18 +108,19 @@ class Compaction(Task):
         place: int = 0,
     ) -> None:
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
-        self._settled = settled
+        self._catalog = catalog
         self._missing = {
             column.id: None if column.missing is None else values.from_text(column.type, column.missing)
             for column in table.columns
         }
-        self._rewriters: dict[int, Rewriter | None] = {}
+        self._rewriters: dict[int, Rewriter] = {}
         self.left = 0  # rows met that may not be put into the newest layout yet
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-        """As in `Task`, in the order of the table's keys."""
+        """As in `Task`, in the order of the table's keys. Superseded once the table has a newer layout."""
         while not at.done:
             with self.store.read() as reader:
+                self._require_newest(reader)
                 keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
                 made = [found for pair in zip(keys, rows, strict=True) if (found := self._compacted(reader, *pair))]
             done = len(keys) < BATCH_ROWS
@@ -80,22 +128,26 @@ class Compaction(Task):
             at = Checkpoint(at.start, at.stop, position, at.rows + len(keys), done)
             yield self._steps(made), at
 
+    def _require_newest(self, reader: Reader) -> None:
+        found = self._catalog.at(reader).by_id(self.table.id)
+        if not isinstance(found, Table) or (found.rowset, found.layout) != (self.table.rowset, self.table.layout):
+            raise Superseded(f'table "{self.table.name}" has changed meanwhile')
+
     def _compacted(self, reader: Reader, key: bytes, stored: bytes) -> Compacted | None:
         """The row in the newest layout; None for one that is there, is none, or must wait."""
         tag = ROW_HEADER.unpack_from(stored)[2]
         if tag >> 8 == self.table.layout.id or tag & ROW_TOMBSTONE:
             return None
-        if tag >> 8 not in self._rewriters:
-            self._rewriters[tag >> 8] = self._rewriter(self.layout(tag >> 8, reader))
-        rewrite = self._rewriters[tag >> 8]
+        rewrite = self._rewriters.get(tag >> 8)
         if rewrite is None:
-            self.left += 1
-            return None
+            written = self.layout(tag >> 8, reader)
+            if not is_settled(reader, self.table, written):
+                self.left += 1
+                return None
+            rewrite = self._rewriters[tag >> 8] = self._rewriter(written)
         return Compacted(key, stored, rewrite(stored))
 
-    def _rewriter(self, written: Layout) -> Rewriter | None:
-        if not self._settled(written):
-            return None
+    def _rewriter(self, written: Layout) -> Rewriter:
         target = self.table.layout
         body = rewriter(written, target, self._missing)
         places = lock_places(written)

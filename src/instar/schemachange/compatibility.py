@@ -50,6 +50,7 @@ FORWARD_COMPATIBLE = frozenset(
         StepKind.DROP_DEFAULT,
         StepKind.DROP_NOT_NULL,
         StepKind.WIDEN_TYPE,
+        StepKind.COMPACT,
     }
 )
 

@@ -96,6 +96,10 @@ class Facts(Protocol):
         """About how many rows the table has."""
         ...
 
+    def is_settled(self, table: Table) -> bool:
+        """Whether all rows of the table may be put into its newest layout: no snapshot reads what they would lose."""
+        ...
+
     def is_moved(self, element: Element) -> bool:
         """Whether a job that has not ended moves the element."""
         ...

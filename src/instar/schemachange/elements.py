@@ -25,6 +25,7 @@ class ElementKind(enum.Enum):
     NOT_NULL = "not null constraint"
     LOCK = "lock"
     COVERAGE = "lock coverage"  # of columns: absent is the old one, write-only dual coverage
+    LAYOUT = "layout"  # the one that rows are compacted into; it has no states, and is named by work alone
     PRIMARY_KEY = "primary key"  # the next one; once it has become the table's own it is listed no more
 
 
@@ -117,6 +118,8 @@ def entered(table: Table, element: int) -> int:
 
 def name_of(table: Table, element: Element) -> str:
     """The element's name for people: `index "t_a_idx"`; its id if the descriptor does not list it."""
+    if element.kind is ElementKind.LAYOUT:
+        return f"older layouts, into layout {element.id}"
     names = {
         listed.id: listed.name
         for group in (table.columns, table.indexes, table.checks, table.foreign_keys, table.locks)

@@ -22,6 +22,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
+from instar.schemachange.compact import Compaction
 from instar.schemachange.dependents import require_unused, rest_of
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
@@ -312,50 +313,28 @@ class Executor:
         element = work.element
         with self._store.read() as reader:
             table = self._table(self._catalog.at(reader), element.table)
+        rows = sum(found.rows for found in works)
+
+        def made(task: Callable[..., Task], *what: object, **how: object) -> Task:
+            return task(
+                self._store, *what, job=job.id, stage=job.stage, claim=held.claim, rows=rows, place=place, **how
+            )
+
+        if work.work is Work.COMPACT:
+            return made(Compaction, self._catalog, table)
         for found in works:
             if phase_of(table, found.element) is not Phase.WRITE_ONLY:
                 raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')
         if work.work is Work.VALIDATE:
-            return Validation(
-                self._store,
-                self._catalog,
-                element,
-                self._compile_check,
-                job=job.id,
-                stage=job.stage,
-                claim=held.claim,
-                rows=work.rows,
-                place=place,
-            )
+            return made(Validation, self._catalog, element, self._compile_check)
         if work.work is Work.PROPAGATE:
-            change = next(found for found in table.coverage_changes if found.id == element.id)
-            return Propagation(
-                self._store, table, change, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
-            )
-        if element.kind is ElementKind.PRIMARY_KEY:
-            return KeyBackfill(
-                self._store, table, job=job.id, stage=job.stage, claim=held.claim, rows=work.rows, place=place
-            )
+            return made(Propagation, table, next(found for found in table.coverage_changes if found.id == element.id))
         if work.work is Work.POPULATE:
-            return Population(
-                self._store,
-                self._catalog,
-                element,
-                self._compile_default,
-                job=job.id,
-                stage=job.stage,
-                claim=held.claim,
-                rows=work.rows,
-                place=place,
-                now=job.created,
-                zone=job.zone,
-            )
+            return made(Population, self._catalog, element, self._compile_default, now=job.created, zone=job.zone)
+        if element.kind is ElementKind.PRIMARY_KEY:
+            return made(KeyBackfill, table)
         ids = {found.element.id for found in works}
-        indexes = [index for index in table.indexes if index.id in ids]
-        rows = sum(found.rows for found in works)
-        return Backfill(
-            self._store, table, indexes, job=job.id, stage=job.stage, claim=held.claim, rows=rows, place=place
-        )
+        return made(Backfill, table, [index for index in table.indexes if index.id in ids])
 
     # --- stages ------------------------------------------------------------------------------------------------------
 

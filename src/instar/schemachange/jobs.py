@@ -282,7 +282,9 @@ def planned_job(job: Job, plan: Plan) -> Job:
 
 def _kind(stages: tuple[Stage, ...]) -> str:
     """What a job does, in two or three words: after what comes first, if that is not all."""
-    first = next(move for stage in stages for move in stage.moves)
+    first = next((move for stage in stages for move in stage.moves), None)
+    if first is None:
+        return "compact"
     verb = "build"
     if first.start is Phase.PUBLIC:
         verb = "drop"

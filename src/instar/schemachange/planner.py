@@ -18,6 +18,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.schemachange import alteration, creation, ending, locks, primary_key, removal, rules, sequences
 from instar.schemachange import wanted as want
+from instar.schemachange.compact import plan_compaction
 from instar.schemachange.dependents import require_staying
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
 from instar.schemachange.elements import Element, Phase, moving
@@ -68,6 +69,9 @@ def _plan(
         _require_constraints(view, wanted)
         raise errors.unsupported("changing a primary key together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
+    for action in wanted:
+        if isinstance(action, want.CompactTable):  # a statement of its own
+            return plan_compaction(draft, action)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)

@@ -44,11 +44,13 @@ class Edit(msgspec.Struct, frozen=True, array_like=True):
     """Direct steps that a job takes at its end: columns as the statement found and as it wants them, by id.
 
     Only the fields that differ are looked at and set, since elements move meanwhile. `steps` are for the validators.
+    `oldest_layout`: that of the table from then on.
     """
 
     table: int
     columns: tuple[tuple[Column, Column], ...]
     steps: tuple[tuple[StepKind, tuple[int, ...]], ...]
+    oldest_layout: int | None = None
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True):
@@ -269,7 +271,8 @@ def _edited(table: Table, edit: Edit) -> Table:
     types = {column.id: column.type for column in columns}
     stored = tuple((column, types.get(column, type_)) for column, type_ in table.layout.columns)
     layout = msgspec.structs.replace(table.layout, columns=stored)
-    return msgspec.structs.replace(table, columns=tuple(columns), layout=layout)
+    oldest = table.oldest_layout if edit.oldest_layout is None else edit.oldest_layout
+    return msgspec.structs.replace(table, columns=tuple(columns), layout=layout, oldest_layout=oldest)
 
 
 def _moved(table: Table, move: Move) -> dict[str, object]:

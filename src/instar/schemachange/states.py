@@ -22,6 +22,7 @@ class Work(enum.Enum):
     POPULATE = "reorganize: populate"
     VALIDATE = "validate"
     PROPAGATE = "propagate lock timestamps"
+    COMPACT = "compact rows"
 
 
 class Path(msgspec.Struct, frozen=True):

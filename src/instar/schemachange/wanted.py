@@ -311,9 +311,15 @@ class DropViews:
     cascade: bool = False
 
 
+@dataclass(frozen=True)
+class CompactTable:
+    table: str
+
+
 Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
+    | CompactTable
 )  # fmt: skip

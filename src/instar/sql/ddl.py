@@ -386,6 +386,9 @@ class _Translator:
         if names:
             yield want.DropViews(names, statement.cascade)
 
+    def _compact(self, statement: ast.CompactTable) -> Iterable[want.Wanted]:
+        yield want.CompactTable(self._name(statement.name))
+
     def _options(self, options: ast.SequenceOptions) -> want.SequenceOptions:
         owner = options.owned_by
         return want.SequenceOptions(
@@ -422,6 +425,7 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
     ast.CreateView: ("CREATE VIEW", _Translator._create_view),
     ast.RenameView: ("ALTER VIEW", _Translator._rename_view),
     ast.DropView: ("DROP VIEW", _Translator._drop_view),
+    ast.CompactTable: ("COMPACT TABLE", _Translator._compact),
 }
 
 

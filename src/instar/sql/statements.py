@@ -512,19 +512,10 @@ class Dml:
 
 TableStatement = CreateTable | DropTable | AlterTable | Truncate | CreateIndex | DropIndex | RenameIndex
 Ddl = (
-    TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView
+    TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView | CompactTable
 )  # fmt: skip
 TransactionStatement = Begin | Commit | Rollback | Savepoint | ReleaseSavepoint | RollbackTo | SetTransaction
 Utility = (
-    SetVariable
-    | ShowVariable
-    | ResetVariable
-    | Explain
-    | ShowJobs
-    | JobControl
-    | AlterJob
-    | CheckTable
-    | CheckDatabase
-    | CompactTable
+    SetVariable | ShowVariable | ResetVariable | Explain | ShowJobs | JobControl | AlterJob | CheckTable | CheckDatabase
 )
 Statement = Query | Dml | Ddl | TransactionStatement | Utility

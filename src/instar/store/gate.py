@@ -11,7 +11,7 @@ pace (module `pace`) makes pauses longer or shorter, to keep to a latency target
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,6 +28,16 @@ MOST_PAUSES = 4
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]
+
+
+def deletion(keys: Sequence[bytes]) -> Step:
+    """A step that deletes keys."""
+
+    def step(section: Section) -> None:
+        for key in keys:
+            section.delete(key)
+
+    return step
 
 
 class Rhythm(NamedTuple):

@@ -37,6 +37,7 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
+from instar.store.gate import deletion
 from instar.store.records import (
     RowsetRecord,
     RowsetState,
@@ -45,6 +46,7 @@ from instar.store.records import (
     rowset_record,
 )
 from instar.tables.garbage import DeadEntries
+from instar.worker.compaction import Compactor
 
 # Up to so many rows are reorganized in this process: it takes less than starting Spark does.
 WITHOUT_SPARK_ROWS = 100_000
@@ -94,6 +96,8 @@ class Worker:
             overtaken=self._more_urgent,
             hook=hook,
         )
+        facts = StoreFacts(store, self._jobs, self._sequences)
+        self._compactor = Compactor(store, self._catalog, IdAllocator(store), self._jobs, facts, clock)
         self._dead_entries = DeadEntries(self._newest, self._layouts)
         self._collected_ns = 0
         self._retry_ns: dict[int, int] = {}
@@ -110,6 +114,7 @@ class Worker:
                 worked |= self.collect()
                 self._jobs.prune()
                 worked |= self.deallocate()
+                worked |= self._compactor.turn()
             except errors.Error:  # a full disk, say: garbage can wait, and so can what is said of it
                 traceback.print_exc()
                 self._collected_ns = now + int(_BACKOFF_SECONDS * 1e9)
@@ -224,10 +229,10 @@ class Worker:
                 keys, _ = reader.batch(start, stop, 16 * _KEYS_PER_STEP)
             left = bool(keys)
             for begin in range(0, len(keys), _KEYS_PER_STEP):
-                yield _deletion(keys[begin : begin + _KEYS_PER_STEP])
+                yield deletion(keys[begin : begin + _KEYS_PER_STEP])
             if keys:
                 start = keys[-1] + b"\x00"
-        yield _deletion([record])
+        yield deletion([record])
 
     def _forget_tables(self) -> bool:
         """Remove headers and layouts of dropped tables once nothing can refer to them: when the collector has removed
@@ -240,7 +245,7 @@ class Worker:
                     layouts = layout_key(table, 0)[:-4]
                     gone += [key, *(found for found, _ in reader.scan(layouts, prefix_end(layouts)))]
         if gone:
-            self._store.background([_deletion(gone)])
+            self._store.background([deletion(gone)])
         return bool(gone)
 
     def _newest(self) -> CatalogSnapshot:
@@ -274,11 +279,3 @@ class _WithFallback:
 def _rowsets(reader: Reader) -> Iterator[tuple[bytes, bytes, int, RowsetRecord]]:
     for key, value in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET)):
         yield key, value, int.from_bytes(key[len(PREFIX_ROWSET) :], "big"), decode_rowset_record(value)
-
-
-def _deletion(keys: list[bytes]) -> Callable[[Section], None]:
-    def step(section: Section) -> None:
-        for key in keys:
-            section.delete(key)
-
-    return step

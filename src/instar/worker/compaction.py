@@ -1,0 +1,113 @@
+"""When a table's rows are put into its newest layout, and when its older layouts are forgotten (thesis §3.2, rule 26).
+
+Rows migrate as they are written; what is left is compacted by a job, like any other, once the table has kept its shape
+for as long as snapshots live: whoever alters a table every few minutes would only have its rows rewritten again and
+again. It is done sooner where rows may be in so many layouts that reading them costs more for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from instar.catalog.catalog import Catalog
+from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table
+from instar.catalog.ids import IdAllocator
+from instar.catalog.layouts import layout_key
+from instar.clock import Clock
+from instar.schemachange import wanted as want
+from instar.schemachange.compact import is_at_rest
+from instar.schemachange.draft import Facts, TableBusy
+from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
+from instar.schemachange.planner import plan
+from instar.schemachange.states import Work
+from instar.store.engine import Commit, Reader, Refused, Store
+from instar.store.gate import deletion
+
+# How often tables are looked at.
+LOOK_SECONDS = 10.0
+# A reader of each layout is compiled and kept; a table with more layouts than this is compacted before it is at rest.
+MANY_LAYOUTS = 64
+# What users ask for goes first.
+PRIORITY = -1
+
+
+class Compactor:
+    """Begins jobs that compact tables of one store, one at a time, and forgets layouts that no row is in."""
+
+    def __init__(
+        self, store: Store, catalog: Catalog, ids: IdAllocator, jobs: Jobs, facts: Facts, clock: Clock
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._ids = ids
+        self._jobs = jobs
+        self._facts = facts
+        self._clock = clock
+        self._looked_ns: int | None = None
+
+    def turn(self) -> bool:
+        """Look at the tables, if it is time to; returns whether there was anything to do."""
+        now = self._clock.monotonic_ns()
+        if self._looked_ns is not None and now - self._looked_ns < LOOK_SECONDS * 1e9:
+            return False
+        self._looked_ns = now
+        forgotten = self._forget_layouts()
+        return self._begin() or forgotten
+
+    def _begin(self) -> bool:
+        if any(is_compaction(job) and not job.is_finished for job in self._jobs.all()):
+            return False
+        with self._store.read() as reader:
+            due = [table for table in self._catalog.at(reader).tables() if self._is_due(reader, table)]
+        return any(self._compact(table) for table in due)
+
+    def _is_due(self, reader: Reader, table: Table) -> bool:
+        """Whether it is time to put all rows of the table into its newest layout, and all of them may be."""
+        older = table.layout.id - table.oldest_layout
+        if older > MANY_LAYOUTS:
+            return self._facts.is_settled(table)
+        return older > 0 and is_at_rest(reader, table)
+
+    def _compact(self, table: Table) -> bool:
+        """Put a job on record that compacts the table; False if it cannot be done now."""
+        with self._store.read() as reader:
+            change = CatalogChange(self._catalog.at(reader), self._ids)
+            statement = f'COMPACT TABLE "{table.name}"'
+            try:
+                made = plan(change.view, change, self._facts, [want.CompactTable(table.name)], statement)
+            except TableBusy:
+                return False
+            job = new_job(self._ids.next_job(), made, self._clock.wall_ns() // 1000)
+            record = encode_job(msgspec.structs.replace(job, priority=PRIORITY))
+            request = Commit(catalog_version=reader.catalog_version, raw=[(job_key(job.id), record)])
+        try:
+            self._store.commit(request)
+        except Refused:
+            return False
+        return True
+
+    def _forget_layouts(self) -> bool:
+        """Remove the records of layouts below the oldest of a table, once nothing that is logged is in one."""
+        with self._store.read() as reader:
+            gone = [
+                key
+                for table in self._catalog.at(reader).tables()
+                if is_at_rest(reader, table)
+                for key in _layouts_below(reader, table)
+            ]
+        if gone:
+            self._store.background([deletion(gone)])
+        return bool(gone)
+
+
+def is_compaction(job: Job) -> bool:
+    """Whether the job compacts a table."""
+    return any(work.work is Work.COMPACT for stage in job.stages for work in stage.work)
+
+
+def _layouts_below(reader: Reader, table: Table) -> Iterator[bytes]:
+    first, last = layout_key(table.id, 0), layout_key(table.id, table.oldest_layout)
+    return (key for key, _ in reader.scan(first, last))
