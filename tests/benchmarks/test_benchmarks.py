@@ -23,7 +23,7 @@ FIGURES = {
     "versions": 4,
     "curve": 7,
     "gating": 6,
-    "leases": 4,
+    "leases": 8,
     "servers": 4,
     "reorganization": 11,
     "stalls": 7,
