@@ -172,7 +172,8 @@ def test_syntax_errors_have_their_position(text: str, message: str, position: in
     [
         ("SELECT * FROM t FOR UPDATE", "SELECT FOR UPDATE"),
         ("SELECT * FROM t TABLESAMPLE SYSTEM (1)", "TABLESAMPLE"),
-        ("SELECT * FROM t AS OF SYSTEM TIME '2020-01-01'", "AS OF SYSTEM TIME"),
+        ("SELECT 1 WHERE 1 IN (SELECT 1 AS OF SYSTEM TIME now())", "AS OF SYSTEM TIME for a part of a statement"),
+        ("INSERT INTO t SELECT 1 AS OF SYSTEM TIME now()", "AS OF SYSTEM TIME in a statement that is no query"),
         ("SELECT a INTO b FROM t", "SELECT INTO"),
         ("SELECT a ? b", "operator ? (a question mark is a parameter)"),
         ("SELECT a[1]", "a subscript"),

@@ -15,7 +15,7 @@ from typing import Protocol
 from instar import errors
 from instar.catalog import system
 from instar.catalog.descriptors import Object, Sequence, Table, View
-from instar.store.engine import Reader
+from instar.store.engine import Reader, Store
 from instar.store.forks import begin_anew_in_child
 from instar.types import Type
 
@@ -136,6 +136,14 @@ class Catalog:
                 self._newest = loaded
                 self._tell(loaded.version)
             return loaded
+
+    def past(self, store: Store, snapshot: int) -> CatalogSnapshot:
+        """The catalog as it was at a timestamp, made for the asker alone; 72000 if the log is cut past it."""
+        ids: dict[int, Object] = {}
+        for object_id, body in system.read_past_descriptors(store, snapshot):
+            ids[object_id] = system.decode_descriptor(body)
+        names = {found.name: object_id for object_id, found in ids.items()}
+        return CatalogSnapshot(self._newest.version, ids, names, self._system_views)
 
     def _load(self, reader: Reader) -> CatalogSnapshot:
         loaded: dict[int, tuple[int, Object]] = {}

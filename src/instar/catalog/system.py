@@ -24,11 +24,13 @@ from instar.store.engine import (
     ROW_TOMBSTONE,
     Reader,
     RowWrite,
+    Store,
     TableHeader,
     TableWrites,
     prefix_end,
     rowset_prefix,
 )
+from instar.store.versions import iterate_rows
 from instar.types import BIGINT, TEXT
 
 DESCRIPTORS = 1
@@ -82,6 +84,13 @@ def read_descriptors(reader: Reader) -> Iterator[tuple[int, int, bytes]]:
         timestamp, _, layout_flags = ROW_HEADER.unpack_from(stored)
         if not layout_flags & ROW_TOMBSTONE:
             yield _decode_id(key), timestamp, stored[ROW_HEADER.size :]
+
+
+def read_past_descriptors(store: Store, snapshot: int) -> Iterator[tuple[int, bytes]]:
+    """(id, row body) of every object that was there at a timestamp; 72000 if the log is cut past it."""
+    for keys, values in iterate_rows(store, _DESCRIPTOR_PREFIX, prefix_end(_DESCRIPTOR_PREFIX), snapshot):
+        for key, stored in zip(keys, values, strict=True):
+            yield _decode_id(key), stored[ROW_HEADER.size :]
 
 
 def relation_names(found: Object) -> set[str]:

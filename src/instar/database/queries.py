@@ -12,6 +12,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
 from instar.database.jobs import history_rows, job_rows
+from instar.database.past import query_as_of
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
 from instar.database.servers import server_rows, version_rows
@@ -68,6 +69,8 @@ class Queries:
 
     def execute(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Result:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
+        if isinstance(statement, ast.Query) and statement.as_of is not None:
+            return query_as_of(self._session, statement, statement.as_of, parameters)
         prepared = self._prepare(text, statement, parameters)
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
         if prepared.is_query and not self._session.in_block:

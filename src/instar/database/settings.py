@@ -66,9 +66,9 @@ def _duration(name: str, value: str) -> str:
 
 
 def duration_us(value: str) -> int | None:
-    """Microseconds of a normalised duration; 0 is none."""
+    """Microseconds of a duration; 0, and what is none, is none."""
     found = _DURATION.fullmatch(value)
-    return int(found[1]) * _UNITS[found[2] or "ms"] or None if found is not None else None
+    return round(float(found[1]) * _UNITS[found[2] or "ms"]) or None if found is not None else None
 
 
 def _zone(name: str, value: str) -> str:

@@ -489,15 +489,25 @@ class CompactTable:
 
 
 @dataclass(frozen=True, slots=True)
+class AsOf:
+    """AS OF SYSTEM TIME moment [WITH CURRENT SCHEMA]; `position` is where it stands."""
+
+    moment: exp.Expr
+    current_schema: bool
+    position: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """SELECT, VALUES, TABLE or a set operation of them. `text` is all that was parsed, to which positions refer.
 
-    `parameters` is the number of `?`, or the highest n of `$n`.
+    `parameters` is the number of `?`, or the highest n of `$n`. `as_of`: when it reads, if not now.
     """
 
     expression: exp.Expr
     text: str = field(compare=False)
     parameters: int = 0
+    as_of: AsOf | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class ObjectGrammar(QueryGrammar):
         return self.try_any("cascade", "restrict") == "cascade"
 
     def wrapped_query(self) -> ast.Query:
-        return ast.Query(self.query(), self.text, self.parameters)
+        return ast.Query(self.query(), self.text, self.parameters, self.as_of)
 
     # --- DROP and TRUNCATE ---
 

@@ -14,19 +14,32 @@ from instar.sql.grammar.expressions import RANGE, ExpressionGrammar
 from instar.sql.grammar.keywords import AS_LABEL
 from instar.sql.grammar.lexer import OPERATOR, QUOTED, ROWS, WORD
 from instar.sql.grammar.nodes import identifier, place
+from instar.sql.statements import AsOf
 
 _SET_OPERATIONS = {"union": exp.Union, "except": exp.Except, "intersect": exp.Intersect}
 _JOIN_WORDS = ("join", "inner", "left", "right", "full", "cross", "natural")
 _NOT_AN_ALIAS = ("set", "using", "on", "returning", "where")
 
 
+_AS_OF = ("as", "of", "system", "time")
+
+
 class QueryGrammar(ExpressionGrammar):
     """Queries and DML."""
+
+    as_of: AsOf | None = None  # of the statement at hand
+    _depth = 0  # of queries in one another
 
     # --- queries ---
 
     def query(self) -> exp.Expr:
         """[WITH ...] SELECT ... [ORDER BY ...] [LIMIT ...] [OFFSET ...]"""
+        self._depth += 1
+        query = self._query()
+        self._depth -= 1
+        return query
+
+    def _query(self) -> exp.Expr:
         with_ = self._with() if self.at("with") else None
         query = self._set_operation(0)
         if isinstance(query, exp.Subquery) and self._at_query_end_clause():
@@ -37,7 +50,21 @@ class QueryGrammar(ExpressionGrammar):
             if query.args.get("with_") is not None or isinstance(query, exp.Subquery):
                 query = exp.Select(expressions=[exp.Star()], from_=exp.From(this=_aliased(query)))
             query.set("with_", with_)
+        self._as_of()
         return query
+
+    def _as_of(self) -> None:
+        """[AS OF SYSTEM TIME moment [WITH CURRENT SCHEMA]], at the end of a query or behind its FROM list; it is the
+        whole statement's."""
+        if not self.at(*_AS_OF):
+            return
+        position = self.position
+        if self._depth > 1:
+            raise errors.unsupported("AS OF SYSTEM TIME for a part of a statement", position=position)
+        if self.as_of is not None:
+            raise self.syntax_error(self.token)
+        self.index += len(_AS_OF)
+        self.as_of = AsOf(self.expression(), self.try_words("with", "current", "schema"), position)
 
     def _set_operation(self, minimum: int) -> exp.Expr:
         left = self._query_primary()
@@ -110,6 +137,7 @@ class QueryGrammar(ExpressionGrammar):
             raise errors.unsupported("SELECT INTO", position=self.position)
         if self.try_words("from"):
             self._from(select)
+            self._as_of()
         if self.try_words("where"):
             select.set("where", exp.Where(this=self.expression()))
         if self.try_words("group", "by"):
@@ -133,6 +161,8 @@ class QueryGrammar(ExpressionGrammar):
         return value if label is None else exp.Alias(this=value, alias=identifier(label))
 
     def _label(self) -> str | None:
+        if self.at(*_AS_OF):
+            return None
         if self.try_words("as"):
             return self.take_label()
         token = self.token
@@ -380,8 +410,6 @@ class QueryGrammar(ExpressionGrammar):
             raise errors.unsupported("a reference to another database", position=position)
         table = exp.Table(this=identifier(parts[-1]), db=identifier(parts[0]) if len(parts) == 2 else None)
         place(table, position)
-        if self.at("as", "of") and self.peek(2).value == "system":
-            raise errors.unsupported("AS OF SYSTEM TIME", position=self.position)
         return table
 
     def _at_alias(self) -> bool:
@@ -389,7 +417,7 @@ class QueryGrammar(ExpressionGrammar):
 
     def _alias(self, item: exp.Expr) -> None:
         """[AS] name [(columns)]"""
-        if not self.try_words("as") and not self._at_alias():
+        if self.at(*_AS_OF) or not (self.try_words("as") or self._at_alias()):
             return
         name = self.take_name()
         alias = exp.TableAlias(this=identifier(name))

@@ -28,15 +28,20 @@ class StatementGrammar(TableGrammar):
 
     def statement(self) -> ast.Statement:
         """One statement, up to its ";" or the end."""
-        self.parameters, self._question_marks = 0, None
+        self._forget_last()
         start = self.token
         statement = self._statement()
         if not self.at_end():
             self.fail()
+        if self.as_of is not None and not isinstance(statement, ast.Query):
+            raise errors.unsupported("AS OF SYSTEM TIME in a statement that is no query", position=self.as_of.position)
         if self.parameters and not isinstance(statement, ast.Query | ast.Dml | ast.Explain):
             message = f"there is no parameter ${self.parameters}"
             raise errors.error(errors.UNDEFINED_PARAMETER, message, position=start.start + 1)
         return statement
+
+    def _forget_last(self) -> None:
+        self.parameters, self._question_marks, self.as_of = 0, None, None
 
     def _statement(self) -> ast.Statement:
         if self.at_operator("(") or self.at_any(("select", "values", "table")):
