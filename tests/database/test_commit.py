@@ -193,9 +193,9 @@ def test_a_column_of_the_same_name_is_another_column(pair: tuple[Connection, Con
     run(one, "ALTER TABLE t DROP COLUMN b", "ALTER TABLE t ADD COLUMN b int DEFAULT 5")
     assert rows(two, "SELECT b FROM t WHERE id = 1") == [("x",)]
     assert rows(one, "SELECT b FROM t ORDER BY id") == [(5,), (5,)]
-    two.execute("UPDATE t SET a = 11 WHERE id = 1")
-    with fails(errors.SERIALIZATION_FAILURE, "drop column"):
-        two.execute("COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, "drop column"):  # at once: it could not commit
+        two.execute("UPDATE t SET a = 11 WHERE id = 1")
+    two.execute("ROLLBACK")
 
 
 def test_a_change_between_statement_and_commit_in_one_own_transaction(pair: tuple[Connection, Connection]) -> None:

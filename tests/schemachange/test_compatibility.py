@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Step, StepKind
-from instar.schemachange.compatibility import Usage, Vote, first_veto, require_compatible, verdict
+from instar.schemachange.compatibility import VALIDATORS, Usage, Vote, first_veto, require_compatible, verdict
 from instar.schemachange.stages import KEPT_STEPS
 from schemachange.test_rules import table
 
@@ -47,3 +50,28 @@ def test_steps_that_are_no_longer_listed_cannot_be_vouched_for() -> None:
     require_compatible(newest, 50, READER)
     with pytest.raises(errors.Error, match="too often"):
         require_compatible(newest, 99, WRITER)  # version 100 may have had more steps than are listed
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "schemachange.md"
+BEGIN, END = "<!-- votes, made by test_compatibility.py -->\n", "<!-- end of votes -->\n"
+
+
+def votes(kind: StepKind, usage: Usage) -> str:
+    """The verdict on a kind of step, and whose votes made it."""
+    step = Step(version=2, kind=kind)
+    made = verdict(step, usage)
+    who = [validator.__name__.replace("_", " ") for validator in VALIDATORS if validator(step, usage) is made]
+    return f"{made.value}: {', '.join(who)}"
+
+
+def test_the_table_of_the_documentation_is_what_the_validators_say() -> None:
+    """To accept a change: UPDATE_GOLDEN=1, and read the diff."""
+    lines = ["| step | the transaction wrote to the table | it only read, or never touched it |", "|---|---|---|"]
+    lines += [f"| {kind.value} | {votes(kind, WRITER)} | {votes(kind, READER)} |" for kind in StepKind]
+    text = PAGE.read_text()
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    wanted = "\n".join([before + BEGIN.rstrip(), *lines, END.rstrip() + "\n"]) + after
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGE.write_text(wanted)
+    assert PAGE.read_text() == wanted

@@ -61,6 +61,21 @@ def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Chan
     return newest
 
 
+def require_undoomed(database: Database, transaction: SessionTransaction) -> None:
+    """Conflict as soon as a change is committed that the writes of a transaction cannot cross: one that keeps its
+    snapshot would learn of it at COMMIT only, and do all the rest in vain."""
+    if not (transaction.keeps_snapshot and transaction.enlisted) or transaction.snapshot is None:
+        return
+    with database.store.read() as reader:
+        if reader.catalog_version == transaction.snapshot.catalog.version:
+            return
+        newest = database.catalog.at(reader)
+    for table, meant in transaction.enlisted.items():
+        buffer = transaction.buffer.table(table)
+        if buffer is not None and not (transaction.ddl and transaction.ddl.changes(table)):
+            require_crossing(meant, newest.by_id(table), buffer.changes.values())
+
+
 def brought(
     database: Database,
     buffer: TableBuffer,

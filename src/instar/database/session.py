@@ -12,7 +12,15 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
-from instar.database.commit import Committer, Kept, SessionTransaction, brought, hold, require_crossing
+from instar.database.commit import (
+    Committer,
+    Kept,
+    SessionTransaction,
+    brought,
+    hold,
+    require_crossing,
+    require_undoomed,
+)
 from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.schema import SchemaChanges
@@ -27,7 +35,7 @@ from instar.store.forks import begin_anew_in_child
 from instar.transactions.buffer import TableBuffer
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
-from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
+from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction, isolation_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,8 +124,7 @@ class Session:
                 self.transaction.failed = True
             raise
         finally:
-            if self.notices:
-                self.deliver_notices()
+            self.deliver_notices()
 
     def _require_sound(self) -> None:
         """25P02 in a transaction that waits for its ROLLBACK; 25000 in one that the parent process has begun."""
@@ -256,7 +263,7 @@ class Session:
         if read_only is None:
             read_only = self.settings.get("default_transaction_read_only") == "on"
         opened: SessionTransaction = Transaction(
-            _isolation(level),
+            isolation_of(level),
             read_only=read_only,
             explicit=explicit,
             max_rows=int(self.settings.get("max_transaction_rows")),
@@ -453,10 +460,12 @@ class Session:
                 open_.enlisted[buffer.table] = catalog.table(buffer.table)
                 if self.in_block:
                     self.enlisted.append(self.database.store.enlist(buffer.table, open_.started_us))
+        require_undoomed(self.database, open_)
 
     def _upgrade_buffers(self, open_: SessionTransaction) -> None:
         if not open_.enlisted:
             return
+        require_undoomed(self.database, open_)
         catalog = self.catalog()
         for table_id, meant in list(open_.enlisted.items()):
             buffer = open_.buffer.table(table_id)
@@ -494,15 +503,6 @@ def _inherited() -> errors.Error:
     return errors.error(
         "25000", "the transaction was begun by the parent process", hint="ROLLBACK ends it in this process only."
     )
-
-
-def _isolation(name: str) -> Isolation:
-    if name == "read committed lock":
-        raise errors.unsupported(f"isolation level {name.upper()}")
-    if name == "read uncommitted":
-        # PostgreSQL gives READ COMMITTED for it.
-        return Isolation.READ_COMMITTED
-    return Isolation(name)
 
 
 def _copy(ddl: CatalogChange | None) -> CatalogChange | None:
@@ -561,7 +561,7 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
     modes = statement.modes
     if statement.session:
         if modes.isolation is not None:
-            _isolation(modes.isolation)
+            isolation_of(modes.isolation)
             session.set("default_transaction_isolation", modes.isolation)
         if modes.read_only is not None:
             session.set("default_transaction_read_only", "on" if modes.read_only else "off")
@@ -573,11 +573,11 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
             return Result("SET")
         open_ = session._open(explicit=False)
     if modes.isolation is not None:
-        if open_.has_begun and _isolation(modes.isolation) is not open_.isolation:
+        if open_.has_begun and isolation_of(modes.isolation) is not open_.isolation:
             raise errors.error(
                 errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
             )
-        open_.isolation = _isolation(modes.isolation)
+        open_.isolation = isolation_of(modes.isolation)
     if modes.read_only is not None:
         if open_.has_begun and open_.read_only and not modes.read_only:
             raise errors.error(

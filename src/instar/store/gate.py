@@ -51,9 +51,9 @@ class Rhythm(NamedTuple):
 
 UNSYNCED = Rhythm(400_000, 6)
 # Each batch has an fsync of its own, which may meet a moment in which the disk is slow: so there are fewer of them, and
-# each moves more. Commits that meet a batch wait as long as it holds the section: a twentieth of them do, which their
+# each moves more. Commits that meet a batch wait as long as it holds the section: one in sixteen does, which their
 # 90th percentile does not show, and for no longer than the slowest of a hundred take anyway.
-SYNCED = Rhythm(1_000_000, 20)
+SYNCED = Rhythm(1_000_000, 16)
 
 
 def run_gated(

@@ -18,6 +18,16 @@ class Isolation(enum.Enum):
     SERIALIZABLE = "serializable"
 
 
+def isolation_of(name: str) -> Isolation:
+    """The level of that name, as a session says it. 0A000 for one that there is not."""
+    if name == "read committed lock":
+        raise errors.unsupported(f"isolation level {name.upper()}")
+    if name == "read uncommitted":
+        # PostgreSQL gives READ COMMITTED for it.
+        return Isolation.READ_COMMITTED
+    return Isolation(name)
+
+
 class Catalog(Protocol):
     """A catalog snapshot, of which this package knows the version only."""
 
