@@ -116,7 +116,7 @@ def test_which_transactions_cross(connection: Connection, kind: str, pattern: st
         run(connection, setup)
     session = Session(connection.database, autocommit=True)
     session.execute(f"BEGIN ISOLATION LEVEL {level}")
-    seen: list[list[object]] = []
+    seen: list[list[tuple[object, ...]]] = []
     outcome = (OK, "")
     for step in (*PATTERNS[pattern], AT_COMMIT):
         if step == CHANGE:

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from instar.catalog.descriptors import Layout, Table
@@ -14,7 +15,7 @@ from instar.schemachange.compact import Compaction, is_lossless
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.jobs import Checkpoint, Job, JobState
 from instar.schemachange.reorganize import InProcess
-from instar.schemachange.stages import Superseded
+from instar.schemachange.stages import Edit, Superseded, move_elements
 from instar.schemachange.tasks import Task
 from instar.store.engine import ROW_HEADER, Commit, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
@@ -41,13 +42,16 @@ def add(world: ChangingWorld, name: str) -> None:
 
 def compaction(world: ChangingWorld) -> Compaction:
     job = next(JOBS)
-    return Compaction(world.store, world.catalog_cache, world.table(), job=job, stage=1, claim=CLAIM, rows=10)
+    return Compaction(
+        world.store, world.catalog_cache, world.table(), job=job, stage=1, claim=CLAIM, rows=10, whole=False
+    )
 
 
 def compact_all(world: ChangingWorld) -> int:
-    task = compaction(world)
-    InProcess().run(task, lambda: None)
-    return task.left
+    """How many rows are left in older layouts."""
+    InProcess().run(compaction(world), lambda: None)
+    live = (value for value in stored(world).values() if not ROW_HEADER.unpack_from(value)[2] & 1)
+    return sum(ROW_HEADER.unpack_from(value)[2] >> 8 != world.table().layout.id for value in live)
 
 
 def cut_log(world: ChangingWorld) -> None:
@@ -227,6 +231,89 @@ def test_cancelled_or_overtaken_it_leaves_what_is_put(world: ChangingWorld) -> N
     assert (done.state, done.problem.message) == (JobState.FAILED, 'table "t" has changed meanwhile')
     assert world.table().oldest_layout == 1
     assert compact(world).state is JobState.SUCCEEDED
+
+
+# A job on record is no reason for other changes to wait: so it is judged again when its work begins, and at its end.
+
+
+def on_record(world: ChangingWorld) -> int:
+    number = world.execute(want.CompactTable("t"), statement="COMPACT TABLE t")
+    assert number is not None
+    return number
+
+
+def superseded(world: ChangingWorld, number: int) -> None:
+    before = world.table()
+    done = world.executor().run(number)
+    assert done is not None
+    assert done.problem is not None
+    assert (done.state, done.problem.sqlstate) == (JobState.FAILED, "55000")
+    assert "meanwhile" in done.problem.message
+    assert world.table() == before
+
+
+def test_a_column_whose_rows_are_to_be_given_values_comes_first(world: ChangingWorld) -> None:
+    add(world, "c")
+    number = on_record(world)
+    serial = want.NewColumn("e", BIGINT, False, sequence=want.SequenceOptions())
+    populating = world.execute(want.AddColumn("t", serial))
+    assert populating is not None
+    superseded(world, number)
+    assert world.executor().run(populating) is not None
+    assert sorted(row[-1] for row in read(world, world.table(), world.now()).values()) == list(range(1, 11))  # type: ignore[type-var]
+
+
+def test_rows_that_have_to_be_left_after_all(world: ChangingWorld) -> None:
+    """The table was at rest when the job was planned, and is not when it begins."""
+    world.execute(want.DropColumn("t", "b"))
+    cut_log(world)
+    number = on_record(world)
+    world.execute(want.RenameColumn("t", "a", "z"))
+    superseded(world, number)
+    assert set(layouts(world)) == {1}
+    assert world.table().oldest_layout == 1
+
+
+def test_another_primary_key_meanwhile(world: ChangingWorld) -> None:
+    """Its copies are in the layouts that the rows had."""
+    add(world, "c")
+    number = on_record(world)
+    rekeying = world.execute(want.AlterPrimaryKey("t", ("a",)))
+    assert rekeying is not None
+    walked = InProcess()
+
+    class Halfway:
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            walked.run(task, pulse)
+
+    done = world.executor(reorganizer=lambda task: Halfway()).run(number)
+    assert done is not None
+    assert done.state is JobState.FAILED
+    assert world.table().oldest_layout == 1
+    again = world.executor().run(rekeying)
+    assert again is not None
+    assert again.state is JobState.SUCCEEDED
+    assert len(world.rows(world.table())) == 10
+    # One that was on record before the swap walks nothing of the new rowset by the old one's checkpoints.
+    assert world.table().oldest_layout == 1
+    assert compact(world).state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("swap", [want.AlterPrimaryKey("t", ("a",)), want.Truncate(("t",))], ids=["key", "truncate"])
+def test_another_rowset_meanwhile(world: ChangingWorld, swap: want.Wanted) -> None:
+    add(world, "c")
+    number = on_record(world)
+    job = world.execute(swap)
+    if job is not None:
+        assert world.executor().run(job) is not None
+    superseded(world, number)
+
+
+def test_the_oldest_layout_never_goes_back(world: ChangingWorld) -> None:
+    add(world, "c")
+    edit = Edit(world.table().id, (), (), (world.table().rowset, 1))
+    newer = msgspec.structs.replace(world.table(), oldest_layout=2)
+    assert move_elements(newer, [], [edit], "").oldest_layout == 2
 
 
 def test_a_table_that_a_job_moves_waits_for_it(world: ChangingWorld) -> None:

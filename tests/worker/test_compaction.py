@@ -8,7 +8,8 @@ import pytest
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import layout_key
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import JobState
+from instar.schemachange.compact import Compaction
+from instar.schemachange.jobs import Checkpoint, JobState
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
 from instar.tables.rowset import TableReader
 from instar.types import INTEGER
@@ -152,3 +153,28 @@ def test_what_is_under_way_is_not_begun_again(world: ChangingWorld) -> None:
     assert [job.id for job in world.jobs.all()] == [number]
     assert compaction.is_compaction(world.jobs.get(number))
     assert not compaction.is_compaction(msgspec.structs.replace(world.jobs.get(number), stages=()))
+
+
+def test_what_fails_is_not_begun_again_and_an_empty_table_is_left_alone(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(world.store, world.clock)
+    add(world, "c")
+    world.execute(want.CreateTable("empty", (want.NewColumn("id", INTEGER),), ("id",)))
+    world.execute(want.AddColumn("empty", want.NewColumn("x", INTEGER)))
+
+    def broken(self: Compaction, at: Checkpoint) -> None:
+        raise ValueError("a damaged row")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compaction, "batches", broken)
+        pass_retention(world, worker)
+        for _ in range(3):
+            world.clock.advance(compaction.LOOK_SECONDS + 1)
+            worker.turn()
+    assert states(world) == [("compact", JobState.FAILED)]
+    # Another worker tries.
+    Worker(world.store, world.clock).turn()
+    Worker(world.store, world.clock).turn()
+    assert [state for _, state in states(world)][:1] == [JobState.FAILED]
+    assert world.table("empty").oldest_layout < world.table("empty").layout.id

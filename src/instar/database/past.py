@@ -69,9 +69,10 @@ def _split(
     used = {int(found.name) for found in as_of.moment.find_all(exp.Parameter)}
     if not used:
         return statement, parameters, as_of.moment
-    if not isinstance(as_of.moment, exp.Parameter) or used != {statement.parameters}:
+    elsewhere = {int(found.name) for found in statement.expression.find_all(exp.Parameter)}
+    if not isinstance(as_of.moment, exp.Parameter) or used != {statement.parameters} or used & elsewhere:
         raise errors.unsupported(
-            "a parameter in AS OF SYSTEM TIME that is not the whole of it, and the statement's last one",
+            "a parameter in AS OF SYSTEM TIME that is not the whole of it, the statement's last one, and used once",
             position=as_of.position,
         )
     shorter = ast.Query(statement.expression, statement.text, statement.parameters - 1)
@@ -123,6 +124,8 @@ def _evaluated(session: Session, expression: exp.Expr, parameters: Sequence[obje
     statement = ast.Query(exp.Select(expressions=[expression]), "", len(parameters))
     catalog = session.catalog()
     prepared = _prepared(session, statement, catalog, parameters)
+    if prepared.bound.tables or prepared.bound.views:
+        raise errors.unsupported("a table in AS OF SYSTEM TIME")
     context = _context(session, 0, catalog, prepared, parameters)
     ((value,),) = prepared.run(context).values()
     return prepared.columns[0][1], value
@@ -177,9 +180,17 @@ def _under_current(current: CatalogSnapshot, past: CatalogSnapshot) -> CatalogSn
         if table.primary_key != then.primary_key:
             what = f'today\'s schema for rows that table "{table.name}" had under another primary key'
             raise errors.unsupported(what)
-        known = {column.id for column in then.columns if column.state is State.PUBLIC}
+        known = {column.id: column for column in then.columns if column.state is State.PUBLIC}
+        for column in table.columns:
+            if column.per_row and column.id not in known:
+                raise errors.unsupported(
+                    f'today\'s schema for rows that table "{table.name}" had before column "{column.name}"'
+                )
+        # What is NOT NULL today may have been NULL then.
+        required = {column.id for column in known.values() if not column.nullable}
         columns = tuple(
-            column if column.id in known else msgspec.structs.replace(column, nullable=True) for column in table.columns
+            column if column.id in required else msgspec.structs.replace(column, nullable=True)
+            for column in table.columns
         )
         # Its rows, and the entries of indexes, may have been replaced since (TRUNCATE).
         served = {index.id: index for index in then.indexes if index.state is State.PUBLIC}

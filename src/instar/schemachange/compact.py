@@ -88,12 +88,13 @@ def plan_compaction(draft: Draft, wanted: want.CompactTable) -> Plan:
     if not draft.facts.is_settled(table):
         notice = f'rows of table "{table.name}" that older snapshots may read with what it has lost stay as they are'
         return Plan(draft.statement, Publication(), stages, (notice,), Change(()))
-    edit = Edit(table.id, (), ((StepKind.COMPACT, ()),), table.layout.id)
+    edit = Edit(table.id, (), ((StepKind.COMPACT, ()),), (table.rowset, table.layout.id))
     return Plan(draft.statement, Publication(), (*stages, Stage(edits=(edit,))), (), Change((), (edit,)))
 
 
 class Compaction(Task):
-    """The work of one job on the rows of one table."""
+    """The work of one job on the rows of one table. `whole`: the job says at its end that all rows are in one layout,
+    and fails where one has to be left."""
 
     def __init__(
         self,
@@ -106,15 +107,16 @@ class Compaction(Task):
         claim: tuple[bytes, bytes],
         rows: int,
         place: int = 0,
+        whole: bool,
     ) -> None:
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
         self._catalog = catalog
+        self._whole = whole
         self._missing = {
             column.id: None if column.missing is None else values.from_text(column.type, column.missing)
             for column in table.columns
         }
         self._rewriters: dict[int, Rewriter] = {}
-        self.left = 0  # rows met that may not be put into the newest layout yet
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys. Superseded once the table has a newer layout."""
@@ -142,7 +144,8 @@ class Compaction(Task):
         if rewrite is None:
             written = self.layout(tag >> 8, reader)
             if not is_settled(reader, self.table, written):
-                self.left += 1
+                if self._whole:  # it was settled when it was planned: the table has changed since
+                    raise Superseded(f'table "{self.table.name}" has changed meanwhile')
                 return None
             rewrite = self._rewriters[tag >> 8] = self._rewriter(written)
         return Compacted(key, stored, rewrite(stored))

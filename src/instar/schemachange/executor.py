@@ -321,7 +321,13 @@ class Executor:
             )
 
         if work.work is Work.COMPACT:
-            return made(Compaction, self._catalog, table)
+            # What was planned for another layout is wrong for this one: it may lack values that rows are to be given.
+            if table.layout.id != element.id:
+                raise Superseded(f'table "{table.name}" has changed meanwhile')
+            edits = [edit.compacted for stage in job.stages for edit in stage.edits if edit.compacted is not None]
+            if any(rowset != table.rowset for rowset, _ in edits):
+                raise Superseded(f'the rows of table "{table.name}" were replaced meanwhile')
+            return made(Compaction, self._catalog, table, whole=bool(edits))
         for found in works:
             if phase_of(table, found.element) is not Phase.WRITE_ONLY:
                 raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')

@@ -44,13 +44,13 @@ class Edit(msgspec.Struct, frozen=True, array_like=True):
     """Direct steps that a job takes at its end: columns as the statement found and as it wants them, by id.
 
     Only the fields that differ are looked at and set, since elements move meanwhile. `steps` are for the validators.
-    `oldest_layout`: that of the table from then on.
+    `compacted`: the rowset that has been walked, and the layout that is the oldest of its rows from then on.
     """
 
     table: int
     columns: tuple[tuple[Column, Column], ...]
     steps: tuple[tuple[StepKind, tuple[int, ...]], ...]
-    oldest_layout: int | None = None
+    compacted: tuple[int, int] | None = None
 
 
 class Stage(msgspec.Struct, frozen=True, array_like=True):
@@ -271,8 +271,16 @@ def _edited(table: Table, edit: Edit) -> Table:
     types = {column.id: column.type for column in columns}
     stored = tuple((column, types.get(column, type_)) for column, type_ in table.layout.columns)
     layout = msgspec.structs.replace(table.layout, columns=stored)
-    oldest = table.oldest_layout if edit.oldest_layout is None else edit.oldest_layout
-    return msgspec.structs.replace(table, columns=tuple(columns), layout=layout, oldest_layout=oldest)
+    edited = msgspec.structs.replace(table, columns=tuple(columns), layout=layout)
+    return edited if edit.compacted is None else _compacted(edited, *edit.compacted)
+
+
+def _compacted(table: Table, rowset: int, layout: int) -> Table:
+    """Rows may have come from elsewhere since they were walked, or be about to: from another rowset, as copies under
+    another key. Then nothing is known of their layouts."""
+    if table.rowset != rowset or table.next_key is not None:
+        raise Superseded(f'table "{table.name}" has changed meanwhile')
+    return msgspec.structs.replace(table, oldest_layout=max(layout, table.oldest_layout))
 
 
 def _moved(table: Table, move: Move) -> dict[str, object]:

@@ -20,7 +20,7 @@ from instar.clock import Clock
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import is_at_rest
 from instar.schemachange.draft import Facts, TableBusy
-from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
+from instar.schemachange.jobs import Job, Jobs, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import plan
 from instar.schemachange.states import Work
 from instar.store.engine import Commit, Reader, Refused, Store
@@ -47,6 +47,7 @@ class Compactor:
         self._facts = facts
         self._clock = clock
         self._looked_ns: int | None = None
+        self._begun: dict[int, int] = {}  # of each table, the version that a job was begun for: it may have failed
 
     def turn(self) -> bool:
         """Look at the tables, if it is time to; returns whether there was anything to do."""
@@ -58,18 +59,27 @@ class Compactor:
         return self._begin() or forgotten
 
     def _begin(self) -> bool:
-        if any(is_compaction(job) and not job.is_finished for job in self._jobs.all()):
+        under_way = [job for job in self._jobs.all() if is_compaction(job) and not job.is_finished]
+        if any(job.state is not JobState.PAUSED for job in under_way):
             return False
+        paused = {work.element.table for job in under_way for stage in job.stages for work in stage.work}
         with self._store.read() as reader:
-            due = [table for table in self._catalog.at(reader).tables() if self._is_due(reader, table)]
+            due = [
+                table
+                for table in self._catalog.at(reader).tables()
+                if table.id not in paused and self._begun.get(table.id) != table.version
+                if self._is_due(reader, table)
+            ]
         return any(self._compact(table) for table in due)
 
     def _is_due(self, reader: Reader, table: Table) -> bool:
         """Whether it is time to put all rows of the table into its newest layout, and all of them may be."""
         older = table.layout.id - table.oldest_layout
+        if not older or not self._facts.estimated_rows(table):  # to fill an empty one, a load needs it as it is
+            return False
         if older > MANY_LAYOUTS:
             return self._facts.is_settled(table)
-        return older > 0 and is_at_rest(reader, table)
+        return is_at_rest(reader, table)
 
     def _compact(self, table: Table) -> bool:
         """Put a job on record that compacts the table; False if it cannot be done now."""
@@ -87,6 +97,7 @@ class Compactor:
             self._store.commit(request)
         except Refused:
             return False
+        self._begun[table.id] = table.version
         return True
 
     def _forget_layouts(self) -> bool:
