@@ -142,7 +142,7 @@ def test_texts_that_say_how_long_ago(connection: Connection) -> None:
     time.sleep(0.25)
     run(connection, "DELETE FROM t")
     assert rows(connection, "SELECT count(*) FROM t AS OF SYSTEM TIME '-200ms'") == [(5,)]
-    assert rows(connection, "SELECT count(*) FROM t AS OF SYSTEM TIME '-0.2 s'") == [(5,)]
+    assert rows(connection, "SELECT count(*) FROM t AS OF SYSTEM TIME ' -0.2 s'") == [(5,)]
     assert refused(connection, "SELECT count(*) FROM t AS OF SYSTEM TIME '-60min'")[0] == "42P01"
 
 

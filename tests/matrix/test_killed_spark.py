@@ -15,7 +15,7 @@ from support.victims import Victim
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_jobs_end_though_spark_is_killed_in_the_middle_of_each(tmp_path: Path) -> None:
     """A backfill, and a validation by an anti-join."""
     arenas = [OnFiles(load(name), tmp_path / name) for name in ("create_index", "validate_foreign_key")]
@@ -24,7 +24,7 @@ def test_jobs_end_though_spark_is_killed_in_the_middle_of_each(tmp_path: Path) -
         arena.world.clock.advance(LEASE_SECONDS + 1)
     jobs = {arena.path: arena.job for arena in arenas}
     victim = Victim(bound(work_on_spark, arenas[0].times, jobs), "", 0)
-    victim.wait(len(arenas), 170.0)
+    victim.wait(len(arenas), 230.0)
     assert victim.said == [1] * len(arenas)
     assert victim.end() == 0
     for arena in arenas:

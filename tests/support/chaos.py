@@ -198,7 +198,9 @@ class Chaos:
             assert first.rows(f"select id from c where {orphans}") == []
         for job in jobs.all():
             assert job.is_finished
-            assert job.problem is None or job.problem.sqlstate in FAILED, job
+            # The worker compacts what rests; a change that comes meanwhile ends that.
+            failed = {*FAILED, "55000"} if job.kind == "compact" else FAILED
+            assert job.problem is None or job.problem.sqlstate in failed, job
         with self.store.read() as reader:
             require_no_garbage(self.store, self.databases[0].catalog.at(reader))
 

@@ -104,7 +104,7 @@ def _moment(session: Session, moment: exp.Expr | object, as_of: ast.AsOf) -> int
     if type_.kind not in _TIMES and type_.kind not in _TEXTS:
         message = f"AS OF SYSTEM TIME takes a time, or a text like '-10 s', not {type_}"
         raise errors.error(errors.DATATYPE_MISMATCH, message, position=as_of.position)
-    text = to_text(type_, value, session.settings.get("timezone"))
+    text = to_text(type_, value, session.settings.get("timezone")).strip()
     if text.startswith("-"):
         ago = duration_us(text[1:].strip())
         if ago is None:
