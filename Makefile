@@ -1,7 +1,6 @@
 # `make demo` and `make test` are the two commands; both set up what they need (scripts/bootstrap).
 
-# A third of the time a test waits: for a process, a lease, the disk.
-WORKERS ?= 3
+WORKERS ?= 2
 DEMO ?=
 BENCH ?=
 PYTEST ?=

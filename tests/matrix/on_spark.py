@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-from instar.pipeline import reorganizer, session
+from instar.pipeline import session
 from instar.worker import process
 from instar.worker import work as work_module
 from matrix.processes import IDLE_SECONDS, clock_at
@@ -20,7 +20,6 @@ def work_on_spark(
     once in the middle of each job. `path` and `number` are of no use."""
     work_module.WITHOUT_SPARK_ROWS = work_module.VALIDATED_WITHOUT_SPARK_ROWS = 0
     session._become_idle = lambda: None  # the tests beside this one leave nothing over
-    reorganizer.PATIENCE_SECONDS = 20.0  # a JVM that dies as it starts may leave its starter waiting
     for store, job in jobs.items():
         killed: list[int] = []
 
