@@ -107,6 +107,9 @@ def test_old_rows_under_todays_schema(connection: Connection) -> None:
     assert rows(connection, f"SELECT id FROM t WHERE c = 20 {now}") == [(2,)]
     run(connection, "ALTER TABLE t ALTER PRIMARY KEY USING COLUMNS (c)")
     assert refused(connection, f"SELECT count(*) FROM t {now}")[0] == "0A000"
+    assert rows(connection, f"SELECT * FROM later {now}") == []  # a table that is not asked is in nobody's way
+    run(connection, "CREATE VIEW over AS SELECT c FROM t")
+    assert refused(connection, f"SELECT * FROM over {now}")[0] == "0A000"
     assert rows(connection, f"SELECT count(*) FROM t AS OF SYSTEM TIME '{then}'") == [(5,)]
 
 

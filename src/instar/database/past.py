@@ -49,9 +49,12 @@ def query_as_of(session: Session, statement: ast.Query, as_of: ast.AsOf, paramet
     token = database.store.register_snapshot(snapshot)
     try:
         catalog = database.catalog.past(database.store, snapshot)
+        past = catalog
         if as_of.current_schema:
-            catalog = _under_current(session.catalog(), catalog)
+            catalog = _under_current(session.catalog(), past)
         prepared = _prepared(session, statement, catalog, parameters)
+        if as_of.current_schema:
+            _require_readable(prepared.bound.tables, past)
         context = _context(session, snapshot, catalog, prepared, parameters)
         return Result.of("SELECT", prepared.run(context), returns_rows=True)
     finally:
@@ -169,23 +172,14 @@ def _context(
 
 
 def _under_current(current: CatalogSnapshot, past: CatalogSnapshot) -> CatalogSnapshot:
-    """Today's catalog for rows of then: a table that was there has only the indexes that were public then, and a column
-    that came later is NULL where its rows have been given values one by one since."""
+    """Today's catalog for rows of then: a table that was there has only the indexes that were public then."""
     changed = []
     for table in current.tables():
         then = past.by_id(table.id)
         if not isinstance(then, Table):
             changed.append(msgspec.structs.replace(table, indexes=()))
             continue
-        if table.primary_key != then.primary_key:
-            what = f'today\'s schema for rows that table "{table.name}" had under another primary key'
-            raise errors.unsupported(what)
         known = {column.id: column for column in then.columns if column.state is State.PUBLIC}
-        for column in table.columns:
-            if column.per_row and column.id not in known:
-                raise errors.unsupported(
-                    f'today\'s schema for rows that table "{table.name}" had before column "{column.name}"'
-                )
         # What is NOT NULL today may have been NULL then.
         required = {column.id for column in known.values() if not column.nullable}
         columns = tuple(
@@ -202,3 +196,20 @@ def _under_current(current: CatalogSnapshot, past: CatalogSnapshot) -> CatalogSn
         fields = {"columns": columns, "indexes": indexes, "rowset": then.rowset}
         changed.append(msgspec.structs.replace(table, **fields))
     return current.changed(changed, ())
+
+
+def _require_readable(tables: Iterable[Table], past: CatalogSnapshot) -> None:
+    """0A000 for a table whose rows of then do not say what today's schema asks: they lie under another key, or have no
+    value of a column that each row has been given one of since."""
+    for table in tables:
+        then = past.by_id(table.id)
+        if not isinstance(then, Table):
+            continue
+        if table.primary_key != then.primary_key:
+            what = f'today\'s schema for rows that table "{table.name}" had under another primary key'
+            raise errors.unsupported(what)
+        known = {column.id for column in then.columns if column.state is State.PUBLIC}
+        for column in table.columns:
+            if column.per_row and column.id not in known:
+                what = f'today\'s schema for rows that table "{table.name}" had before column "{column.name}"'
+                raise errors.unsupported(what)
