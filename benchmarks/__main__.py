@@ -2,8 +2,9 @@
 
     python -m benchmarks [--quick] [--check] [--rows N] [name ...]
 
-Results go to bench-out/results.json as well. With --check the status is 1 if a target was missed. When it is
-interrupted it ends what it has started, and shows and writes what it has measured so far; the status is 130.
+Results go to bench-out/results.json as well, and pictures beside it. With --check the status is 1 if a target was
+missed. When it is interrupted it ends what it has started, and shows and writes what it has measured so far; the status
+is 130.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ NAMES = (
     "scan",
     "ddl",
     "versions",
+    "layouts",
+    "md_mvcc",
+    "migration",
+    "metadata",
     "curve",
     "gating",
     "leases",
@@ -74,10 +79,14 @@ def _measure(name: str, arguments: argparse.Namespace, figures: list[Figure]) ->
     module = importlib.import_module(f"benchmarks.{name}")
     with tempfile.TemporaryDirectory(prefix="instar-bench-", dir=arguments.directory) as directory:
         try:
-            for figure in module.run(Options(arguments.quick, Path(directory), arguments.rows)):
+            for figure in module.run(_options(arguments, Path(directory))):
                 figures.append(figure)  # noqa: PERF402 - those before an interruption are kept
         finally:
             end_workers(Path(directory))
+
+
+def _options(arguments: argparse.Namespace, directory: Path) -> Options:
+    return Options(arguments.quick, directory, arguments.rows, output=arguments.output)
 
 
 def _write(output: Path, results: dict[str, list[Figure]], *, quick: bool) -> None:
@@ -103,7 +112,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, metavar="N", help="rows of the tables (default: each benchmark's own)")
     parser.add_argument("--check", action="store_true", help="status 1 if a target is missed")
     parser.add_argument("--directory", type=Path, help="where databases are put (default: the temporary directory)")
-    parser.add_argument("--output", type=Path, default=Path("bench-out"), help="where results.json goes")
+    parser.add_argument("--output", type=Path, default=Path("bench-out"), help="where results.json and pictures go")
     return parser.parse_args()
 
 

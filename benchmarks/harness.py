@@ -21,7 +21,8 @@ from rich.table import Table
 class Options:
     """`quick`: fewer rounds and smaller tables, for a look rather than a result. `directory`: where databases go.
 
-    `rows`, `seconds`, `repeated`: sizes of tables, lengths of phases and rounds other than a benchmark's own.
+    `rows`, `seconds`, `repeated`: sizes of tables, lengths of phases and rounds other than a benchmark's own. `output`:
+    where pictures go, if they are drawn.
     """
 
     quick: bool
@@ -29,6 +30,7 @@ class Options:
     rows: int | None = None
     seconds: float | None = None
     repeated: int | None = None
+    output: Path | None = None
 
     @property
     def rounds(self) -> int:

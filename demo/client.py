@@ -22,6 +22,7 @@ from demo.workload import Workload
 _PR_SET_TIMERSLACK = 29
 _WARM_UP_OPERATIONS = 20  # of each kind
 SERIALIZATION_FAILURE = "40001"
+DEADLOCK_DETECTED = "40P01"
 
 
 def main(path: Path, board: Board, number: int, scale: float, errors: Pipe) -> None:
@@ -74,7 +75,7 @@ def _complete(operation: Callable[[], None], workload: Workload, writer: Writer)
         try:
             return operation()
         except instar.Error as error:
-            if error.sqlstate != SERIALIZATION_FAILURE:
+            if error.sqlstate not in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED):
                 raise
             writer.conflict()
             workload.again()

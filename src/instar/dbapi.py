@@ -101,6 +101,7 @@ def connect(
     *,
     synchronous: str | None = "full",
     schema_lease: float | None = None,
+    metadata_cache_bytes: int | None = None,
     autocommit: bool = False,
     create: bool = True,
     settings: Mapping[str, str] | None = None,
@@ -111,6 +112,9 @@ def connect(
     `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused;
     None takes it as it is. So is `schema_lease`: for how many seconds a process may use the schema that it has cached
     (0, of a new store, unless another value is given: never without asking).
+    `metadata_cache_bytes`: what this process keeps of the schema in memory, about (64 MiB, unless another value is
+    given; what does not fit is read again when it is used). All connections to one store share it: a second value is
+    refused.
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}. ProgrammingError (22023) for an argument of
     another type.
     """
@@ -118,6 +122,7 @@ def connect(
     _require_type("path", path, str, os.PathLike)
     _require_type("synchronous", synchronous, str, type(None))
     _require_type("schema_lease", schema_lease, int, float, type(None))
+    _require_type("metadata_cache_bytes", metadata_cache_bytes, int, type(None))
     _require_type("autocommit", autocommit, bool)
     _require_type("create", create, bool)
     _require_type("settings", settings, Mapping, type(None))
@@ -126,7 +131,13 @@ def connect(
         _require_type(f'setting "{name}"', value, str)
     where = os.fspath(path)
     _require_type("path", where, str)
-    database = Database.open(where, synchronous=synchronous, schema_lease=schema_lease, create=create)
+    database = Database.open(
+        where,
+        synchronous=synchronous,
+        schema_lease=schema_lease,
+        metadata_cache_bytes=metadata_cache_bytes,
+        create=create,
+    )
     try:
         return Connection(database, autocommit=autocommit, settings=settings or {})
     except BaseException:

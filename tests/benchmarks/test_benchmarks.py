@@ -12,7 +12,7 @@ import pytest
 from benchmarks.__main__ import NAMES
 from benchmarks.harness import Options, end_workers
 
-from benchmarks import clients, curve, leases, servers, update, versions
+from benchmarks import clients, curve, layouts, leases, metadata, servers, update, versions
 
 FIGURES = {
     "lookup": 1,
@@ -21,6 +21,9 @@ FIGURES = {
     "scan": 2,
     "ddl": 7,
     "versions": 4,
+    "layouts": 33,
+    "migration": 10,
+    "metadata": 20,
     "curve": 7,
     "gating": 6,
     "leases": 8,
@@ -42,18 +45,23 @@ def tiny(monkeypatch):
     monkeypatch.setattr(demo.changes, "LEAST_SECONDS", 0.2)
     for module in (curve, versions):
         monkeypatch.setattr(module, "_COUNT", 200)
+    monkeypatch.setattr(layouts, "COUNT", 50)
+    monkeypatch.setattr(metadata, "TABLES", (3, 10))
+    monkeypatch.setattr(metadata, "UNIONS", (1, 5))
+    monkeypatch.setattr(metadata, "CONNECTIONS", 3)
+    monkeypatch.setattr(metadata, "CHANGES", 2)
     monkeypatch.setattr(leases, "OPERATIONS", 20)
     monkeypatch.setattr(servers, "SERVERS", (2,))
     monkeypatch.setattr(update, "COUNT", 100)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as directory:
         gc.freeze()  # a round collects garbage first: not that of the tests before
-        yield Options(quick=True, directory=Path(directory), rows=2000, seconds=0.3, repeated=1)
+        yield Options(quick=True, directory=Path(directory), rows=2000, seconds=0.3, repeated=1, output=Path(directory))
         gc.unfreeze()
         end_workers(Path(directory))
 
 
 def test_all_are_here():
-    assert {*FIGURES, "backfill"} == set(NAMES)
+    assert {*FIGURES, "backfill", "md_mvcc"} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", FIGURES)

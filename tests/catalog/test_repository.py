@@ -34,7 +34,7 @@ class World:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, schema_lease=LEASE)
         self.publish()
-        self.catalog = Counting()
+        self.catalog = Counting(self.store, self.clock)
         self.repository = SchemaRepository(self.store, self.catalog, self.clock)
 
     def publish(self, *, abrupt: bool = False) -> None:
@@ -63,6 +63,21 @@ def test_the_cached_schema_is_used_for_half_of_the_lease(world: World) -> None:
     assert world.repository.schema() is first
     world.clock.advance(0.001)
     assert world.version() == 2
+
+
+def test_a_schema_that_is_renewed_for_long_outlives_the_log(world: World) -> None:
+    """What must be read of it is read as of the last renewal, not of a moment that the watermark has passed."""
+    first = world.repository.schema()
+    for name in ("one", "two"):
+        world.store.commit(Commit(catalog_version=first.catalog.version, raw=[(b"\x03\x63", b"")]))
+        with world.store.read() as reader:
+            upto = reader.timestamp
+        world.store.collect(upto, lambda record: [])
+        world.clock.advance(LEASE)
+        assert world.repository.schema() is first
+        assert first.catalog.lookup(None, name) is None
+        assert world.repository.snapshot(0)[1] is first.catalog
+        assert first.catalog.lookup(None, f"{name} again") is None
 
 
 def test_renewal_compares_timestamps_and_reads_no_schema(world: World) -> None:
@@ -237,7 +252,7 @@ def test_no_damage_to_the_copies_gives_another_version(world: World) -> None:
         damages.append([kept, None, b"", kept[:-1], kept + b"\0", bytes(len(kept)), other, before, *flipped[::5]])
     for first, second in itertools.product(*damages):
         world.store.background([functools.partial(_put, (first, second))])
-        fresh = SchemaRepository(world.store, Catalog(), world.clock)
+        fresh = SchemaRepository(world.store, Catalog(world.store, world.clock), world.clock)
         if first == sound[0] or second == sound[1]:
             assert fresh.schema().catalog.version == 2
             continue

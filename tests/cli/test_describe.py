@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
 import pytest
 
 from instar.catalog.descriptors import (
@@ -125,6 +126,10 @@ def test_locks():
         '    "lb" COVERS ("B") [dual]',
         '    "default" COVERS (a) [dual]',
     ]
+
+
+def test_options():
+    assert shown(msgspec.structs.replace(KEYLESS, migration="read"))[-2:] == ["Options:", "    migration = read"]
 
 
 def test_view_and_sequence():

@@ -1,3 +1,4 @@
-"""Both engines for every test that asks for `engine`."""
+"""Both engines for every test that asks for `engine`; sessions that may wait for one another."""
 
 from support.engines import engine  # noqa: F401 - pytest finds the fixture by its name here
+from support.waiting import sessions, threads  # noqa: F401 - likewise

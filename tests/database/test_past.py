@@ -222,3 +222,12 @@ def test_every_moment_of_a_random_history(engine: Engine) -> None:
         assert rows(connection, "SELECT id FROM t WHERE a = 2 ORDER BY id AS OF SYSTEM TIME ?", then) == two
         current = "SELECT id, a FROM t ORDER BY id AS OF SYSTEM TIME ? WITH CURRENT SCHEMA"
         assert rows(connection, current, then) == [row[:2] for row in table]
+
+
+def test_todays_schema_does_not_fit_a_time_when_a_column_was_dropped(connection: Connection) -> None:
+    run(connection, "ALTER TABLE t DROP COLUMN a", "UPDATE t SET b = 'x' WHERE id = 2")
+    then = moment(connection)
+    run(connection, "ALTER TABLE t UNDROP COLUMN a")
+    assert rows(connection, f"SELECT * FROM t AS OF SYSTEM TIME '{then}' WHERE id = 2") == [(2, "x")]
+    sqlstate, message = refused(connection, f"SELECT a FROM t AS OF SYSTEM TIME '{then}' WITH CURRENT SCHEMA")
+    assert (sqlstate, 'column "a"' in message) == ("0A000", True)

@@ -294,6 +294,17 @@ def test_locks(session: Session, text: str, statements: list[str]) -> None:
         assert dump(other.session) == dump(session)
 
 
+def test_the_policy_of_migration(session: Session) -> None:
+    text = SHOP + "ALTER TABLE sale SET (migration = 'read');"
+    assert applied(session, text) == ["ALTER TABLE sale SET (migration = 'read')"]
+    assert applied(session, dump(session)) == []
+    with instar.connect(":memory:", autocommit=True) as other:
+        applied(other.session, dump(session))
+        assert dump(other.session) == dump(session)
+    assert applied(session, SHOP) == ["ALTER TABLE sale SET (migration = 'write')"]
+    assert "migration" not in dump(session)
+
+
 def test_a_table_that_a_job_changes_has_no_plan(session: Session) -> None:
     from instar.schemachange import executor
 

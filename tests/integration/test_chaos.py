@@ -24,6 +24,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "SMALL_ROWS", -1)
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 3)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
+    monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

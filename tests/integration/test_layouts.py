@@ -13,7 +13,7 @@ import pytest
 
 import instar
 from instar.dbapi import Connection
-from support.databases import Engine, rows, run, value
+from support.databases import Engine, fails, rows, run, value
 
 CHANGES = 50
 
@@ -203,6 +203,44 @@ def test_writes_bring_rows_to_the_newest_layout(engine: Engine) -> None:
     chain.connection.execute(f"UPDATE t SET {column} = {column}")
     compare(chain.connection, chain.model, chain.indexed, chain.chance)
     assert rows(chain.connection, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("change", ["RENAME COLUMN a TO b", "ALTER a SET DEFAULT 5", "RENAME TO u"])
+def test_a_change_of_ones_own_that_makes_no_layout_hides_no_rows(engine: Engine, level: str, change: str) -> None:
+    one, name = engine.connect(), "u" if change.endswith("u") else "t"
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    run(one, f"BEGIN ISOLATION LEVEL {level}", f"ALTER TABLE t {change}")
+    assert rows(one, f"SELECT * FROM {name}") == [(1, 1)]
+    assert rows(one, f"SELECT *, count(*) OVER () FROM {name}") == [(1, 1, 1)]
+    run(one, f"ALTER TABLE {name} ADD COLUMN x int DEFAULT 7", f"INSERT INTO {name} VALUES (2, 2, 2)")
+    assert rows(one, f"SELECT * FROM {name} ORDER BY id") == [(1, 1, 7), (2, 2, 2)]
+    run(one, f"ALTER TABLE {name} ALTER x SET DEFAULT 8", "COMMIT")
+    assert rows(one, f"SELECT * FROM {name} ORDER BY id") == [(1, 1, 7), (2, 2, 2)]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_column_of_ones_own_change_is_not_anothers(engine: Engine, level: str, later: bool) -> None:
+    """Two transactions add a column, the first commits, and compaction puts the rows, which the second goes on seeing
+    as of its snapshot, into the layout of the first: it has the number of the second's own, as the column has."""
+    one, two = engine.connect(ddl_wait="0"), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    run(two, f"BEGIN ISOLATION LEVEL {level}", "ALTER TABLE t ADD COLUMN x int DEFAULT 7")
+    run(two, "INSERT INTO t VALUES (2, 2, 2)")
+    analytic = "SELECT *, count(*) OVER () FROM t ORDER BY id"
+    assert rows(two, analytic) == [(1, 1, 7, 2), (2, 2, 2, 2)]
+    run(one, "ALTER TABLE t ADD COLUMN y text DEFAULT 'why'")
+    if later:
+        run(one, "ALTER TABLE t ADD COLUMN z int DEFAULT 9")
+    run(one, "COMPACT TABLE t")
+    run(two, "SAVEPOINT s")
+    for query in ("SELECT * FROM t WHERE id = 1", "SELECT * FROM t ORDER BY a", analytic):
+        with fails("40001", '"t"', "concurrent schema change"):
+            rows(two, query)
+        run(two, "ROLLBACK TO s")
+    run(two, "ROLLBACK")
+    assert rows(two, "SELECT id, y FROM t") == [(1, "why")]
 
 
 def test_a_larger_table_is_compacted_by_the_worker(tmp_path: Path) -> None:

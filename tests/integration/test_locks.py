@@ -63,16 +63,17 @@ def test_schedule_2_a_check_that_only_the_merge_violates(sessions: list[Connecti
 
 def test_changes_under_one_lock_conflict(sessions: list[Connection]) -> None:
     one, other, reader = sessions
-    run(one, "BEGIN", "UPDATE t SET a = 3 WHERE id = 1")
-    run(other, "BEGIN", "UPDATE t SET a = 4, b = 4 WHERE id = 1")
+    begin = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # under READ COMMITTED they would wait
+    run(one, begin, "UPDATE t SET a = 3 WHERE id = 1")
+    run(other, begin, "UPDATE t SET a = 4, b = 4 WHERE id = 1")
     run(one, "COMMIT")
     with fails("40001", "Row (id)=(1)"):
         run(other, "COMMIT")
-    run(one, "BEGIN", "DELETE FROM t WHERE id = 1")
+    run(one, begin, "DELETE FROM t WHERE id = 1")
     run(other, "UPDATE t SET c = 'z' WHERE id = 1")
     with fails("40001"):
         run(one, "COMMIT")
-    run(one, "BEGIN", "UPDATE t SET id = 3 WHERE id = 1")
+    run(one, begin, "UPDATE t SET id = 3 WHERE id = 1")
     run(other, "UPDATE t SET b = 2 WHERE id = 1")
     with fails("40001"):
         run(one, "COMMIT")
@@ -134,7 +135,7 @@ def test_a_transaction_from_before_a_change_of_coverage(
 ) -> None:
     """Read before, changed by another before, committed after: the propagation has carried the conflict over."""
     one, other, ddl = sessions
-    run(one, "BEGIN", "UPDATE t SET a = a + 1 WHERE id = 1")
+    run(one, "BEGIN ISOLATION LEVEL REPEATABLE READ", "UPDATE t SET a = a + 1 WHERE id = 1")
     run(other, "UPDATE t SET a = a + 1 WHERE id = 1")
     work = reorganize.InProcess.run
     during: list[int] = []

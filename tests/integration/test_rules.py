@@ -128,7 +128,8 @@ def test_rule_12_a_floor_never_falls(
     else:
         run(one, "insert into t (id, a, b) values (2, 0, 'lost')")  # accepted, and read by nobody
     assert value(one, "select count(*) from t") == (1 if rule else 2)
-    table = one.database.catalog._newest.lookup("public", "t")
+    with store.read() as reader:
+        table = one.database.catalog.at(reader).lookup("public", "t")
     assert table is not None
     floor = header(store, table.id).floor  # type: ignore[union-attr]  # no system view
     run(one, "alter table t rename column d to e")

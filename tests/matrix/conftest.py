@@ -14,6 +14,7 @@ pytest.register_assert_rewrite(
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 5)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 2)
+    monkeypatch.setattr(reorganize, "STEP_ENTRIES", 2)
     monkeypatch.setattr(validate, "BATCH_ROWS", 5)
 
 

@@ -36,7 +36,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     time, `{key}` and `{fresh}` standing for a row that is there and one that is not. `conflicting`: statements that may
     be refused, or make the change fail, with one of `conflicts`. `merges`: before or afterwards a and n are under two
     optimistic locks, so that changes of both in one row are merged. `leasable`: not refused (0A000) under a lease.
-    `alone`: refused in a transaction block (25001).
+    `alone`: refused in a transaction block (25001). `writes`: its statement writes rows itself, and so waits for who
+    has locked one. `retained`: goes by what the log has, so not once that is cut.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     merges: bool = False
     leasable: bool = True
     alone: bool = False
+    writes: bool = False
+    retained: bool = False
 
 
 @functools.cache

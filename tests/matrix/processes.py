@@ -69,6 +69,7 @@ def small_steps() -> None:
     """As in conftest.py: work goes in small batches."""
     reorganize.BATCH_ROWS = validate.BATCH_ROWS = 5
     reorganize.STEP_ROWS = 2
+    reorganize.STEP_ENTRIES = 2
 
 
 def work(

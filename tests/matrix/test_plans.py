@@ -28,7 +28,7 @@ def explained(kind: Kind) -> Iterator[str]:
     session.execute("begin")
     for statement in kind.statements:
         yield f"{' '.join(statement.split())}\n"
-        if statement.startswith(("alter", "compact", "create", "drop", "truncate")):
+        if statement.startswith(("alter", "compact", "create", "drop", "truncate", "undrop")):
             lines = [tuple(map(str, row)) for row in rows(session, f"explain (ddl) {statement}")]
             widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
             for line in lines:

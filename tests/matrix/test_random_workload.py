@@ -18,7 +18,8 @@ SECONDS = float(os.environ.get("INSTAR_RANDOM_SECONDS", "60"))
 SEED = int(os.environ.get("INSTAR_RANDOM_SEED", "0"))
 STEPS = int(os.environ.get("INSTAR_RANDOM_STEPS", "300"))
 # Shares of the time, each a test of its own, so that several processes have something to do.
-SHARES = [(engine, first) for first in (0, 100_000, 200_000) for engine in ("memory", "lmdb")]
+SHARES = [(engine, first) for first in (0, 100_000) for engine in ("memory", "lmdb", "leased")]
+LEASE_SECONDS = 1.0
 
 
 @pytest.mark.timeout(SECONDS + 120)
@@ -30,7 +31,7 @@ def test_random_workload(engine: str, first: int, tmp_path: Path) -> None:
     begun = seed = SEED + first
     while time.process_time() < until:
         clock = ManualClock()
-        store: Store = MemoryStore(clock=clock)
+        store: Store = MemoryStore(clock=clock, schema_lease=LEASE_SECONDS if engine == "leased" else 0.0)
         if engine == "lmdb":
             store = open_store(tmp_path / str(seed), synchronous="off", clock=clock)
         workload = Workload(seed, store, clock)

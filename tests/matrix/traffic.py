@@ -95,8 +95,9 @@ def _judge(arena: Arena, refused: errors.Error | None, effects: Sequence[Effect]
         assert refused is not None, "a transaction has crossed a change that voids its writes"
         assert refused.sqlstate == errors.SERIALIZATION_FAILURE, refused
         arena.happened["vetoed"] += 1
+        arena.happened["newer row"] += met_newer(refused)
         return
-    if refused is not None and arena.store.schema_lease and "was written under a newer schema" in refused.message:
+    if refused is not None and arena.store.schema_lease and met_newer(refused):
         assert refused.sqlstate == errors.SERIALIZATION_FAILURE, refused
         arena.happened["newer row"] += 1
         return
@@ -104,6 +105,10 @@ def _judge(arena: Arena, refused: errors.Error | None, effects: Sequence[Effect]
     for effect in effects:
         effect(arena.rows)
     arena.happened["crossed"] += crossed
+
+
+def met_newer(refused: errors.Error) -> bool:
+    return "was written under a newer schema" in refused.message
 
 
 class Transaction:
@@ -157,7 +162,9 @@ class Laggard:
 
     def _unnamed(self, column: Column) -> object:
         """What an INSERT puts into a column that it does not name."""
-        return self._server.default(column) if column.per_row else _missing(column)
+        if column.is_derived:
+            return None  # the server makes it
+        return self._server.default(column) if column.per_row or column.derived is not None else _missing(column)
 
     def commit(self) -> None:
         """As of a session's; the store's fence turns it back as often as it must."""

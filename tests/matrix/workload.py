@@ -18,6 +18,7 @@ from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange.jobs import LEASE_SECONDS, JobState
 from instar.store.engine import Store
+from instar.store.lock_table import Locked
 from instar.worker.work import Worker
 from matrix.arena import refusal, rows
 from support.changes import ChangingWorld, Server
@@ -61,7 +62,9 @@ class Rule(NamedTuple):
 
 
 WRITES = frozenset({"insert", "update", "delete", "commit"})
-CHANGES = frozenset({"index", "unique", "column", "drop column", "check", "not null", "foreign key", "drop", "alter"})
+CHANGES = frozenset({
+    "index", "unique", "column", "drop column", "check", "not null", "foreign key", "drop", "alter", "lock", "key",
+})  # fmt: skip
 ALL = WRITES | CHANGES | {"select", "truncate", "validate", "control"}
 
 
@@ -91,10 +94,31 @@ def _is_missing(workload: Workload, failed: Failed) -> bool:
     return failed.in_block or not names.issuperset(failed.statement.named)
 
 
+def _is_key(workload: Workload, failed: Failed) -> bool:
+    """A column of the statement is part of a primary key, or might come to be."""
+    return any(
+        column.name in failed.statement.named and column.id in (*table.primary_key, *_next_key(table))
+        for table in workload.ever
+        for column in table.columns
+    )
+
+
+def _next_key(table: Table) -> tuple[int, ...]:
+    return () if table.next_key is None else table.next_key.columns
+
+
+def _has_locks(workload: Workload, failed: Failed) -> bool:
+    return any(table.locks for table in workload.ever)
+
+
 def _is_there(workload: Workload, failed: Failed) -> bool:
     made = {failed.statement.made, f"{failed.statement.made}x"}
     return failed.in_block or any(
-        made & {element_name(part) for part in (*table.columns, *table.indexes, *table.checks, *table.foreign_keys)}
+        made
+        & {
+            element_name(part)
+            for part in (*table.columns, *table.indexes, *table.checks, *table.foreign_keys, *table.locks)
+        }
         for table in workload.catalog().tables()
     )
 
@@ -118,6 +142,7 @@ RULES = (
         for sqlstate in (errors.NOT_NULL_VIOLATION, errors.CHECK_VIOLATION)
     ),
     Rule(errors.SERIALIZATION_FAILURE, ALL, "others committed while the transaction was open", _crossed),
+    Rule(errors.LOCK_NOT_AVAILABLE, ALL, "another has locked a row, and all are in one thread", lambda *_: True),
     Rule(errors.IN_FAILED_TRANSACTION, ALL, "the transaction has failed", _is_in),
     Rule(errors.UNDEFINED_COLUMN, ALL, "the column is not there, or was not", _is_missing),
     Rule(
@@ -137,6 +162,28 @@ RULES = (
         lambda workload, failed: failed.statement.kind in ("drop", "drop column"),
     ),
     Rule(errors.WRONG_OBJECT_TYPE, frozenset({"validate"}), "it is a unique one", lambda workload, failed: True),
+    Rule(errors.INVALID_TABLE_DEFINITION, frozenset({"alter", "lock"}), "a column is part of the primary key", _is_key),
+    Rule(
+        errors.INVALID_TABLE_DEFINITION, frozenset({"key"}), "a further lock covers a column of the new key", _has_locks
+    ),
+    Rule(
+        errors.DEPENDENT_OBJECTS,
+        frozenset({"key"}),
+        "a foreign key refers to the old one",
+        _has("referenced_by"),
+    ),
+    Rule(
+        errors.FEATURE_NOT_SUPPORTED,
+        frozenset({"key"}),
+        "a foreign key of the table finds rows by the old key, or the table was made or filled just now",
+        lambda workload, failed: failed.in_block or _has("foreign_keys")(workload, failed),
+    ),
+    Rule(
+        errors.INVALID_FOREIGN_KEY,
+        frozenset({"foreign key"}),
+        "the key of the other table has two columns",
+        lambda workload, failed: any(len(table.primary_key) > 1 for table in workload.ever),
+    ),
     Rule(errors.OBJECT_NOT_READY, frozenset({"control"}), "the job goes no other way", lambda workload, failed: True),
     Rule(
         errors.FEATURE_NOT_SUPPORTED,
@@ -162,7 +209,11 @@ JOB_RULES = frozenset({
 WAITED_RULES = frozenset({
     errors.UNDEFINED_OBJECT, errors.UNDEFINED_COLUMN, errors.DUPLICATE_TABLE, errors.DUPLICATE_OBJECT,
     errors.DUPLICATE_COLUMN, errors.DEPENDENT_OBJECTS, errors.FEATURE_NOT_SUPPORTED, errors.WRONG_OBJECT_TYPE,
+    errors.INVALID_TABLE_DEFINITION, errors.INVALID_FOREIGN_KEY,
 })  # fmt: skip
+# And a change under a lease, whose steps are a job's: something has come to use by then what it drops, or somebody else
+# has changed what it changes.
+LEASED_RULES = frozenset({errors.DEPENDENT_OBJECTS, errors.OBJECT_NOT_READY})
 # And the validation of a constraint that is NOT VALID, which may be dropped meanwhile.
 VALIDATION_RULES = frozenset({errors.OBJECT_NOT_READY})
 
@@ -251,7 +302,11 @@ class Workload:
             self._laggards.append(server)
         elif self._laggards:
             server = self._laggards.pop(self.draw.randrange(len(self._laggards)))
-            refused = refusal(server.commit)
+            try:
+                refused = refusal(server.commit)
+            except Locked:
+                self.happened["laggard met a lock"] += 1
+                return
             assert refused is None or refused.sqlstate == errors.SERIALIZATION_FAILURE, refused
             self.happened["laggard refused" if refused else "laggard"] += 1
             self.commits += 1
@@ -295,7 +350,7 @@ class Workload:
         for client in self._clients:
             client.session.rollback()
         for job in self.world.jobs.all():
-            if job.state is JobState.PAUSED:
+            if job.state is JobState.PAUSED and job.requested is None:  # else it is being cancelled
                 self.world.jobs.resume(job.id)
         for _ in range(8):
             self.world.clock.advance(LEASE_SECONDS + 1)
@@ -303,6 +358,7 @@ class Workload:
         for job in self.world.jobs.all():
             assert job.is_finished, (self.seed, job)
             explained = JOB_RULES | (WAITED_RULES if job.kind == "change" else set())
+            explained |= LEASED_RULES if self.store.schema_lease and "drop" in job.statement else set()
             explained |= VALIDATION_RULES if job.kind.startswith("validate") else set()
             assert job.problem is None or job.problem.sqlstate in explained, (
                 self.seed,
@@ -328,6 +384,7 @@ class Client:
         self._draw = workload.draw
         self.session = Session(database, autocommit=True)
         self.session.execute("set schema_change_mode = async")
+        self.session.execute("set lock_timeout = '1us'")
         self.busy = False
         self._paid: Counter[int] = Counter()
         self._commits = 0
@@ -435,7 +492,7 @@ class Client:
         other = draw.choice([name for name in TABLES if name != table])
         fresh = draw.choice(("c2", "c3"))
         index, ledger = f"{table}_i{draw.randrange(4)}", f"ledger_i{draw.randrange(2)}"
-        constraint = f"{table}_k{draw.randrange(4)}"
+        constraint, lock = f"{table}_k{draw.randrange(4)}", f"l{draw.randrange(2)}"
         alter = f"alter table {table}"
         indexes = [part.name for part in found.indexes if not part.constraint] if found is not None else []
         constraints = (
@@ -465,6 +522,11 @@ class Client:
             Statement("drop", f"{alter} drop constraint {draw.choice(constraints)}", table),
             Statement("validate", f"{alter} validate constraint {draw.choice(constraints)}", table),
             Statement("truncate", f"truncate {table}", table),
+            Statement("lock", f"{alter} add lock {lock} covers ({column})", table, (column,), lock),
+            Statement("lock", f"{alter} alter lock {lock} covers ({column})", table, (column,)),
+            Statement("lock", f"{alter} drop lock {lock}", table),
+            Statement("key", f"{alter} alter primary key (id, {column})", table, (column,)),
+            Statement("key", f"{alter} alter primary key (id)", table),
             Statement("index", f"create index {ledger} on ledger (k, n)", "ledger", (), ledger),
             Statement("drop", f"drop index {ledger}", "ledger"),
         ))  # fmt: skip

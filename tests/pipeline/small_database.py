@@ -36,10 +36,14 @@ class SmallDatabase:
         self.store = open_store(self.path, synchronous="off")
         self.layouts = Layouts(self.store)
         self.ids = IdAllocator(self.store)
-        self._catalog = Catalog()
+        self._catalog = Catalog(self.store, SystemClock())
         with self.store.read() as reader:
             version = reader.catalog_version
         self.store.commit(Commit(catalog_version=version, raw=system.bootstrap_records(), bump_catalog=True))
+
+    def new_catalog(self) -> Catalog:
+        """A catalog of its own, as another process has."""
+        return Catalog(self.store, SystemClock())
 
     @property
     def catalog(self) -> CatalogSnapshot:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from instar import errors
-from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Check, State
 from instar.pipeline import reorganizer, session, stores
 from instar.pipeline.reorganizer import SparkReorganizer
@@ -64,7 +63,14 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
         held = database.claimed(job)
         element = Element(ElementKind.CHECK, table.id, 60)
         return Validation(
-            database.store, Catalog(), element, compile_check, job=job, stage=1, claim=held.claim, rows=ROWS
+            database.store,
+            database.new_catalog(),
+            element,
+            compile_check,
+            job=job,
+            stage=1,
+            claim=held.claim,
+            rows=ROWS,
         )
 
     worker = cluster.worker()

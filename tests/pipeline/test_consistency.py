@@ -14,7 +14,6 @@ import pytest
 import instar
 from instar import errors
 from instar.catalog import system
-from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Check, ForeignKey, Layout, Lock, State, Table
 from instar.catalog.layouts import layout_key
 from instar.cli import inspection
@@ -38,7 +37,9 @@ Damage = Callable[[SmallDatabase, Table], None]
 def problems(
     database: SmallDatabase, spark: str | None = None, told: Told = lambda table, share: None
 ) -> list[Problem]:
-    checks = Consistency(database.store, database.layouts, Catalog(), compile_check, spark=spark, told=told)
+    checks = Consistency(
+        database.store, database.layouts, database.new_catalog(), compile_check, spark=spark, told=told
+    )
     return list(checks.check_database())
 
 

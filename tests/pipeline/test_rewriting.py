@@ -323,6 +323,21 @@ def test_what_values_may_be(world: SparkWorld, monkeypatch: pytest.MonkeyPatch) 
     assert len(submitted) == 2
 
 
+def test_values_may_be_derived_of_the_row(world: SparkWorld) -> None:
+    """A conversion that is another each time: every row has a value of its own, which the indexes are built on."""
+    conversion = want.Conversion('length("#3") + random()', (3,), True, 0, "UTC")
+    change = want.NewType("b", DOUBLE, False, conversion, None)
+    done = world.run(
+        world.on_spark, want.ConvertColumns("t", (change,), lambda check, before, after: want.Frozen("", ()))
+    )
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    given = {identity: (image[0], image[2]) for identity, (_, image) in world.rows(world.table()).items()}
+    assert all(isinstance(b, float) and int(b) == len(f"b{number % 100}") for number, b in given.values())  # type: ignore[operator] # ids
+    assert len({b for _, b in given.values()}) == len(given)
+    world.check_index("tb")
+
+
 def test_values_that_cannot_be_counted_are_given_without_spark(
     world: SparkWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

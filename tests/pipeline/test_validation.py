@@ -9,8 +9,7 @@ import psutil
 import pytest
 
 from instar import errors
-from instar.catalog.catalog import Catalog
-from instar.catalog.descriptors import Check, ForeignKey, State, Table
+from instar.catalog.descriptors import Check, Column, Derivation, ForeignKey, Layout, State, Table
 from instar.clock import SystemClock
 from instar.pipeline import spark_job
 from instar.pipeline import validation as spark_validation
@@ -63,7 +62,14 @@ def pending(database: SmallDatabase) -> Table:
 def validation(database: SmallDatabase, table: Table, kind: ElementKind, number: int, held: Held) -> Validation:
     element = Element(kind, table.id, number)
     return Validation(
-        database.store, Catalog(), element, compile_check, job=held.job, stage=2, claim=held.claim, rows=ROWS
+        database.store,
+        database.new_catalog(),
+        element,
+        compile_check,
+        job=held.job,
+        stage=2,
+        claim=held.claim,
+        rows=ROWS,
     )
 
 
@@ -90,7 +96,7 @@ def verdict(run: Callable[[], None]) -> tuple[str, str, str | None]:
     ("kind", "number", "sqlstate", "image"),
     [
         (ElementKind.CHECK, CHECK, errors.CHECK_VIOLATION, lambda i: (i, 1, -1, None)),
-        (ElementKind.COLUMN, COLUMN, errors.NOT_NULL_VIOLATION, lambda i: (i, 1, None, None)),
+        (ElementKind.NOT_NULL, COLUMN, errors.NOT_NULL_VIOLATION, lambda i: (i, 1, None, None)),
         (ElementKind.FOREIGN_KEY, KEY, errors.FOREIGN_KEY_VIOLATION, lambda i: (i, 100 + i, 1, None)),
         (ElementKind.FOREIGN_KEY, BY_INDEX, errors.FOREIGN_KEY_VIOLATION, lambda i: (i, 1, 1, f"no{i}")),
     ],
@@ -105,6 +111,23 @@ def test_the_same_verdict_as_in_process(spark, database, kind, number, sqlstate,
     assert on_spark == verdict(lambda: InProcess().run(whole, lambda: None))
     assert on_spark[0] == sqlstate
     assert "14 rows violate it, among them: (id)=(7), (id)=(607)," in (on_spark[2] or "")
+
+
+def test_a_conversion_has_the_same_verdict_as_in_process(spark, database):
+    table = database.create("numbers", [("id", BIGINT), ("c", TEXT)], ["id"])
+    database.insert(table, [(i, "x" if i % 600 == 7 else str(i)) for i in range(ROWS)])
+    derived = Derivation(
+        expression='CAST("#2" AS integer)', type=INTEGER, sources=(table.columns[1],), now=0, zone="Asia/Tokyo"
+    )  # fmt: skip
+    column = Column(id=3, name="c", type=INTEGER, state=State.WRITE_ONLY, derived=derived, replaces=2)
+    layout = Layout(table.layout.id + 1, (*table.layout.columns, (3, INTEGER)))
+    table = database.alter(table, columns=(*table.columns, column), layout=layout)
+    task = validation(database, table, ElementKind.COLUMN, 3, database.claimed(1))
+    on_spark = verdict(lambda: SparkReorganizer(database.path).run(task, lambda: None))
+    whole = validation(database, table, ElementKind.COLUMN, 3, database.claimed(2))
+    assert on_spark == verdict(lambda: InProcess().run(whole, lambda: None))
+    assert on_spark[:2] == (errors.INVALID_TEXT, 'invalid input syntax for type integer: "x"')
+    assert (on_spark[2] or "").startswith("14 rows cannot be converted, among them: (id)=(7), (id)=(607),")
 
 
 def test_a_constraint_that_holds(spark, database):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.engines import engine  # noqa: F401 - pytest finds the fixture by its name here
 from support.slow import Slow
 
 

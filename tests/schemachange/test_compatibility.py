@@ -13,7 +13,9 @@ from schemachange.test_rules import table
 
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)
 VETOED = {
+    StepKind.CHANGE_TYPE,
     StepKind.DROP_COLUMN,
+    StepKind.UNDROP_COLUMN,
     StepKind.ADD_REQUIRED_COLUMN,
     StepKind.TRUNCATE,
     StepKind.DROP_TABLE,

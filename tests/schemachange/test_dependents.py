@@ -169,6 +169,7 @@ USERS = [
     "ALTER TABLE t ADD CHECK (d > 0)",
     "ALTER TABLE t ADD FOREIGN KEY (d) REFERENCES t",
     "CREATE TABLE c (d int REFERENCES t (u))",
+    "ALTER TABLE w ALTER x SET DEFAULT nextval('t_d_seq')",
 ]
 
 
@@ -177,8 +178,8 @@ def drop_under_a_lease(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str
     servers = Servers()
     one, other = servers.server(), servers.server()
     hook_jobs(monkeypatch, lambda step: None)
-    run(one, "CREATE TABLE t (id int PRIMARY KEY, d int, u int UNIQUE)", "CREATE INDEX i ON t (d)")
-    run(one, "INSERT INTO t VALUES (1, 1, 1)")
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, d serial, u int UNIQUE)", "CREATE INDEX i ON t (d)")
+    run(one, "CREATE TABLE w (x bigint)", "INSERT INTO t VALUES (1, 1, 1)")
     hook_jobs(monkeypatch, lambda step: meanwhile(step, other))
     run(one, "SET schema_change_mode = async", "ALTER TABLE t DROP COLUMN d, DROP COLUMN u")
     return one
@@ -201,7 +202,7 @@ def test_what_a_job_is_bound_to_drop_gets_no_new_user(monkeypatch: pytest.Monkey
     assert rows(one, "SELECT * FROM t") == [(1,)]
 
 
-@pytest.mark.parametrize("user", USERS[:2])
+@pytest.mark.parametrize("user", [*USERS[:2], USERS[-1]])
 def test_a_job_fails_before_it_is_bound_if_something_uses_what_it_drops(
     monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
@@ -214,17 +215,18 @@ def test_a_job_fails_before_it_is_bound_if_something_uses_what_it_drops(
     one = drop_under_a_lease(monkeypatch, use)
     ((state, reason),) = rows(one, "SELECT state, reason FROM instar.jobs WHERE statement LIKE '%DROP COLUMN%'")
     assert state == "failed"
-    assert "depends on column d of table t" in reason
+    assert ("depends on sequence t_d_seq" if "nextval" in user else "depends on column d of table t") in reason
     assert rows(one, "SELECT * FROM t") == [(1, 1, 1)]
     assert rows(one, "CHECK DATABASE") == []
 
 
-def test_a_view_that_is_committed_after_the_job_was_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("user", [USERS[0], USERS[-1]])
+def test_a_user_that_is_committed_after_the_job_was_bound(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
     refused = []
 
     def use(step: str, other: Connection) -> None:
         if step == "stage 2":
-            run(other, "BEGIN", USERS[0])
+            run(other, "BEGIN", user)
         elif step == "stage 3":
             with pytest.raises(instar.Error) as caught:
                 run(other, "COMMIT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from instar import errors, types
-from instar.catalog.descriptors import State
+from instar.catalog.descriptors import Sequence, State
 from instar.clock import ManualClock
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import JobState
@@ -91,6 +91,57 @@ def test_a_column_goes_with_the_last_of_what_uses_it(world: ChangingWorld) -> No
     assert [column.name for column in table.columns] == ["id", "b", "p"]
     assert (table.checks, [index.name for index in table.indexes]) == ((), ["f_idx"])
     assert table.layout.columns == tuple((column.id, column.type) for column in table.columns)
+
+
+def serial(world: ChangingWorld) -> Sequence:
+    """t with an indexed serial column s; its sequence."""
+    world.execute(want.CreateTable("u", (NewColumn("id", types.BIGINT), NewColumn("x", types.BIGINT)), ("id",)))
+    columns = (NewColumn("id", types.BIGINT), NewColumn("s", types.BIGINT, sequence=want.SequenceOptions()))
+    world.execute(want.CreateTable("v", columns, ("id",), constraints=(want.Unique(("s",)),)))
+    server = Server(world, "v")
+    server.insert(1, 1)
+    server.commit()
+    (sequence,) = (found for found in world.catalog().sequences() if found.name == "v_s_seq")
+    return sequence
+
+
+def taking(sequence: Sequence) -> want.SetDefault:
+    """A default of u.x that takes values of the sequence."""
+    return want.SetDefault("u", "x", want.Default(lambda _: Frozen(f"nextval('#{sequence.id}')", ()), True, None))
+
+
+def test_the_sequence_of_a_column_goes_with_it(world: ChangingWorld) -> None:
+    sequence = serial(world)
+    job = world.execute(want.DropColumn("v", "s"))
+    assert world.catalog().by_id(sequence.id) is not None  # who has the schema of before still takes values of it
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.catalog().by_id(sequence.id) is None
+    assert [column.name for column in world.table("v").columns] == ["id"]
+
+
+def test_defaults_that_take_values_of_it_go_first(world: ChangingWorld) -> None:
+    sequence = serial(world)
+    world.execute(taking(sequence))
+    with pytest.raises(errors.Error) as caught:
+        world.plan(want.DropColumn("v", "s"))
+    assert caught.value.sqlstate == errors.DEPENDENT_OBJECTS
+    job = world.execute(want.DropColumn("v", "s", cascade=True))
+    assert [column.default for column in world.table("u").columns] == [None, None]
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.catalog().by_id(sequence.id) is None
+
+
+def test_a_default_that_comes_to_use_it_meanwhile_fails_the_drop(world: ChangingWorld) -> None:
+    sequence = serial(world)
+    job = world.execute(want.DropColumn("v", "s"))
+    world.execute(taking(sequence))
+    assert run(world, job) is JobState.FAILED
+    assert job is not None
+    problem = world.jobs.get(job).problem
+    assert problem is not None
+    assert (problem.sqlstate, "column x of table u" in (problem.detail or "")) == (errors.DEPENDENT_OBJECTS, True)
+    assert world.catalog().by_id(sequence.id) is not None
+    world.check_index("v_s_key", "v")
 
 
 def test_a_drop_can_be_taken_back_while_all_still_maintain_the_element(world: ChangingWorld) -> None:

@@ -238,6 +238,7 @@ def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others come in between any two rows of a backfill."""
     for module in (reorganize, populate, propagate, rekey):
         monkeypatch.setattr(module, "STEP_ROWS", 1)
+    monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
 
 
 @pytest.mark.parametrize("name", CHANGES)

@@ -44,7 +44,7 @@ def run(seed: int) -> bool:
     table = world.table()
     (index,) = table.indexes
     hook = chaos(world, seed)
-    dead_entries = DeadEntries(world.catalog, world.layouts)
+    dead_entries = DeadEntries(world.catalog, lambda table: None, world.layouts)
     snapshots: list[int] = []
     dropped_at = draw.randrange(2, 6)
     for turn in range(10):

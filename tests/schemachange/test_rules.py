@@ -80,11 +80,12 @@ def test_the_way_back_has_floors_too() -> None:
 
 
 @pytest.mark.parametrize("kind", list(StepKind))
-def test_direct_steps_raise_the_floor_iff_they_are_incompatible(kind: StepKind) -> None:
+def test_direct_steps_raise_the_floor_if_they_are_incompatible_or_convert_what_is_written(kind: StepKind) -> None:
     before = table(5)
     after = step(before, kind, (2,))
     incompatible = {
-        StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE,
+        StepKind.DROP_COLUMN, StepKind.UNDROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.CHANGE_TYPE,
+        StepKind.CHANGE_TYPE_TO_TEXT, StepKind.TRUNCATE, StepKind.DROP_TABLE,
     }  # fmt: skip
     assert rules.floor(before, after) == (6 if kind in incompatible else "keep")
 

@@ -159,8 +159,8 @@ def test_not_null() -> None:
     writer = Server(world)
     writer.delete(3)
     writer.commit()
-    InProcess().run(validation(world, ElementKind.COLUMN, 3), nothing)
-    found = problem_of(validation(world, ElementKind.COLUMN, 2, claimed(world, 8)))
+    InProcess().run(validation(world, ElementKind.NOT_NULL, 3), nothing)
+    found = problem_of(validation(world, ElementKind.NOT_NULL, 2, claimed(world, 8)))
     assert (found.sqlstate, found.message) == (
         errors.NOT_NULL_VIOLATION,
         'column "a" of relation "t" contains null values',

@@ -89,10 +89,9 @@ SEQUENCES = (
 
 def catalog(*more: Table | View) -> CatalogSnapshot:
     """customer, orders, heap (without a primary key), two sequences, the view `rich`, and instar.jobs."""
-    objects = {found.id: found for found in (CUSTOMER, ORDERS, HEAP, *SEQUENCES, *more)}
-    names = {found.name: number for number, found in objects.items()}
-    plain = CatalogSnapshot(1, objects, names, {("instar", "jobs"): Systemview()})
-    if 40 in objects:
+    objects = (CUSTOMER, ORDERS, HEAP, *SEQUENCES, *more)
+    plain = CatalogSnapshot.of(objects, 1, {("instar", "jobs"): Systemview()})
+    if any(found.id == 40 for found in objects):
         return plain
     return catalog(
         *more, view(40, "rich", "SELECT c.id, upper(name) AS who FROM customer c WHERE balance > 100", plain)

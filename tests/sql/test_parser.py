@@ -170,7 +170,6 @@ def test_syntax_errors_have_their_position(text: str, message: str, position: in
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("SELECT * FROM t FOR UPDATE", "SELECT FOR UPDATE"),
         ("SELECT * FROM t TABLESAMPLE SYSTEM (1)", "TABLESAMPLE"),
         ("SELECT 1 WHERE 1 IN (SELECT 1 AS OF SYSTEM TIME now())", "AS OF SYSTEM TIME for a part of a statement"),
         ("INSERT INTO t SELECT 1 AS OF SYSTEM TIME now()", "AS OF SYSTEM TIME in a statement that is no query"),

@@ -38,7 +38,7 @@ def prepare(world: World, sql: str, *parameters: object) -> Prepared:
     assert isinstance(statement, Query | Dml)
     catalog = world.catalog()
     bound = bind(statement, catalog, hints_of(parameters))
-    return Prepared(bound, catalog, world.layouts, Rules(catalog, world.layouts), Analytic(world.layouts).run)
+    return Prepared(bound, catalog, world.layouts, Rules(catalog, world.layouts), Analytic().run)
 
 
 def table_of(world: World, name: str = "t") -> Table:

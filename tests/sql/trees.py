@@ -164,7 +164,7 @@ def compiled(world: World, sql: str, parameters: Sequence[object] = (), engines:
     bound_ = bind(statement, catalog, hints_of(parameters))
     plan = plan_statement(bound_, engines)
     rules = Rules(catalog, world.layouts)
-    return compile_program(plan, len(bound_.parameters), world.layouts, rules, Analytic(world.layouts).run)
+    return compile_program(plan, len(bound_.parameters), world.layouts, rules, Analytic().run)
 
 
 def run(

@@ -14,6 +14,7 @@ from instar.store.engine import (
     ClaimLost,
     Commit,
     EntryWrite,
+    Fails,
     KeyExists,
     LogRecord,
     LogUntouched,
@@ -291,6 +292,19 @@ def test_range_empty(store: Store) -> None:
         change(store, {7: b"c", 8: b"c"}, taken._replace(allow=row_key(7)))
     assert refused.value.found == row_key(8)
     change(store, {8: b"c"}, taken._replace(allow=row_key(8)))
+
+
+def test_what_is_to_fail_still(store: Store) -> None:
+    change(store, {1: b"a"})
+    violated = RangeEmpty(row_key(0), row_key(9), None, None)
+    change(store, {20: b"b"}, Fails(violated))
+    with pytest.raises(StaleRow):
+        change(store, {1: None}, Fails(violated))
+    missing = KeyExists(row_key(5), False, None)
+    change(store, {21: b"b"}, Fails(missing))
+    with pytest.raises(StaleRow):
+        change(store, {5: b"b"}, Fails(missing))
+    change(store, {5: b"b"}, missing)
 
 
 def test_range_empty_over_index_entries(store: Store) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Column, Index, Sequence, Table
+from instar.catalog.descriptors import Column, Index, Object, Sequence, Table
+from instar.catalog.history import Dropped, DroppedColumn, dropped_columns, dropped_objects, object_at
 from instar.catalog.sequences import Sequences
 from instar.clock import ManualClock
 from instar.schemachange import planner
@@ -30,17 +31,21 @@ from instar.store.engine import (
     ROW_HEADER,
     ROW_TOMBSTONE,
     Commit,
+    Refused,
     StaleSchema,
     Store,
     prefix_end,
     rowset_prefix,
 )
+from instar.store.lock_table import Locked
 from instar.tables.copies import image_key
+from instar.tables.derivations import deriver
 from instar.tables.index import IndexCodec
+from instar.tables.pending import encode_violation
 from instar.tables.rowset import TableReader
 from instar.tables.upgrade import crossed
 from instar.tables.view import RowVersion
-from instar.tables.writes import Derivation
+from instar.tables.writes import Derivation, Met, note_refusal
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import Conflict, commit
 from instar.types import BIGINT, INTEGER, TEXT
@@ -79,6 +84,18 @@ class Facts:
 
     def last_value(self, sequence: Sequence) -> int | None:
         return self._world.sequences.last_value(sequence)
+
+    def dropped(self) -> list[Dropped]:
+        with self._world.store.read() as reader:
+            return list(dropped_objects(reader))
+
+    def dropped_columns(self, table: Table) -> list[DroppedColumn]:
+        with self._world.store.read() as reader:
+            return list(dropped_columns(reader, table))
+
+    def object_at(self, object_id: int, snapshot: int) -> Object | None:
+        with self._world.store.read_at(snapshot) as reader:
+            return object_at(reader, object_id, snapshot)
 
 
 class ChangingWorld(World):
@@ -197,6 +214,7 @@ class Server:
         self.snapshot = self.world.now()
         self.buffer = Buffer()
         self.refused = 0
+        self.met: dict[bytes, Met] = {}
 
     def refresh(self) -> CatalogSnapshot:
         self.catalog = self.world.catalog()
@@ -213,6 +231,7 @@ class Server:
 
     def insert(self, *values: object) -> None:
         values += tuple(self.default(column) for column in self.meant.columns[len(values) :])
+        values = self._derived_of(values)
         self.buffer.insert(self.meant.id, self.meant.version, image_key(self.meant)(values), values)
 
     def update(self, identity: object, **changes: object) -> None:
@@ -221,13 +240,17 @@ class Server:
         image = list(version.values)
         for name, value in changes.items():
             image[names.index(name)] = value
+        made = self._derived_of(tuple(image))
         ids = frozenset(self.meant.columns[names.index(name)].id for name in changes)
         if not ids.isdisjoint(self.meant.primary_key):
-            self._move(version, tuple(image))
+            self._move(version, made)
             return
-        self.buffer.update(
-            self.meant.id, self.meant.version, version.key, version.base, version.values, tuple(image), ids
-        )
+        self.buffer.update(self.meant.id, self.meant.version, version.key, version.base, version.values, made, ids)
+
+    def _derived_of(self, image: tuple[object, ...]) -> tuple[object, ...]:
+        """The row with what is derived of it."""
+        derive = deriver(self.meant)
+        return image if derive is None else derive(image)
 
     def _move(self, version: RowVersion, image: tuple[object, ...]) -> None:
         """A change of key is a delete and an insert (rule 2)."""
@@ -274,10 +297,19 @@ class Server:
                     raise StaleSchema(0, None) from None
                 raise
 
-        timestamp = commit(self.world.store, derive)
+        timestamp = commit(self.world.store, derive, self._prepare)
         self.refused -= 1
         assert timestamp is not None
         return timestamp
+
+    def _prepare(self, refused: Refused | None) -> None:
+        """Remember which constraints that yield the store has found violated."""
+        if isinstance(refused, Locked):
+            raise refused  # nobody else goes on while this thread waits
+        note_refusal(self.met, refused)
+
+    def _violated(self, table: Table, image: tuple[object, ...]) -> Iterable[int]:
+        return Rules(self.catalog, self.world.layouts).of(table).violated(image, Context(now=0))
 
     def _derived(self, reader: Any) -> Commit | None:
         """The commit under the schema that the server holds."""
@@ -287,10 +319,11 @@ class Server:
         request = Commit(catalog_version=self.catalog.version)
         for changed in self.buffer:
             require_compatible(newest, self.meant.version, Usage(wrote=True))
-            derivation = Derivation(reader, self._recheck)
+            derivation = Derivation(reader, self._recheck, violated=self._violated, met=self.met)
             writer = self.world.writers.get(newest, self.catalog)
             derivation.table(writer, crossed(changed, self.meant, writer, reader, self.default), self.meant)
             request.tables += derivation.tables
             request.entries += derivation.entries
             request.preconditions += derivation.preconditions
+            request.raw += [(key, encode_violation(found)) for key, found in derivation.flags.items()]
         return request if request.tables else None

@@ -40,7 +40,7 @@ SCHEMA = (
 # What a statement may be refused with, since the schema or the rows are others by now.
 REFUSED = {
     "0A000", "22003", "23502", "23503", "23505", "25P02", "2BP01", "40001", "42701", "42703", "42704", "42804", "42P01",
-    "42P07", "42P16", "55000", "55006", "72000",
+    "42P07", "42P16", "55000", "55006", "55P03", "72000",
 }  # fmt: skip
 # What a job may have failed with: duplicates, CANCEL JOB.
 FAILED = {"23505", "57014"}
@@ -212,6 +212,7 @@ class Client:
         self.chaos = chaos
         self.draw = chaos.draw
         self.session = Session(database, autocommit=True)
+        self.session.set("lock_timeout", "1us")  # whoever holds a lock is in the same thread
         self.session.settings.set("schema_change_mode", "async")
         self._pending: Counter[int] = Counter()
         self._savepoints: list[Counter[int]] = []

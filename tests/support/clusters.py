@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from instar.pipeline.session import java_home
+from instar.pipeline.session import java_home, jvm_options
 
 _PACKAGE = "org.apache.spark.deploy"
 _SECONDS = 60.0
@@ -57,14 +57,15 @@ class Cluster:
 
     def _start(self, arguments: list[str], ready: str, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         log = self._directory / f"log-{len(self._started)}"
-        jars = Path(pyspark.__file__).parent / "jars"
-        (core,) = jars.glob("spark-core_*.jar")
-        java = [str(java_home() / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", str(jars / "*")]
+        home = Path(pyspark.__file__).parent
+        (core,) = (home / "jars").glob("spark-core_*.jar")
+        java = [str(java_home() / "bin" / "java"), *jvm_options(java_home()), "-Xmx256m"]
+        java += ["-cp", f"{home / 'conf'}:{home / 'jars' / '*'}"]  # as Spark's own scripts do
         environment = {
             "PATH": os.environ["PATH"],
             "SPARK_LOCAL_DIRS": str(self._directory),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
+            "SPARK_HOME": str(home),
             "SPARK_SCALA_VERSION": core.name.split("_")[1].split("-")[0],
             "JAVA_HOME": str(java_home()),
         }

@@ -29,6 +29,7 @@ from instar.schemachange.reorganize import Backfill
 from instar.schemachange.stages import Reorganization, advance
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Step, Task
+from instar.schemachange.touched import Touched
 from instar.schemachange.validate import Validation
 from instar.store.engine import (
     PREFIX_ROW,
@@ -37,6 +38,7 @@ from instar.store.engine import (
     Commit,
     PreconditionFailed,
     Reader,
+    Section,
     StaleRow,
     StaleSchema,
     prefix_end,
@@ -97,6 +99,17 @@ class Node:
 
 class Violation(AssertionError):
     """A state that breaks what must hold, and how it was reached."""
+
+
+def _told(task: Backfill, step: Step) -> Step:
+    """The step of a backfill that follows the log of the state that it is run in, and not of the one before in time."""
+
+    def told(section: Section) -> None:
+        task._touched = touched = Touched(task.table.id)
+        touched._upto = touched._from = section.watermark
+        step(section)
+
+    return told
 
 
 class Model:
@@ -246,12 +259,17 @@ class Model:
         return self._catalogs[stage]
 
     def _derive(self, node: Node, work: Reorganization) -> tuple[Step, ...]:
-        """The work as pieces that others come in between; the same objects for the same rows, so that states meet."""
+        """The work as pieces that others come in between; the same objects for the same rows and entries, so that
+        states meet."""
         task = self._task(node, work)
         at = Checkpoint(task.start, task.stop, task.start, 0)
         steps = tuple(step for batch, _at in task.batches(at) for step in batch)
-        rows = tuple(pair for pair in node.store if pair[0].startswith(task.start))
-        return self._derived.setdefault((node.stage, work, rows), steps)
+        looked_at = [task.start]
+        if isinstance(task, Backfill):
+            looked_at += [rowset_prefix(index.rowset) for index in task.indexes]
+            steps = tuple(_told(task, step) for step in steps)
+        found = tuple(pair for pair in node.store if pair[0].startswith(tuple(looked_at)))
+        return self._derived.setdefault((node.stage, work, found), steps)
 
     def _task(self, node: Node, work: Reorganization) -> Task:
         catalog = self.catalog(node.stage)

@@ -120,7 +120,7 @@ def transfer(connection: instar.Connection, chance: random.Random, writer: int, 
             connection.execute("UPDATE account SET balance = balance + ? WHERE id = ?", (amount, target))
             connection.execute("COMMIT")
         except instar.OperationalError as conflict:
-            if conflict.sqlstate != errors.SERIALIZATION_FAILURE:
+            if conflict.sqlstate not in (errors.SERIALIZATION_FAILURE, errors.DEADLOCK_DETECTED):
                 raise
             connection.rollback()
         else:

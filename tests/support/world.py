@@ -30,7 +30,7 @@ class World:
         self.clock = clock or ManualClock()
         self.store = store or MemoryStore(clock=self.clock)
         self.store.commit(Commit(catalog_version=0, raw=system.bootstrap_records(), bump_catalog=True))
-        self.catalog_cache = Catalog()
+        self.catalog_cache = Catalog(self.store, self.clock)
         self.ids = IdAllocator(self.store)
         self.layouts = Layouts(self.store)
         self.writers = Writers(self.layouts)

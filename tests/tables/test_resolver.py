@@ -94,7 +94,7 @@ def model(written: Layout, row: tuple[Any, ...], wanted: list[Wanted]) -> tuple[
     """The row as `wanted` must have it, when nothing was narrowed."""
     by_id = dict(zip([column for column, _ in written.columns], row, strict=True))
     out = []
-    for column, type_, missing in wanted:
+    for column, type_, missing, _derived, _lenient in wanted:
         value = by_id.get(column, missing) if column in by_id else missing
         if column in by_id and isinstance(value, Decimal) and not value.is_nan() and type_.precision is not None:
             value = value.quantize(Decimal((0, (1,), -(type_.scale or 0))), context=WIDE)
@@ -132,7 +132,7 @@ def test_older_rows_under_the_newest_schema(chain: tuple[list[Layout], dict[int,
         body = rewriter(layout, target, missing)(value)
         assert all(map(same, resolver(target, wanted)(row_start(target, 7) + body), row))
     arrays = mixed_batch_reader(lambda layout: layouts[layout], wanted)(rows)
-    for i, (_, type_, _) in enumerate(wanted):
+    for i, (_, type_, *_) in enumerate(wanted):
         arrays[i].validate(full=True)
         assert arrays[i].type == arrow_type(type_)
         if arrays[i].type in (arrow_type(DATE), arrow_type(TIMESTAMP), arrow_type(TIMESTAMPTZ)):
@@ -156,10 +156,10 @@ def test_newer_rows_under_the_oldest_schema(chain: tuple[list[Layout], dict[int,
     batch = attempt(batch_reader(written, wanted), [value])
     if isinstance(found, str) or isinstance(batch, str):
         assert found == batch == errors.SERIALIZATION_FAILURE
-        assert any(types.get(c, t) != t for c, t, _ in wanted)
+        assert any(types.get(c, t) != t for c, t, *_ in wanted)
         return
     by_id = dict(zip(types, row, strict=True))
-    for (column, type_, absent), value_, array in zip(wanted, found, batch, strict=True):
+    for (column, type_, absent, *_), value_, array in zip(wanted, found, batch, strict=True):
         original = by_id.get(column, absent) if column in types else absent
         assert value_ == original or (value_ != value_ and original != original)
         if array.type not in (arrow_type(DATE), arrow_type(TIMESTAMP), arrow_type(TIMESTAMPTZ)):

@@ -6,7 +6,8 @@ object at a time is such a precondition, not a held lock. A refused one is 40001
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -21,6 +22,8 @@ from instar.store import records
 from instar.store.apply import is_live
 from instar.store.engine import (
     Commit,
+    LogRecord,
+    LogUntouched,
     Precondition,
     RangeUnchanged,
     Reader,
@@ -31,6 +34,8 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
+from instar.store.engine import View as StoreView
+from instar.store.log import decode, log_key
 from instar.store.records import RowsetState
 
 Floor = Literal["keep", "current"] | int
@@ -38,6 +43,8 @@ Floor = Literal["keep", "current"] | int
 # A rowset dies at the timestamp of the commit, which only the store knows; the worker that first sees the record dead
 # writes the newest timestamp of that moment, which is at or after it, and so safe to wait for.
 UNKNOWN_SINCE = 0
+# So many changes that others commit meanwhile are looked at in the atomic section; with more, a commit is derived anew.
+_LOOKED_AT = 1000
 
 
 class CatalogParts(msgspec.Struct):
@@ -49,16 +56,19 @@ class CatalogParts(msgspec.Struct):
     replaced: list[RowsetReplaced]
     change: str = ""
     abrupt: bool = False
+    history: int | None = None  # what came back was there at this snapshot, which the watermark has not passed
 
     def add_to(self, request: Commit) -> None:
         """Make all of this part of a commit."""
-        request.tables.extend(self.tables)
+        request.tables[:0] = self.tables  # first in the log of the commit: see directory.py
         request.raw.extend(self.raw)
         request.preconditions.extend(self.preconditions)
         request.replaced.extend(self.replaced)
         request.bump_catalog = True
         request.change = self.change
         request.abrupt = self.abrupt
+        if self.history is not None:
+            request.snapshot = self.history if request.snapshot is None else min(self.history, request.snapshot)
 
 
 class CatalogConflict(msgspec.Struct, frozen=True):
@@ -76,6 +86,45 @@ class CatalogConflict(msgspec.Struct, frozen=True):
         )
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """Handed to the store with a precondition: a table's rows were written meanwhile."""
+
+    name: str
+
+    def error(self, found: bytes | None = None) -> errors.Error:
+        """40001."""
+        return errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'rows of table "{self.name}" were written concurrently',
+            hint="Retry the transaction.",
+        )
+
+
+def deallocated(name: str) -> errors.Error:
+    """55000: what the log had of a dropped object has been cut, and its rows may be gone."""
+    return errors.error(
+        errors.OBJECT_NOT_READY,
+        f'"{name}" was dropped longer ago than the store retains, and has been deallocated',
+        hint="A longer retention, which a store is created with, keeps what is dropped for longer.",
+    )
+
+
+def _untouched(reader: Reader, table: Object, since: int, kept: int) -> Precondition:
+    """Nobody has written to the table since a snapshot: as far as the reader sees, and up to the commit. 40001 if
+    somebody has, 55000 if the watermark has passed `kept`."""
+    if reader.watermark > kept:
+        raise deallocated(table.name)
+    conflict = _Written(table.name)
+    for key, value in reader.scan(log_key(since + 1, 0), log_key(reader.timestamp + 1, 0)):
+        if any(record.table == table.id for record in decode(key, value)):
+            raise conflict.error()
+    return LogUntouched(reader.timestamp, _LOOKED_AT, partial(_key_of, table.id), conflict)
+
+
+def _key_of(table: int, _view: StoreView, record: LogRecord) -> bytes | None:
+    return record.key if record.table == table else None
+
+
 class CatalogChange:
     """DDL that is not committed yet, on top of `base`; `view` is what the session that does it sees."""
 
@@ -84,6 +133,7 @@ class CatalogChange:
         self.view = base
         self._ids = ids
         self._put: dict[int, Object] = {}
+        self._before: dict[int, Object | None] = {}  # what is committed of them, at hand for as long as this lives
         self._dropped: dict[int, Object] = {}
         self._floors: dict[int, int] = {}
         self._required: dict[int, Object] = {}
@@ -94,6 +144,8 @@ class CatalogChange:
         self._fences: dict[int, Table] = {}
         self._records: dict[bytes, bytes] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
+        self._revived: dict[int, int] = {}
+        self._untouched: dict[int, tuple[int, int]] = {}
         self._statements: list[str] = []
 
     def __bool__(self) -> bool:
@@ -104,8 +156,9 @@ class CatalogChange:
         other = CatalogChange(self.base, self._ids)
         other.view = self.view
         for name in (
-            "_put", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
-            "_empty", "_fences", "_records", "_layouts", "_statements",
+            "_put", "_before", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
+            "_empty", "_fences", "_records", "_layouts", "_revived", "_untouched",
+            "_statements",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -128,7 +181,9 @@ class CatalogChange:
 
     def committed(self, object_id: int) -> Object | None:
         """The object as it is without this change."""
-        return self.base.by_id(object_id)
+        if object_id not in self._before:
+            self._before[object_id] = self.base.by_id(object_id)
+        return self._before[object_id]
 
     def changes(self, object_id: int) -> bool:
         """Whether the object is put or dropped by this change."""
@@ -138,6 +193,16 @@ class CatalogChange:
         """Add an object; 42P07 if its name is taken."""
         self._free_name(new)
         self._created.add(new.id)
+        self._add_layout(new)
+        self._place(new)
+
+    def revive(self, new: Object, dropped_at: int) -> None:
+        """Bring an object back that was dropped by the commit of that timestamp, with the rowsets of a table; 42P07 if
+        its name is taken. The commit is refused once the watermark has passed the drop: what it had may be gone."""
+        self._free_name(new)
+        self._revived[new.id] = dropped_at
+        if isinstance(new, Table):
+            self._floors[new.id] = new.version
         self._place(new)
 
     def update(self, new: Object, *, floor: Floor = "keep", checks_moved: bool = False) -> None:
@@ -152,13 +217,18 @@ class CatalogChange:
             self._floors[new.id] = max(self._floors.get(new.id, 0), wanted)
         if checks_moved and isinstance(new, Table):
             new = msgspec.structs.replace(new, checks_version=new.checks_version + 1)
+        if isinstance(old, Table) and isinstance(new, Table) and old.layout.id != new.layout.id:
+            self._add_layout(new)
         self._place(new)
 
     def _place(self, new: Object) -> None:
+        self.committed(new.id)
         self._put[new.id] = new
+        self.view = self.view.changed([new], [])
+
+    def _add_layout(self, new: Object) -> None:
         if isinstance(new, Table):
             self._layouts[new.id, new.layout.id] = new.layout
-        self.view = self.view.changed([new], [])
 
     def drop(self, old: Object) -> None:
         """Take an object out. Its rowsets are freed apart (`free_rowset`)."""
@@ -166,8 +236,10 @@ class CatalogChange:
         self._layouts = {place: found for place, found in self._layouts.items() if place[0] != old.id}
         if old.id in self._created:
             self._created.discard(old.id)
+        elif old.id in self._revived:  # what it had is still dead
+            del self._revived[old.id]
         else:
-            self._dropped[old.id] = self.base.by_id(old.id) or old
+            self._dropped[old.id] = self.committed(old.id) or old
         self.view = self.view.changed([], [old.id])
 
     def require(self, needed: Object) -> None:
@@ -185,6 +257,11 @@ class CatalogChange:
     def require_empty(self, table: Table) -> None:
         """Precondition: `table` has no row at the commit, as a collapsed path needs it."""
         self._empty[table.rowset] = table
+
+    def require_untouched(self, table: Table, since: int, kept: int) -> None:
+        """Precondition: nobody has written to `table` since a snapshot, and the watermark has not passed `kept`."""
+        known = self._untouched.get(table.id, (since, kept))
+        self._untouched[table.id] = min(since, known[0]), min(kept, known[1])
 
     def fence(self, table: Table) -> None:
         """Raise the floor of `table` to its current version without a version of its own (rule 19)."""
@@ -210,11 +287,17 @@ class CatalogChange:
         for object_id, needed in (*self._put.items(), *self._dropped.items(), *self._required.items()):
             if object_id in self._created:
                 continue
-            before, after = self.base.by_id(object_id), newest.by_id(object_id)
+            before, after = self.committed(object_id), newest.by_id(object_id)
             if before != after:
                 raise CatalogConflict(object_id, (before or needed).name).error()
         self.base = newest
+        self._before = {object_id: newest.by_id(object_id) for object_id in self._before}
         self.view = newest.changed(self._put.values(), self._dropped)
+
+    @property
+    def layouts(self) -> Collection[tuple[int, int]]:
+        """The layouts that it makes: table, layout."""
+        return self._layouts
 
     # --- committing ------------------------------------------------------------------------------------------------
 
@@ -225,8 +308,13 @@ class CatalogChange:
         for object_id, new in self._put.items():
             if isinstance(new, Table):
                 self._table_header(reader, new, raw, preconditions)
-            elif object_id not in self._created:
-                preconditions.append(self._unchanged(reader, self.base.by_id(object_id) or new))
+            elif object_id not in self._created and object_id not in self._revived:
+                preconditions.append(self._unchanged(reader, self.committed(object_id) or new))
+        for object_id, dropped_at in self._revived.items():
+            self._require_kept(reader, self._put[object_id], dropped_at)
+        for table_id, (since, kept) in self._untouched.items():
+            if table_id in self._put:
+                preconditions.append(_untouched(reader, self._put[table_id], since, kept))
         for old in self._dropped.values():
             preconditions.append(self._unchanged(reader, old))
             if isinstance(old, Table):
@@ -249,11 +337,15 @@ class CatalogChange:
         # Layouts that came and went within this change too: the numbers of a table's layouts have no gaps.
         raw.extend((layout_key(*place), encode_layout(found)) for place, found in self._layouts.items())
         raw.extend(self._records.items())
-        base = {found.id: found for found in map(self.base.by_id, self._put) if found is not None}
+        base = {found.id: found for found in map(self.committed, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
         return CatalogParts(
-            tables, raw, preconditions, list(self._replaced()), "; ".join(self._statements), self._is_abrupt()
-        )
+            tables, raw, preconditions, list(self._replaced()), "; ".join(self._statements), self._is_abrupt(),
+            min((*(dropped_at - 1 for dropped_at in self._revived.values()), *self._kept()), default=None),
+        )  # fmt: skip
+
+    def _kept(self) -> Iterator[int]:
+        return (kept for table, (_since, kept) in self._untouched.items() if table in self._put)
 
     def _is_abrupt(self) -> bool:
         """Whether a server that has the version before must not use it on a snapshot that shows this one (rule 17).
@@ -262,10 +354,10 @@ class CatalogChange:
         a name. Not where nobody is let in who has not seen the step, for then his reads are as wrong as his writes;
         nor where a type was widened: rows may hold what the narrower type does not (rule 26).
         """
-        if any(self.base.by_id(dropped) is not None for dropped in self._dropped):
+        if any(self.committed(dropped) is not None for dropped in self._dropped):
             return True
         for new in self._put.values():
-            old = self.base.by_id(new.id)
+            old = self.committed(new.id)
             if not (isinstance(new, Table) and isinstance(old, Table)):
                 continue
             if self._floors.get(new.id, 0) >= new.version:
@@ -277,7 +369,7 @@ class CatalogChange:
     def _replaced(self) -> Iterator[RowsetReplaced]:
         """Tables whose rows are those of another rowset from the commit on: the log says so (rule 3)."""
         for new in self._put.values():
-            old = self.base.by_id(new.id)
+            old = self.committed(new.id)
             if isinstance(new, Table) and isinstance(old, Table) and new.rowset != old.rowset:
                 yield RowsetReplaced(new.id, new.version, old.rowset, new.rowset)
 
@@ -298,7 +390,10 @@ class CatalogChange:
     ) -> None:
         key = records.table_key(new.id)
         stored = reader.get(key)
-        base = self.base.by_id(new.id)
+        base = self.committed(new.id)
+        if base is None and new.id in self._revived:
+            self._revived_records(reader, new, raw, preconditions)
+            return
         if base is None:
             raw.append((key, records.encode_table_header(TableHeader(new.version, new.version, new.checks_version))))
             return
@@ -309,6 +404,40 @@ class CatalogChange:
         changed = msgspec.structs.replace(header, current=new.version, floor=floor, checks=new.checks_version)
         raw.append((key, records.encode_table_header(changed)))
         preconditions.append(ValueUnchanged(key, stored, CatalogConflict(new.id, base.name)))
+
+    def _require_kept(self, reader: Reader, new: Object, dropped_at: int) -> None:
+        """40001 if somebody else has brought the object back, 55000 if the watermark has passed the drop."""
+        if reader.watermark >= dropped_at:
+            raise deallocated(new.name)
+        stored = reader.get(system.descriptor_key(new.id))
+        if stored is None or not system.is_dropped_at(stored, dropped_at):
+            raise CatalogConflict(new.id, new.name).error()
+
+    def _revived_records(
+        self,
+        reader: Reader,
+        new: Table,
+        raw: list[tuple[bytes, bytes | None]],
+        preconditions: list[Precondition],
+    ) -> None:
+        """The header of a table that comes back, which lets nobody in who has not seen that, and its rowsets' records:
+        they are dead, and the worker has not begun to remove them."""
+        conflict = CatalogConflict(new.id, new.name)
+        key = records.table_key(new.id)
+        stored = reader.get(key)
+        if stored is None or not records.decode_table_header(stored).dropped:
+            raise conflict.error()
+        header = records.decode_table_header(stored)
+        back = TableHeader(new.version, new.version, new.checks_version, header.logged_whole)
+        raw.append((key, records.encode_table_header(back)))
+        preconditions.append(ValueUnchanged(key, stored, conflict))
+        for rowset in sorted({new.rowset, *(index.rowset for index in new.indexes)} - self._live_rowsets.keys()):
+            key = records.rowset_key(rowset)
+            stored = reader.get(key)
+            if stored is None or records.decode_rowset_record(stored).state is not RowsetState.DEAD:
+                raise conflict.error()
+            raw.append((key, records.rowset_record(new.id, RowsetState.LIVE, 0)))
+            preconditions.append(ValueUnchanged(key, stored, conflict))
 
     def _floor_header(
         self,

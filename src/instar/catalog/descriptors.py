@@ -7,6 +7,7 @@ the identifier `"#12"` is the table, or within a table the column, of id 12. So 
 from __future__ import annotations
 
 import enum
+import re
 from typing import Literal
 
 import msgspec
@@ -26,9 +27,27 @@ class State(enum.Enum):
     PUBLIC = "public"
 
 
+class Derivation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a column that takes the place of another one has in rows that were written without it (ALTER COLUMN TYPE).
+
+    `expression` is SQL text over `sources`, the columns that it reads as they were then; its value is assigned to
+    `type`. What it reads of time and session is pinned: `now`, microseconds since 1970 UTC, and the time zone.
+    """
+
+    expression: str
+    type: Type
+    sources: tuple[Column, ...]
+    now: int
+    zone: str
+
+
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it;
-    `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column."""
+    `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column.
+
+    `replaces` is the id of the column whose place it takes, or took, with another type; `derived` what rows in layouts
+    without it have then: whoever reads them computes it, or, with `per_row`, a job has stored it.
+    """
 
     id: int
     name: str
@@ -42,6 +61,9 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     state: State = State.PUBLIC
     hidden: bool = False  # the row id of a table without a primary key
     not_null: State | None = None  # of a NOT NULL that came to a table with rows; `nullable` until it is public
+    not_null_yields: bool = False  # as `yields` of a check
+    derived: Derivation | None = None
+    replaces: int | None = None
 
     @property
     def generated_always(self) -> bool:
@@ -55,12 +77,26 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_being_given(self) -> bool:
         """Whether a job is at giving rows values of the column: who writes a row that has none gives it one."""
-        return self.per_row and self.state is not State.PUBLIC
+        return self.per_row and self.derived is None and self.state is not State.PUBLIC
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether whoever writes a row makes the column's value of the others: until it takes another one's place."""
+        return self.derived is not None and self.state is not State.PUBLIC
+
+    def takes_from(self, sequence: int) -> bool:
+        """Whether new rows may take values of the sequence of this id."""
+        return self.sequence == sequence or bool(self.default and re.search(rf"#{sequence}\b", self.default))
 
     @property
     def refuses_null(self) -> bool:
         """Whether a write of NULL is refused; rows that are there may have it still (see `nullable`)."""
-        return not self.nullable or self.not_null is not None
+        return not self.nullable or (self.not_null is not None and not self.not_null_yields)
+
+    @property
+    def tells_null(self) -> bool:
+        """Whether a write of NULL is told to the change that brings a NOT NULL."""
+        return self.not_null is not None and self.not_null_yields
 
 
 class IndexColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -78,22 +114,29 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     constraint: bool = False  # made by UNIQUE in a table definition: DROP INDEX refuses it
     rowset: int
     state: State = State.PUBLIC
+    yields: bool = False  # as of a check: to two rows of one key
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A CHECK. `yields`, until it is public: a write that violates it is committed, and the change that brings it
+    aborted for that."""
+
     id: int
     name: str
     expression: str  # SQL text, columns by id
     columns: tuple[int, ...]
     state: State = State.PUBLIC
     not_valid: bool = False  # NOT VALID: write-only until somebody asks for its validation
+    yields: bool = False
 
     @property
     def enforced(self) -> bool:
         """Whether writes are held to it."""
-        return self.state is not State.DELETE_ONLY
+        return self.state is not State.DELETE_ONLY and not self.yields
 
 
+# When rows in older layouts are put into the newest: as they are written, or when a query reads them, too.
+Migration = Literal["write", "read"]
 Action = Literal["no action", "restrict", "cascade", "set null", "set default"]
 
 
@@ -116,10 +159,16 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
     on_update: Action = "no action"
     state: State = State.PUBLIC
     not_valid: bool = False  # as of a check
+    yields: bool = False  # as of a check
 
     @property
     def enforced(self) -> bool:
         """Whether writes are held to it, and followed by its actions."""
+        return self.state is not State.DELETE_ONLY and not self.yields
+
+    @property
+    def judged(self) -> bool:
+        """Whether a commit finds out what violates it."""
         return self.state is not State.DELETE_ONLY
 
 
@@ -127,12 +176,16 @@ class Layout(msgspec.Struct, frozen=True):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
-    only, whose timestamp is the row's own.
+    only, whose timestamp is the row's own. `gone` are columns that layouts before this one had, as far back as there
+    may be rows; `lost`, those that a row in this one may have had before a job put it here, where it stood: an older
+    snapshot looks for them in vain.
     """
 
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
     locks: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
 DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does; it has no descriptor
@@ -182,6 +235,7 @@ class StepKind(enum.Enum):
     ADD_COLUMN = "add column"
     ADD_REQUIRED_COLUMN = "add required column"  # without a value for rows of older writers: the table was empty
     DROP_COLUMN = "drop column"
+    UNDROP_COLUMN = "undrop column"  # with the values that rows had
     RENAME_COLUMN = "rename column"
     RENAME_TABLE = "rename table"
     RENAME_INDEX = "rename index"
@@ -190,8 +244,12 @@ class StepKind(enum.Enum):
     DROP_DEFAULT = "drop default"
     DROP_NOT_NULL = "drop not null"
     WIDEN_TYPE = "widen type"
+    CHANGE_TYPE = "change type"  # rows of older writers may have no value of the new type
+    CHANGE_TYPE_TO_TEXT = "change type to text"  # every value has a text, so what was written is converted
     TRUNCATE = "truncate"
     DROP_TABLE = "drop table"
+    UNDROP_TABLE = "undrop table"  # its rows, and all else that is judged at a commit, as they were at the drop
+    SET_MIGRATION = "set migration"
     COMPACT = "compact"  # no row is in an older layout any more
     ELEMENT_STATE = "element state"  # a step of a path: no vote, writes are derived anew
 
@@ -205,7 +263,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     statement: str = ""  # named to a transaction that this step dooms
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="table"):
+class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="table"):
     """A table at one version."""
 
     id: int
@@ -227,6 +285,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="
     locks: tuple[Lock, ...] = ()  # beside the default lock; empty for nearly every table
     coverage_changes: tuple[CoverageChange, ...] = ()
     next_key: NextKey | None = None  # while ALTER PRIMARY KEY is under way
+    migration: Migration = "write"
 
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""
@@ -235,7 +294,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="
         return (own, *(lock for lock in coming if lock != own))
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="view"):
+class View(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="view"):
     id: int
     name: str
     version: int
@@ -244,7 +303,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="v
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]  # (table or view id, column ids)
 
 
-class Sequence(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="sequence"):
+class Sequence(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="sequence"):
     """A sequence; its value is outside MVCC, handed out in blocks per process.
 
     The value lies in a counter: the one of the sequence's own id (`counter` is 0) until it is restarted, which is to

@@ -11,7 +11,7 @@ import struct
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Layout
+from instar.catalog.descriptors import Layout, Table
 from instar.store.engine import Store
 from instar.store.records import Latest, latest_key
 
@@ -39,11 +39,21 @@ class Layouts:
 
     def get(self, table: int, layout: int) -> Layout:
         """The layout of that id; XX001 if its record is missing although a row names it."""
+        found = self.find(table, layout)
+        if found is None:
+            raise errors.error(errors.DATA_CORRUPTED, f"table {table} has no layout {layout}")
+        return found
+
+    def find(self, table: int, layout: int) -> Layout | None:
+        """The layout of that id, or None if nobody has committed one."""
         found = self._known.get((table, layout))
         if found is None:
             with self._store.read() as reader:
                 record = reader.get(layout_key(table, layout))
-            if record is None:
-                raise errors.error(errors.DATA_CORRUPTED, f"table {table} has no layout {layout}")
-            found = self._known[table, layout] = _DECODER.decode(record)
+            if record is not None:
+                found = self._known[table, layout] = _DECODER.decode(record)
         return found
+
+    def of_row(self, table: Table, layout: int) -> Layout:
+        """The layout of a row that is stored in the one of that id; a table's own is known without a look."""
+        return table.layout if table.layout.id == layout else self.get(table.id, layout)

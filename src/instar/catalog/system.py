@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Object, Table
+from instar.catalog import descriptors
+from instar.catalog.descriptors import Object, Sequence, Table
 from instar.encoding.keys import compile_encoder, decode_key
 from instar.store import records
 from instar.store.engine import (
@@ -27,6 +28,7 @@ from instar.store.engine import (
     Store,
     TableHeader,
     TableWrites,
+    View,
     prefix_end,
     rowset_prefix,
 )
@@ -44,6 +46,13 @@ _encode_name = compile_encoder([TEXT], [False])
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[Object] = msgspec.msgpack.Decoder(Object)
 _ID = struct.Struct("<q")
+# A descriptor is a map (of three bytes at most before its first entry) that begins with the kind.
+_MAP_BYTES = 3
+_TAGS: dict[type[Object], bytes] = {
+    kind: msgspec.msgpack.encode("object") + msgspec.msgpack.encode(kind.__struct_config__.tag)
+    for kind in (Table, descriptors.View, Sequence)
+}
+_BATCH = 512
 
 
 def bootstrap_records() -> list[tuple[bytes, bytes | None]]:
@@ -75,29 +84,60 @@ def decode_descriptor(body: bytes) -> Object:
 
 def decode_stored(stored: bytes) -> Object | None:
     """A descriptor from its stored row value; None for a tombstone."""
-    return None if _is_tombstone(stored) else decode_descriptor(stored[ROW_HEADER.size :])
+    return None if is_tombstone(stored) else decode_descriptor(stored[ROW_HEADER.size :])
 
 
-def read_descriptors(reader: Reader) -> Iterator[tuple[int, int, bytes]]:
-    """(id, commit timestamp, row body) of every object that is there now."""
-    for key, stored in reader.scan(_DESCRIPTOR_PREFIX, prefix_end(_DESCRIPTOR_PREFIX)):
-        timestamp, _, layout_flags = ROW_HEADER.unpack_from(stored)
-        if not layout_flags & ROW_TOMBSTONE:
-            yield _decode_id(key), timestamp, stored[ROW_HEADER.size :]
+def scan_descriptors(view: View) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of all objects as they are stored, tombstones too."""
+    return view.scan(_DESCRIPTOR_PREFIX, prefix_end(_DESCRIPTOR_PREFIX))
 
 
-def read_past_descriptors(store: Store, snapshot: int) -> Iterator[tuple[int, bytes]]:
-    """(id, row body) of every object that was there at a timestamp; 72000 if the log is cut past it."""
-    for keys, values in iterate_rows(store, _DESCRIPTOR_PREFIX, prefix_end(_DESCRIPTOR_PREFIX), snapshot):
+class Head(msgspec.Struct, frozen=True):
+    """What of a descriptor is version metadata: the kind of object ("table", "view", "sequence") and its name."""
+
+    name: str
+    kind: str = msgspec.field(name="object")
+
+
+_HEAD = msgspec.msgpack.Decoder(Head)
+
+
+def decode_head(stored: bytes) -> Head:
+    """The kind and name of an object from its descriptor's stored row value; XX001 if the bytes are none."""
+    try:
+        return _HEAD.decode(stored[ROW_HEADER.size :])
+    except msgspec.MsgspecError as problem:
+        raise errors.error(errors.DATA_CORRUPTED, f"a descriptor cannot be read: {problem}") from problem
+
+
+def decode_bearer(stored: bytes) -> int:
+    """The id of the object that bears a name, from the name's stored row value."""
+    found: int = _ID.unpack_from(stored, ROW_HEADER.size)[0]
+    return found
+
+
+def is_kind(stored: bytes, kind: type[Object]) -> bool:
+    """Whether a stored descriptor is of that kind: read off its beginning, without decoding it."""
+    tag = _TAGS[kind]
+    return stored.find(tag, ROW_HEADER.size, ROW_HEADER.size + _MAP_BYTES + len(tag)) >= 0
+
+
+def iterate_descriptors(store: Store, snapshot: int) -> Iterator[tuple[int, bytes]]:
+    """(id, stored row value) of every object that was there at a timestamp, in the order of the ids, read in short
+    batches; 72000 if the log is cut past it."""
+    stop = prefix_end(_DESCRIPTOR_PREFIX)
+    for keys, values in iterate_rows(store, _DESCRIPTOR_PREFIX, stop, snapshot, _BATCH):
         for key, stored in zip(keys, values, strict=True):
-            yield _decode_id(key), stored[ROW_HEADER.size :]
+            yield decode_id(key), stored
 
 
 def relation_names(found: Object) -> set[str]:
-    """The names that an object takes: its own, and those of a table's indexes and primary key."""
+    """The names that an object takes: its own, and those of a table's indexes and primary keys."""
     if not isinstance(found, Table):
         return {found.name}
     names = {found.name, found.primary_key_name, *(index.name for index in found.indexes)}
+    if found.next_key is not None:
+        names.add(found.next_key.name)
     return names - {""}
 
 
@@ -131,18 +171,25 @@ def _name_write(reader: Reader, name: str, object_id: int | None, *, free: bool)
     """Give or take a name; `free`: this very change takes it from whoever bears it."""
     key = name_key(name)
     stored = reader.get(key)
-    if not free and stored is not None and not _is_tombstone(stored):
+    if not free and stored is not None and not is_tombstone(stored):
         raise errors.error(
             errors.DUPLICATE_TABLE, f'relation "{name}" already exists', detail="It was created concurrently."
         )
     return RowWrite(key, stored, None if object_id is None else _ID.pack(object_id), _LAYOUT)
 
 
-def _is_tombstone(stored: bytes) -> bool:
+def is_dropped_at(stored: bytes, timestamp: int) -> bool:
+    """Whether a descriptor's stored row says that the commit of this timestamp dropped the object."""
+    return is_tombstone(stored) and bool(ROW_HEADER.unpack_from(stored)[0] == timestamp)
+
+
+def is_tombstone(stored: bytes) -> bool:
+    """Whether the row of a system table that is stored so is there no more."""
     return bool(ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE)
 
 
-def _decode_id(key: bytes) -> int:
+def decode_id(key: bytes) -> int:
+    """The id of an object from its descriptor's store key."""
     value = decode_key(key[len(_DESCRIPTOR_PREFIX) :])[0]
     if not isinstance(value, int):
         raise errors.error(errors.DATA_CORRUPTED, "a descriptor's key is not an id")

@@ -20,7 +20,9 @@ from instar.catalog.descriptors import (
     State,
     Table,
 )
+from instar.catalog.history import dropped_columns, dropped_objects
 from instar.store.engine import Store
+from instar.store.header import TIMESTAMP_SHIFT
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMBERS, TEXT, TIMESTAMPTZ, Kind, Type
 
 Row = tuple[object, ...]
@@ -117,6 +119,21 @@ def _layouts(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
         columns = ", ".join(f"{column} {type_}" for column, type_ in table.layout.columns)
         yield (table.id, table.name, table.layout.id, table.oldest_layout, columns)
+
+
+def _dropped(source: Source) -> Iterator[Row]:
+    """What UNDROP brings back, the latest drop first."""
+    kept_us = int(source.store.retention_seconds * 1e6)
+    with source.store.read() as reader:
+        objects = list(dropped_objects(reader))
+        columns = [one for table in source.catalog.tables() for one in dropped_columns(reader, table)]
+    found: list[tuple[int, str, int, str, str | None]] = [
+        (one.timestamp, "table", one.found.id, one.found.name, None) for one in objects if isinstance(one.found, Table)
+    ]
+    found += [(one.timestamp, "column", one.table.id, one.table.name, one.column.name) for one in columns]
+    for timestamp, kind, number, table, column in sorted(found, reverse=True, key=lambda row: row[0]):
+        dropped_us = (timestamp >> TIMESTAMP_SHIFT) * 1000
+        yield (kind, number, table, column, dropped_us, dropped_us + kept_us)
 
 
 def _relations(source: Source) -> Iterator[Row]:
@@ -219,7 +236,21 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         "instar", "schema_versions", lambda source: (), version=BIGINT, committed_at=TIMESTAMPTZ, change=TEXT,
         abrupt=BOOLEAN, servers=INTEGER,
     ),
+    _view(
+        # Of the process's own cache, whatever the snapshot.
+        "instar", "metadata_cache", lambda source: (), kind=TEXT, id=BIGINT, name=TEXT, versions=INTEGER,
+        payloads=INTEGER, bytes=BIGINT, changed_at=TIMESTAMPTZ, last_used_at=TIMESTAMPTZ,
+    ),
+    # And of this one, which is no part of the catalog.
+    _view(
+        "instar", "transaction_locks", lambda source: (), pid=BIGINT, transaction=BIGINT, table_name=TEXT,
+        index_name=TEXT, key=TEXT, mode=TEXT, granted=BOOLEAN, waits_for=TEXT,
+    ),
     _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
+    _view(
+        "instar", "dropped", _dropped, kind=TEXT, table_id=BIGINT, table_name=TEXT, column_name=TEXT,
+        dropped_at=TIMESTAMPTZ, kept_until=TIMESTAMPTZ,
+    ),
     _view(
         "information_schema", "tables", _relations, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
         table_type=TEXT, is_insertable_into=TEXT,

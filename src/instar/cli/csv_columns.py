@@ -13,7 +13,7 @@ import pyarrow.compute
 
 from instar import errors
 from instar.cli.output import text_of
-from instar.sql.execution import arrow_array, internal_values
+from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.types import DATE, TIMESTAMP, TIMESTAMPTZ, Type
 from instar.values import reader, writer
 

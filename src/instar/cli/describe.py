@@ -118,6 +118,7 @@ def _describe_table(table: Table, by_id: Mapping[int, Object], out: TextIO) -> N
         ],
         "Referenced by:": _references(table, by_id),
         "Locks:": _lock_lines(table),
+        "Options:": [] if table.migration == "write" else [f"migration = {table.migration}"],
     }
     footer = "".join(
         f"{heading}\n" + "".join(f"    {line}\n" for line in lines) for heading, lines in sections.items() if lines

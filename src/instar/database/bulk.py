@@ -22,12 +22,12 @@ from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Column, State, Table
 from instar.database.columns import parameter_columns
 from instar.database.result import Result
+from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.pipeline import key_ranges
 from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
 from instar.sql.binder import bind_default
-from instar.sql.execution import arrow_array, internal_values
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.traversal import is_volatile
@@ -142,7 +142,7 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
     with session.database.store.read() as reader:
         catalog = session.database.catalog.at(reader)
     for column in table.columns:
-        if column.state is not State.PUBLIC:
+        if column.state is not State.PUBLIC or column.not_null_yields:
             return False  # its job goes on with the rows that it has begun with
         if column.name not in given and column.default is not None and is_volatile(bind_default(column, catalog)):
             return False

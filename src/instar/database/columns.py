@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from instar.catalog.descriptors import Table
+from instar.encoding.arrow_values import arrow_array
 from instar.sql import tree
-from instar.sql.execution import arrow_array
 from instar.tables.layout import arrow_type
 from instar.types import INTEGERS, Kind, Type
 from instar.values import compile_cast, converter

@@ -6,7 +6,7 @@ buffered images are brought to the newest version. e to c is the store's fence (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,18 +18,29 @@ from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
 from instar.sql.functions import Context
-from instar.store.engine import ROW_HEADER, Commit, Lease, Reader, Refused, StaleSchema, View
+from instar.store.engine import (
+    ROW_HEADER,
+    Commit,
+    Lease,
+    Reader,
+    Refused,
+    StaleSchema,
+    View,
+)
+from instar.store.lock_table import Locked
 from instar.tables.completion import unseen
 from instar.tables.locks import Image, Recheck
+from instar.tables.pending import encode_violation
 from instar.tables.upgrade import crossed
 from instar.tables.validation import Validation
-from instar.tables.writes import Derivation, NewerRow, TableWriter, row_conflict
+from instar.tables.writes import Derivation, Met, NewerRow, TableWriter, Violated, note_refusal, row_conflict
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 from instar.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from instar.database.database import Database
+    from instar.database.row_locks import RowLocks
 
 # What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
 Kept = tuple[int, SavedSettings]
@@ -39,6 +50,14 @@ _PATIENCE = 3
 _MET_ANOTHER = frozenset({errors.SERIALIZATION_FAILURE, errors.DUPLICATE_TABLE})
 
 SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table, Kept]
+
+
+class Crossed(Conflict):
+    """What was written to the table of this id has no meaning under a change of it that was committed meanwhile."""
+
+    def __init__(self, table: int, reported: errors.Error) -> None:
+        super().__init__(reported)
+        self.table = table
 
 
 def dropped(table: Table) -> errors.Error:
@@ -51,29 +70,31 @@ def dropped(table: Table) -> errors.Error:
 
 
 def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Change]) -> Table:
-    """The newest version of the table, if writes that were meant under `meant` may cross to it; else Conflict."""
+    """The newest version of the table, if writes that were meant under `meant` may cross to it; else Crossed."""
     if not isinstance(newest, Table):
-        raise Conflict(dropped(meant))
+        raise Crossed(meant.id, dropped(meant))
     try:
         require_compatible(newest, meant.version, usage_of(changes))
     except errors.Error as refused:
-        raise Conflict(refused) from None
+        raise Crossed(meant.id, refused) from None
     return newest
 
 
-def require_undoomed(database: Database, transaction: SessionTransaction) -> None:
-    """Conflict as soon as a change is committed that the writes of a transaction cannot cross: one that keeps its
-    snapshot would learn of it at COMMIT only, and do all the rest in vain."""
-    if not (transaction.keeps_snapshot and transaction.enlisted) or transaction.snapshot is None:
+def require_undoomed(database: Database, transaction: SessionTransaction, touched: Collection[int] = ()) -> None:
+    """Crossed as soon as a change is committed that the writes of a transaction cannot cross: one that keeps its
+    snapshot would learn of it at COMMIT only, and do all the rest in vain. Others look at what they have just `touched`
+    for the first time; of the rest their next statement's schema tells them."""
+    judged = transaction.enlisted if transaction.keeps_snapshot else touched
+    if not judged or transaction.snapshot is None:
         return
     with database.store.read() as reader:
         if reader.catalog_version == transaction.snapshot.catalog.version:
             return
         newest = database.catalog.at(reader)
-    for table, meant in transaction.enlisted.items():
+    for table in judged:
         buffer = transaction.buffer.table(table)
         if buffer is not None and not (transaction.ddl and transaction.ddl.changes(table)):
-            require_crossing(meant, newest.by_id(table), buffer.changes.values())
+            require_crossing(transaction.enlisted[table], newest.by_id(table), buffer.changes.values())
 
 
 def brought(
@@ -97,6 +118,35 @@ def brought(
         return compile_default(column, catalog, functions(), next_value)()
 
     return crossed(buffer, meant, writer, view, default)
+
+
+def upgrade_buffers(
+    database: Database, transaction: SessionTransaction, catalog: CatalogSnapshot, functions: Callable[[], Context]
+) -> None:
+    """Bring what is buffered to the schema of the statement that begins (rule 14). Crossed where that cannot be."""
+    for table_id, meant in list(transaction.enlisted.items()):
+        buffer = transaction.buffer.table(table_id)
+        newest = catalog.by_id(table_id)
+        if buffer is None:
+            # All of it was taken back: what is written next is meant under a schema of its own.
+            del transaction.enlisted[table_id]
+            continue
+        if newest is meant:
+            continue
+        if not (transaction.ddl and transaction.ddl.changes(table_id)):
+            newest = require_crossing(meant, newest, buffer.changes.values())
+        if not isinstance(newest, Table):
+            transaction.buffer.drop_table(table_id)
+            del transaction.enlisted[table_id]
+            continue
+        with database.store.read() as reader:
+            now = brought(database, buffer, meant, newest, catalog, reader, functions)
+            if newest.checks_version != meant.checks_version:
+                # The commit will not: they are enlisted under this list from now on (rule 16).
+                rules = database.rules(catalog).of(newest)
+                hold(rules.judge_by(functions), now, database.writers.get(newest, catalog), reader)
+        transaction.buffer.replace(table_id, now.changes)
+        transaction.enlisted[table_id] = newest
 
 
 def hold(judge: Callable[[Image], None], buffer: TableBuffer, writer: TableWriter, view: View) -> None:
@@ -133,9 +183,11 @@ class Committer:
         transaction: SessionTransaction,
         functions: Callable[[], Context],
         tokens: list[int],
+        locks: RowLocks,
     ) -> None:
         """`functions`: what the transaction's stable functions read. `tokens`: of what it has enlisted for, the session
-        withdraws."""
+        withdraws. `locks`: those that it holds."""
+        self._locks = locks
         self._database = database
         self._transaction = transaction
         self._functions = functions
@@ -148,14 +200,20 @@ class Committer:
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
         self._validation: tuple[CatalogSnapshot, Validation] | None = None
+        # Flags of constraints that yield, as the store has found them violated.
+        self._met: dict[bytes, Met] = {}
         self._validated = 0 if transaction.snapshot is None else transaction.snapshot.timestamp
         reads = transaction.reads
         if reads is not None and transaction.buffer.merged:
             reads.keep_probes()
 
     def prepare(self, refused: Refused | None) -> None:
-        """Before each round, and so before the state is read that it is derived on: see to the schema's lease, and
-        judge what a SERIALIZABLE transaction has read, as far as that takes longer than a reader may be open."""
+        """Before each round, and so before the state is read that it is derived on: wait for locks of others, see to
+        the schema's lease, and judge what a SERIALIZABLE transaction has read, as far as that takes longer than a
+        reader may be open."""
+        if isinstance(refused, Locked):
+            self._locks.wait(refused)
+        note_refusal(self._met, refused)
         if isinstance(refused, StaleSchema):
             self._turned_back += 1
             if self._turned_back == _PATIENCE:
@@ -209,7 +267,7 @@ class Committer:
     def _derived(self, reader: Reader, catalog: CatalogSnapshot, lease: Lease | None) -> Commit | None:
         transaction = self._transaction
         ddl = transaction.ddl
-        request = Commit(catalog_version=catalog.version, lease=lease)
+        request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner)
         if transaction.reads and transaction.snapshot is not None:
             request.snapshot = transaction.snapshot.timestamp
             request.preconditions.extend(self._validation_under(catalog).preconditions(self._validated))
@@ -224,7 +282,14 @@ class Committer:
             catalog = ddl.view
         if transaction.buffer:
             behind = catalog.version < reader.catalog_version
-            derivation = Derivation(reader, self._recheck(catalog), leased=lease is not None, behind=behind)
+            derivation = Derivation(
+                reader,
+                self._recheck(catalog),
+                leased=lease is not None,
+                behind=behind,
+                violated=self._violated(catalog),
+                met=self._met,
+            )
             try:
                 self._derive_tables(derivation, catalog)
             except NewerRow:
@@ -233,6 +298,7 @@ class Committer:
             request.tables.extend(derivation.tables)
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)
+            request.raw.extend((key, encode_violation(found)) for key, found in derivation.flags.items())
         if not request.tables and not request.raw:
             return None
         return request
@@ -268,6 +334,10 @@ class Committer:
             self._database.rules(catalog).of(table).recheck(image, self._functions())
 
         return recheck
+
+    def _violated(self, catalog: CatalogSnapshot) -> Violated:
+        """Says what of the constraints that yield a row violates."""
+        return lambda table, image: self._database.rules(catalog).of(table).violated(image, self._functions())
 
     def _crossed(self, buffer: TableBuffer, meant: Table, catalog: CatalogSnapshot) -> Table:
         """The newest version of the buffer's table."""

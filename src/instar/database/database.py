@@ -16,11 +16,13 @@ from instar.catalog.layouts import Layouts
 from instar.catalog.repository import SchemaRepository
 from instar.catalog.sequences import Sequences
 from instar.catalog.system_tables import SYSTEM_VIEWS
+from instar.catalog.versions import DEFAULT_CACHE_BYTES
 from instar.clock import Clock, SystemClock
 from instar.database.session import Session
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
+from instar.schemachange.migration import MigrationOnRead
 from instar.schemachange.reorganize import InProcess
 from instar.sql.beside import run_beside
 from instar.sql.checks import compile_check
@@ -61,20 +63,23 @@ class Database:
     _open: ClassVar[dict[str, Database]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, store: Store, path: str, clock: Clock) -> None:
+    def __init__(self, store: Store, path: str, clock: Clock, cache_bytes: int | None = None) -> None:
         self.store = store
         self.path = path
         self.name = os.path.basename(path)
         self.clock = clock
         leased = bool(store.schema_lease)
         # Without leases nobody uses a schema that he has not just seen to be the newest.
-        self.catalog = Catalog(SYSTEM_VIEWS, (lambda _: None) if leased else self._loaded)
+        loaded = (lambda _: None) if leased else self._loaded
+        limit = DEFAULT_CACHE_BYTES if cache_bytes is None else cache_bytes
+        self.catalog = Catalog(store, clock, SYSTEM_VIEWS, loaded, cache_bytes=limit)
         self.repository = SchemaRepository(store, self.catalog, clock) if leased else None
         self.layouts = Layouts(store)
         self.ids = IdAllocator(store)
         self.sequences = Sequences(store)
         self.plans = PlanCache()
         self.writers = Writers(self.layouts)
+        self.migration = MigrationOnRead(store, self.layouts, clock)
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
@@ -101,13 +106,19 @@ class Database:
         *,
         synchronous: str | None = "full",
         schema_lease: float | None = None,
+        metadata_cache_bytes: int | None = None,
         create: bool = True,
         clock: Clock | None = None,
     ) -> Database:
-        """The database in directory `path`, opened once per process; ":memory:" is a new one each time."""
+        """The database in directory `path`, opened once per process; ":memory:" is a new one each time.
+
+        `metadata_cache_bytes` is of the process: 55000 if it has the database open with another one, 22023 below 0.
+        """
         clock = clock or SystemClock()
+        if metadata_cache_bytes is not None and metadata_cache_bytes < 0:
+            raise errors.error(errors.INVALID_PARAMETER, "metadata_cache_bytes is at least 0")
         if path == MEMORY:
-            return cls(MemoryStore(clock=clock, schema_lease=schema_lease), path, clock)
+            return cls(MemoryStore(clock=clock, schema_lease=schema_lease), path, clock, metadata_cache_bytes)
         if "\0" in path:
             raise errors.error(errors.INVALID_PARAMETER, "a database's path has no null characters")
         real = os.path.realpath(path)
@@ -117,13 +128,30 @@ class Database:
             if known is not None and known._process == os.getpid():
                 # The store itself refuses an opener who asks for another durability or lease.
                 open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=False, clock=clock).close()
+                known._require_cache(metadata_cache_bytes)
                 known._users += 1
                 return known
             store = open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=create, clock=clock)
-            opened = cls(store, real, clock)
+            opened = cls(store, real, clock, metadata_cache_bytes)
             cls._open[real] = opened
             opened.look_after()
             return opened
+
+    def _require_cache(self, size: int | None) -> None:
+        limit = self.catalog.cache.limit
+        if size is not None and size != limit:
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f"this process has {self.path} open with metadata_cache_bytes = {limit}, not {size}",
+            )
+
+    def fixed_settings(self) -> dict[str, str]:
+        """What SHOW says of the store and the process, and SET cannot change."""
+        return {
+            "synchronous": self.store.synchronous,
+            "schema_lease": f"{self.store.schema_lease:g}",
+            "metadata_cache_bytes": str(self.catalog.cache.limit),
+        }
 
     def session(self, *, autocommit: bool = True) -> Session:
         """A new session."""
@@ -178,7 +206,7 @@ class Database:
     def _load_analytic(self) -> Analytic:
         from instar.sql.analytic import Analytic
 
-        return Analytic(self.layouts)
+        return Analytic()
 
     @property
     def jobs(self) -> Jobs:
@@ -215,6 +243,11 @@ class Database:
         if self.repository is not None:
             self.repository.outdate()
 
+    def after_change(self, view: CatalogSnapshot) -> None:
+        """Called after every commit that changed the schema to what `view` shows."""
+        self.outdate_schema()
+        self.catalog.settle(view)
+
     def after_commit(self) -> None:
         """Called after every commit: now and then, see whether the store is there and whether it wants a worker.
 
@@ -228,6 +261,7 @@ class Database:
         self._question, self._asked_ns = self._commits + self._interval, now
         if self.repository is not None:
             self.repository.tend()
+        self.catalog.cache.tend()
         if self._file is not None and self._file.is_removed():
             self._question, self._most_commits = 0, 1  # from now on no commit is acknowledged
             raise errors.error(

@@ -43,16 +43,18 @@ def query_as_of(session: Session, statement: ast.Query, as_of: ast.AsOf, paramet
     """Execute a query AS OF SYSTEM TIME. Errors: 22007, 22023 (no time, or one to come), 72000 (longer ago than the
     store retains), 25006 for nextval, and the query's own."""
     statement, parameters, moment = _split(statement, as_of, parameters)
-    snapshot = _timestamp(session, moment, as_of)
+    snapshot = timestamp_of(session, moment, as_of)
     database = session.database
     # Held while the query runs; whether it was there in time the reads find out.
     token = database.store.register_snapshot(snapshot)
     try:
-        catalog = database.catalog.past(database.store, snapshot)
+        catalog = database.catalog.past(snapshot)
         past = catalog
         if as_of.current_schema:
             catalog = _under_current(session.catalog(), past)
         prepared = _prepared(session, statement, catalog, parameters)
+        if prepared.locks is not None:
+            raise errors.unsupported("a row lock AS OF SYSTEM TIME", position=as_of.position)
         if as_of.current_schema:
             _require_readable(prepared.bound.tables, past)
         context = _context(session, snapshot, catalog, prepared, parameters)
@@ -85,7 +87,7 @@ def _split(
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
-def _timestamp(session: Session, moment: exp.Expr | object, as_of: ast.AsOf) -> int:
+def timestamp_of(session: Session, moment: exp.Expr | object, as_of: ast.AsOf) -> int:
     """The store's timestamp of a moment, to the millisecond, with all that was committed in it."""
     store = session.database.store
     microseconds = _moment(session, moment, as_of)
@@ -173,12 +175,11 @@ def _context(
 
 def _under_current(current: CatalogSnapshot, past: CatalogSnapshot) -> CatalogSnapshot:
     """Today's catalog for rows of then: a table that was there has only the indexes that were public then."""
-    changed = []
-    for table in current.tables():
+
+    def make(table: Table) -> Table:
         then = past.by_id(table.id)
         if not isinstance(then, Table):
-            changed.append(msgspec.structs.replace(table, indexes=()))
-            continue
+            return msgspec.structs.replace(table, indexes=())
         known = {column.id: column for column in then.columns if column.state is State.PUBLIC}
         # What is NOT NULL today may have been NULL then.
         required = {column.id for column in known.values() if not column.nullable}
@@ -193,14 +194,14 @@ def _under_current(current: CatalogSnapshot, past: CatalogSnapshot) -> CatalogSn
             for index in table.indexes
             if index.id in served and index.columns == served[index.id].columns
         )
-        fields = {"columns": columns, "indexes": indexes, "rowset": then.rowset}
-        changed.append(msgspec.structs.replace(table, **fields))
-    return current.changed(changed, ())
+        return msgspec.structs.replace(table, columns=columns, indexes=indexes, rowset=then.rowset)
+
+    return current.mapped(make)
 
 
 def _require_readable(tables: Iterable[Table], past: CatalogSnapshot) -> None:
     """0A000 for a table whose rows of then do not say what today's schema asks: they lie under another key, or have no
-    value of a column that each row has been given one of since."""
+    value of a column that each row has been given one of since, or that was dropped then and is back."""
     for table in tables:
         then = past.by_id(table.id)
         if not isinstance(then, Table):
@@ -208,8 +209,10 @@ def _require_readable(tables: Iterable[Table], past: CatalogSnapshot) -> None:
         if table.primary_key != then.primary_key:
             what = f'today\'s schema for rows that table "{table.name}" had under another primary key'
             raise errors.unsupported(what)
-        known = {column.id for column in then.columns if column.state is State.PUBLIC}
+        public = {column.id for column in then.columns if column.state is State.PUBLIC}
+        known = {column.id for column in then.columns}
         for column in table.columns:
-            if column.per_row and column.id not in known:
+            was_dropped = column.id < then.next_id and column.id not in known
+            if (column.per_row and column.id not in public) or was_dropped:
                 what = f'today\'s schema for rows that table "{table.name}" had before column "{column.name}"'
                 raise errors.unsupported(what)

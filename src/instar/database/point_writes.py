@@ -34,6 +34,7 @@ from instar.store.engine import (
     TableWrites,
     View,
 )
+from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
 from instar.tables.layout import layout_format
 from instar.tables.resolver import LAYOUT_OFFSET
@@ -72,6 +73,9 @@ def point_writer(
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
     # So it does about copies under another key.
     if write is None or writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
+        return None
+    # About constraints that tell their change what violates them, too.
+    if writer.yields:
         return None
     if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
         return None
@@ -228,6 +232,8 @@ class _PointWriter:
             except LeaseExpired:
                 if not self._renewed():
                     break
+            except Locked:
+                break  # the general way waits
         return -1
 
     def _insert(self, frame: list[Any]) -> int:
@@ -251,6 +257,8 @@ class _PointWriter:
                 return 1
             except (StaleRow, StaleSchema):
                 pass
+            except Locked:
+                return -1  # the general way waits
             except LeaseExpired:
                 if not self._renewed():
                     return -1
@@ -262,6 +270,8 @@ class _PointWriter:
             finally:
                 reader.close()
             if stored is not None and not stored[LAYOUT_OFFSET] & 1:
+                if self._store.locks.may_be_held():
+                    return -1  # somebody may be about to remove the row
                 raise self._write.duplicate(image)
         return -1
 

@@ -9,13 +9,16 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
+from instar.catalog.layouts import Layouts
+from instar.catalog.own_layouts import OwnLayouts
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
 from instar.database.jobs import history_rows, job_rows
+from instar.database.lock_names import lock_rows
 from instar.database.past import query_as_of
 from instar.database.point_writes import point_writer
 from instar.database.result import Result
-from instar.database.servers import server_rows, version_rows
+from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
 from instar.sql.binder import bind
@@ -75,18 +78,31 @@ class Queries:
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
         if prepared.is_query and not self._session.in_block:
             context.view.reads = None  # nothing will be written that what is read now could have to do with
+        migrated = self._migrated(prepared) if prepared.is_query else {}
+        if migrated:
+            context.view.older = self._database.migration.notes_for(migrated)
         # A query may take longer than retention keeps the log: the collector is told what it still needs.
         token = self._database.store.register_snapshot(context.view.snapshot)
         try:
             executed = prepared.run(context)
         finally:
             self._database.store.release_snapshot(token)
+        if context.view.older is not None:
+            self._database.migration.take(context.view.older, migrated)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
         if prepared.write is not None and not self._session.in_block:
             self._keep_writer(text, command, prepared, parameters)
         if command != "SELECT":
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
+
+    def _migrated(self, prepared: Prepared) -> dict[int, Table]:
+        """The tables of a query whose rows it is to put into their newest layouts: not where it may not write."""
+        found = [table.id for table in prepared.bound.tables if table.migration == "read"]
+        open_ = self._session.open_transaction()
+        if not found or open_.read_only or open_.ddl:
+            return {}
+        return {number: self._session.catalog().table(number) for number in found}
 
     def execute_many(self, text: str, statement: ast.Dml, sets: Iterable[Sequence[object]]) -> Result:
         """Execute DML once per parameter set; those that one plan serves are one statement of many rows."""
@@ -136,16 +152,36 @@ class Queries:
 
     def _prepare(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Prepared:
         catalog = self._session.catalog()
-        own_ddl = bool(self._session.open_transaction().ddl)
-        found = None if own_ddl else self._plans.find(text, parameters, catalog)
+        is_own = bool(self._session.open_transaction().ddl)
+        found = None if is_own else self._plans.find(text, parameters, catalog)
         if found is None:
-            found = self._plan(statement or _parsed(text), catalog, parameters)
-            if not own_ddl:
+            parsed = statement or _parsed(text)
+            try:
+                found = self._plan(parsed, catalog, parameters)
+            except errors.Error as failed:
+                found = self._plan_by_former_names(parsed, failed, parameters)
+                is_own = True
+            if not is_own:
                 self._plans.add(text, parameters, catalog, found)
         if not found.is_query:
             command = _COMMANDS[type(found.bound.statement)]
             self._session.open_transaction().require_writable(command)
+        elif found.locks is not None:
+            self._session.open_transaction().require_writable(f"SELECT FOR {found.locks.shown}")
         return found
+
+    def _plan_by_former_names(
+        self, statement: ast.Query | ast.Dml, failed: errors.Error, parameters: Sequence[object]
+    ) -> Prepared:
+        """The plan of a statement that names a table as it was called when the transaction began. READ COMMITTED takes
+        the schema of each statement's snapshot, where the name is gone (IEP-110, the alias for older transactions).
+        Nobody else may use the plan, and who changes the schema itself goes by the names of now. Raises what `failed`
+        if the names are not to blame."""
+        open_ = self._session.open_transaction()
+        by_now = failed.sqlstate != errors.UNDEFINED_TABLE or open_.keeps_snapshot or bool(open_.ddl)
+        if open_.began_under is None or by_now:
+            raise failed
+        return self._plan(statement, self._session.catalog().remembering(open_.began_under), parameters)
 
     def _keep_writer(self, text: str, command: str, prepared: Prepared, parameters: Sequence[object]) -> None:
         """Have the next execution of this text take the short way, if it has one."""
@@ -163,11 +199,16 @@ class Queries:
                 "08P01", f"the statement takes {statement.parameters} parameters, but {len(parameters)} were given"
             )
         bound = bind(statement, catalog, hints_of(parameters))
-        rules = Rules(catalog, self._database.layouts)
+        layouts = self._layouts()
         try:
-            return Prepared(bound, catalog, self._database.layouts, rules, self._database.analytic)
+            return Prepared(bound, catalog, layouts, Rules(catalog, layouts), self._database.analytic)
         except RecursionError:
             raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
+
+    def _layouts(self) -> Layouts:
+        """The layouts in which the transaction may find rows."""
+        ddl = self._session.open_transaction().ddl
+        return OwnLayouts(self._database.layouts, ddl) if ddl else self._database.layouts
 
     def _context(self, parameters: Sequence[object]) -> ExecutionContext:
         session, database = self._session, self._database
@@ -177,7 +218,7 @@ class Queries:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
         buffer = open_.buffer if open_.buffer else None
         return ExecutionContext(
-            view=View(database.store, open_.snapshot.timestamp, buffer, database.layouts, open_.reads),
+            view=View(database.store, open_.snapshot.timestamp, buffer, self._layouts(), open_.reads),
             catalog=catalog,
             buffer=open_.buffer,
             parameters=parameters,
@@ -186,6 +227,8 @@ class Queries:
             system_rows=lambda name: _system_rows(session, catalog, name),
             check_cancel=session.check_cancel,
             interruptible=session.interruptible,
+            lock_row=session.locks.select,
+            require_unlocked=session.locks.require_unlocked,
         )
 
 
@@ -222,8 +265,12 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         return history_rows(session.database)
     if name == "instar.servers":
         return server_rows(session.database.store, session.database.clock)
+    if name == "instar.transaction_locks":
+        return lock_rows(session.database.store, catalog)
     if name == "instar.schema_versions":
         return version_rows(session.database.store)
+    if name == "instar.metadata_cache":
+        return cache_rows(session.database.catalog.cache, session.database.clock)
     reads = session.open_transaction().reads
     if reads is not None:
         reads.catalog = True

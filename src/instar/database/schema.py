@@ -12,8 +12,12 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table
 from instar.database.jobs import rate_of, seen_now
+from instar.database.past import timestamp_of
+from instar.database.restoring import restore_values
 from instar.database.result import Result
 from instar.database.settings import duration_us
 from instar.database.utility import rows_of
@@ -28,7 +32,7 @@ from instar.schemachange.queued import queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication, advance
 from instar.schemachange.waiting import doomed_tables, moved_tables, named, wait_for_writers, writers_of
-from instar.schemachange.wanted import Truncate, Wanted
+from instar.schemachange.wanted import Truncate, UndropColumn, UndropTables, Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
 from instar.sql.replan import named_tables
@@ -68,10 +72,20 @@ class SchemaChanges:
             except TableBusy as busy:
                 self._queue(busy, text, translation.wanted)
                 return Result(translation.tag)
+            before = change.view
             self._apply(made, change)
+            for action in translation.wanted:
+                if isinstance(action, UndropColumn):
+                    self._restore(action, before, change)
         if translation.populate is not None:
             return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
         return Result(translation.tag)
+
+    def _restore(self, action: UndropColumn, before: CatalogSnapshot, change: CatalogChange) -> None:
+        """The values of a column that is back, in rows that were written since it was dropped."""
+        table = before.lookup("public", action.table)
+        assert isinstance(table, Table)  # as it was planned
+        restore_values(self._session, change.view.table(table.id), table)
 
     def explain(self, statement: ast.Statement, text: str) -> Result:
         """EXPLAIN (DDL): the stages, without doing anything: planned on a change that is thrown away."""
@@ -115,6 +129,8 @@ class SchemaChanges:
         session = self._session
         waits = session.settings.get("schema_change_mode") == "wait"
         if session.in_block or (not waits and any(isinstance(action, Truncate) for action in wanted)):
+            raise busy
+        if any(isinstance(action, UndropTables | UndropColumn) for action in wanted):  # it means what it finds now
             raise busy
         jobs = (job for job in session.database.jobs.all() if not job.is_finished and busy.table in job.tables)
         first = next(jobs, None)
@@ -304,7 +320,10 @@ class SchemaChanges:
 
     def _translate(self, statement: ast.Ddl, change: CatalogChange) -> ddl.Translation:
         session = self._session
-        return ddl.translate(statement, change.view, session.function_context(), session.notice)
+        as_of = None
+        if isinstance(statement, ast.UndropTable) and statement.as_of is not None:
+            as_of = timestamp_of(session, statement.as_of.moment, statement.as_of)
+        return ddl.translate(statement, change.view, session.function_context(), session.notice, as_of)
 
     def _begun(self) -> Change | None:
         """What the statements of the transaction have begun so far."""

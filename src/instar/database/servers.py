@@ -1,4 +1,5 @@
-"""The rows of instar.servers and instar.schema_versions: who has the store open, and under which schema version.
+"""The rows of instar.servers, instar.schema_versions and instar.metadata_cache: who has the store open, under which
+schema version, and what of the schema this process remembers.
 
 What servers say of themselves is a hint, and may be of a moment ago; the versions are the store's own record.
 """
@@ -9,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 
+from instar.catalog.versions import MetadataCache
 from instar.clock import Clock
 from instar.store.engine import Store
 from instar.store.header import TIMESTAMP_SHIFT
@@ -31,6 +33,18 @@ def server_rows(store: Store, clock: Clock) -> Iterator[tuple[object, ...]]:
             found.worker,
             found.pid == os.getpid(),
         )
+
+
+def cache_rows(cache: MetadataCache, clock: Clock) -> Iterator[tuple[object, ...]]:
+    """A row of internal values per container of the metadata cache, objects first."""
+    wall, monotonic = clock.wall_ns(), clock.monotonic_ns()
+    for found in cache.rows():
+        changed_us = (found.changed >> TIMESTAMP_SHIFT) * 1000
+        used_us = (wall + found.used_ns - monotonic) // 1000 if found.used_ns else None
+        yield (
+            found.kind or None, found.id, found.name or None, found.versions, found.payloads, found.bytes, changed_us,
+            used_us,
+        )  # fmt: skip
 
 
 def version_rows(store: Store) -> Iterator[tuple[object, ...]]:

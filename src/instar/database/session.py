@@ -14,15 +14,16 @@ from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
 from instar.database.commit import (
     Committer,
+    Crossed,
     Kept,
     SessionTransaction,
-    brought,
-    hold,
-    require_crossing,
     require_undoomed,
+    upgrade_buffers,
 )
+from instar.database.control import CONTROL, ENDINGS, copied
 from instar.database.queries import Queries
 from instar.database.result import Result
+from instar.database.row_locks import MAX_RESTARTS, RowLocks
 from instar.database.schema import SchemaChanges
 from instar.database.settings import SavedSettings, Settings
 from instar.schemachange.explain import Row
@@ -32,7 +33,6 @@ from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
 from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
-from instar.transactions.buffer import TableBuffer
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
 from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction, isolation_of
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from instar.database.database import Database
-    from instar.store.engine import View
-
-# How often an autocommit statement runs again on a new snapshot before its conflict is reported after all.
-MAX_RESTARTS = 50
 
 T = TypeVar("T")
 
@@ -60,9 +56,7 @@ class Session:
         self.notices: list[str] = []
         self.on_notice: Callable[[str], object] | None = None  # is handed notices as they come
         self.on_wait: Callable[[Job], None] | None = None  # shown the job that a statement waits for, now and then
-        self.settings = Settings(
-            {"synchronous": database.store.synchronous, "schema_lease": f"{database.store.schema_lease:g}"}
-        )
+        self.settings = Settings(database.fixed_settings())
         self.transaction: SessionTransaction | None = None
         self._saved_settings: SavedSettings | None = None
         self._cancelled = threading.Event()
@@ -72,6 +66,7 @@ class Session:
         self._inherited: SessionTransaction | None = None
         self._lasting: object | None = None  # token of the snapshot that a transaction keeps
         self.enlisted: list[int] = []  # tokens under which others see that the transaction has written
+        self.locks = RowLocks(self)
         begin_anew_in_child(self)
 
     def forked(self) -> None:
@@ -79,6 +74,7 @@ class Session:
         self.use = threading.RLock()  # a thread that the child does not have may hold it
         self._lasting = None
         self.enlisted = []
+        self.locks.forked()
         self._inherited = self.transaction
         if self.transaction is not None:
             self.transaction.failed = True
@@ -156,9 +152,9 @@ class Session:
             return self._in_transaction(lambda: self._queries.execute(text, statement, parameters), writes=writes)
         if parameters:
             raise errors.error("08P01", "only queries, INSERT, UPDATE and DELETE take parameters")
-        control = _CONTROL.get(type(statement))
+        control = CONTROL.get(type(statement))
         if control is not None:
-            if control not in _ENDINGS:
+            if control not in ENDINGS:
                 self._require_sound()
             return control(self, statement)
         if is_schema_change(statement):
@@ -216,6 +212,11 @@ class Session:
             self._cancelled.clear()
             raise errors.error(errors.QUERY_CANCELED, "canceling statement due to user request")
 
+    def pause(self, seconds: float) -> None:
+        """Wait so long, in the middle of a statement. 57014 if it was cancelled."""
+        self._cancelled.wait(seconds)
+        self.check_cancel()
+
     def close(self) -> None:
         """Roll back what is open."""
         self.rollback()
@@ -227,7 +228,7 @@ class Session:
         if self.transaction is not None and self.transaction.explicit:
             self.notice("there is already a transaction in progress", "WARNING")
             return Result("BEGIN")
-        self._open(explicit=True, modes=modes)
+        self.open(explicit=True, modes=modes)
         return Result("BEGIN")
 
     def commit(self) -> Result:
@@ -256,7 +257,7 @@ class Session:
         if self.transaction is not None and self._saved_settings is not None:
             self.settings.restore(self._saved_settings)
 
-    def _open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
+    def open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
         modes = modes or ast.TransactionModes()
         level = modes.isolation or self.settings.get("default_transaction_isolation")
         read_only = modes.read_only
@@ -269,6 +270,9 @@ class Session:
             max_rows=int(self.settings.get("max_transaction_rows")),
         )
         opened.started_us = self.database.clock.wall_ns() // 1000
+        if explicit or not self.autocommit:
+            with self.database.store.read() as reader:
+                opened.began_under = self.database.catalog.at(reader)
         self.transaction = opened
         self._saved_settings = self.settings.save()
         return opened
@@ -282,6 +286,7 @@ class Session:
             for token in self.enlisted:
                 self.database.store.withdraw(token)
             self.enlisted = []
+        self.locks.release()
         self._release_snapshot()
 
     def _release_snapshot(self) -> None:
@@ -295,10 +300,10 @@ class Session:
             self._schema.await_writers(self.enlisted)
             job = self._schema.begin_job()
             if open_.has_written:
-                committer = Committer(self.database, open_, self.function_context, self.enlisted)
+                committer = Committer(self.database, open_, self.function_context, self.enlisted, self.locks)
                 commit(self.database.store, committer.derive, committer.prepare)
                 if open_.ddl:
-                    self.database.outdate_schema()
+                    self.database.after_change(open_.ddl.view)
                 self.database.after_commit()
         except BaseException:
             self._restore_settings()
@@ -313,31 +318,59 @@ class Session:
         is an INSERT, UPDATE or DELETE."""
         if self.transaction is None and self.autocommit:
             return self._autocommitted(work, writes=writes)
-        open_ = self.transaction or self._open(explicit=False)
+        open_ = self.transaction or self.open(explicit=False)
         self._require_sound()
-        point = open_.mark(_copy(open_.ddl), self._keep())
-        try:
+        point = open_.mark(copied(open_.ddl), self.keep())
+        told, is_first = len(self.notices), open_.snapshot is None
+
+        def take_back() -> None:
+            self._undo(open_, point)
+            del self.notices[told:]  # what the next attempt has to say, it says
+
+        def attempt() -> Result:
             return self._run_statement(open_, work, point.mark, writes=writes)
-        except Conflict as conflict:
-            self._fail(open_, point)
-            raise conflict.reported from None
-        except BaseException:
-            self._fail(open_, point)
-            raise
+
+        for number in range(MAX_RESTARTS):
+            try:
+                return self.locks.run(open_, attempt, take_back, writes=writes)
+            except Crossed as crossed:
+                # The change fell into the statement that first touched the table (IEP-110's quirk): nobody has seen
+                # anything of it, nor, where all share one snapshot, of that.
+                sees_anew = is_first or not open_.keeps_snapshot
+                if number == MAX_RESTARTS - 1 or not sees_anew or crossed.table in point.enlisted:
+                    self._fail(open_, point)
+                    raise crossed.reported from None
+                take_back()
+                self._forget_snapshot(open_)
+            except Conflict as conflict:
+                self._fail(open_, point)
+                raise conflict.reported from None
+            except BaseException:
+                self._fail(open_, point)
+                raise
+        raise errors.error(errors.INTERNAL_ERROR, "a statement never ran")
+
+    def _undo(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+        open_.restore(point)
+        self.restore(open_, point)
+
+    def _forget_snapshot(self, open_: SessionTransaction) -> None:
+        """Nobody has seen anything of the snapshot: the next attempt takes another."""
+        open_.snapshot = None
+        self._release_snapshot()
 
     def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
         """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
-        open_.restore(point)
-        self._restore(open_, point)
+        self._undo(open_, point)
         if self.transaction is open_:
             open_.failed = True
 
-    def _keep(self) -> Kept:
+    def keep(self) -> Kept:
         """What a savepoint keeps of the session."""
         return self._schema.mark(), self.settings.save()
 
-    def _restore(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
-        open_.ddl = _copy(point.ddl)
+    def restore(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+        open_.ddl = copied(point.ddl)
         planned, settings = point.kept
         self._schema.restore(planned)
         self.settings.restore(settings)
@@ -346,9 +379,15 @@ class Session:
         reported: errors.Error | None = None
         told = len(self.notices)
         for _ in range(MAX_RESTARTS):
-            open_ = self._open(explicit=False)
+            open_ = self.open(explicit=False)
+            mark = open_.buffer.mark()
             try:
-                result = self._run_statement(open_, work, open_.buffer.mark(), writes=writes)
+                result = self.locks.run(
+                    open_,
+                    lambda: self._run_statement(open_, work, mark, writes=writes),  # noqa: B023 - run here and now
+                    lambda: self._begin_anew(open_, told),  # noqa: B023 - likewise
+                    writes=writes,
+                )
                 self._commit(open_)
                 return result
             except Conflict as conflict:
@@ -359,6 +398,14 @@ class Session:
                 if self.transaction is open_:
                     self._end()
         raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")
+
+    def _begin_anew(self, open_: SessionTransaction, told: int) -> None:
+        """Take back all of a transaction that is one statement."""
+        open_.buffer.rollback(0)
+        open_.enlisted.clear()
+        open_.ddl = None
+        self._schema.forget()
+        del self.notices[told:]
 
     def _run_statement(
         self, open_: SessionTransaction, work: Callable[[], Result], mark: int, *, writes: bool
@@ -376,9 +423,8 @@ class Session:
             if failed.sqlstate[:2] != "42" or open_.buffer.mark() != mark or not self._is_behind(open_):
                 raise
         repository.reload()
-        if is_first:  # nobody has seen anything of the snapshot that the transaction was to keep
-            open_.snapshot = None
-            self._release_snapshot()
+        if is_first:
+            self._forget_snapshot(open_)
         self.begin_statement(open_, writes=writes)
         return work()
 
@@ -401,7 +447,9 @@ class Session:
                 self._lasting = store.register_snapshot(open_.snapshot.timestamp)
         if open_.ddl and not fixed and open_.snapshot is not None:
             open_.ddl.rebase(open_.snapshot.catalog)
-        self._upgrade_buffers(open_)
+        if open_.enlisted:
+            require_undoomed(self.database, open_)
+            upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
 
     def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
         """A new snapshot. Queries, schema changes and SERIALIZABLE transactions use its own schema version; under
@@ -455,146 +503,17 @@ class Session:
         """Remember under which descriptors the buffered changes were meant (I)."""
         open_ = self.open_transaction()
         catalog = self.catalog()
+        touched = []
         for buffer in open_.buffer:
             if buffer.table not in open_.enlisted:
                 open_.enlisted[buffer.table] = catalog.table(buffer.table)
                 if self.in_block:
+                    touched.append(buffer.table)
                     self.enlisted.append(self.database.store.enlist(buffer.table, open_.started_us))
-        require_undoomed(self.database, open_)
-
-    def _upgrade_buffers(self, open_: SessionTransaction) -> None:
-        if not open_.enlisted:
-            return
-        require_undoomed(self.database, open_)
-        catalog = self.catalog()
-        for table_id, meant in list(open_.enlisted.items()):
-            buffer = open_.buffer.table(table_id)
-            newest = catalog.by_id(table_id)
-            if buffer is None:
-                # All of it was taken back: what is written next is meant under a schema of its own.
-                del open_.enlisted[table_id]
-                continue
-            if newest is meant:
-                continue
-            if not (open_.ddl and open_.ddl.changes(table_id)):
-                newest = require_crossing(meant, newest, buffer.changes.values())
-            if not isinstance(newest, Table):
-                open_.buffer.drop_table(table_id)
-                del open_.enlisted[table_id]
-                continue
-            with self.database.store.read() as reader:
-                now = brought(self.database, buffer, meant, newest, catalog, reader, self.function_context)
-                if newest.checks_version != meant.checks_version:
-                    self._judge_again(catalog, newest, now, reader)
-            open_.buffer.replace(table_id, now.changes)
-            open_.enlisted[table_id] = newest
-
-    def _judge_again(self, catalog: CatalogSnapshot, table: Table, buffer: TableBuffer, view: View) -> None:
-        """Hold buffered rows to the list that they are enlisted under from now on: the commit will not (rule 16)."""
-        rules = self.database.rules(catalog).of(table)
-
-        def judge(image: tuple[object, ...]) -> None:
-            rules.recheck(image, self.function_context())
-
-        hold(judge, buffer, self.database.writers.get(table, catalog), view)
+        require_undoomed(self.database, open_, touched)
 
 
 def _inherited() -> errors.Error:
     return errors.error(
         "25000", "the transaction was begun by the parent process", hint="ROLLBACK ends it in this process only."
     )
-
-
-def _copy(ddl: CatalogChange | None) -> CatalogChange | None:
-    return ddl.copy() if ddl else None
-
-
-def _savepoint(session: Session, statement: ast.Savepoint) -> Result:
-    open_ = _require_block(session, "SAVEPOINT")
-    open_.savepoint(statement.name, _copy(open_.ddl), session._keep())
-    return Result("SAVEPOINT")
-
-
-def _rollback_to(session: Session, statement: ast.RollbackTo) -> Result:
-    open_ = _require_block(session, "ROLLBACK TO SAVEPOINT")
-    session._restore(open_, open_.rollback_to(statement.name))
-    return Result("ROLLBACK")
-
-
-def _release(session: Session, statement: ast.ReleaseSavepoint) -> Result:
-    open_ = _require_block(session, "RELEASE SAVEPOINT")
-    open_.release(statement.name)
-    return Result("RELEASE")
-
-
-def _require_block(session: Session, what: str) -> SessionTransaction:
-    """25P01 outside a transaction; with autocommit off, one is open as soon as it is asked for."""
-    if session.transaction is None:
-        if session.autocommit:
-            raise errors.error(errors.NO_ACTIVE_TRANSACTION, f"{what} can only be used in transaction blocks")
-        return session._open(explicit=False)
-    return session.transaction
-
-
-def _commit(session: Session, statement: ast.Commit) -> Result:
-    if session.transaction is None and session.autocommit:
-        session.notice("there is no transaction in progress", "WARNING")
-    chained = session.transaction if statement.chain else None
-    result = session.commit()
-    return _chain(session, chained, result)
-
-
-def _rollback(session: Session, statement: ast.Rollback) -> Result:
-    if session.transaction is None and session.autocommit:
-        session.notice("there is no transaction in progress", "WARNING")
-    chained = session.transaction if statement.chain else None
-    return _chain(session, chained, session.rollback())
-
-
-def _chain(session: Session, ended: SessionTransaction | None, result: Result) -> Result:
-    if ended is not None:
-        session._open(explicit=True, modes=ast.TransactionModes(ended.isolation.value, ended.read_only))
-    return result
-
-
-def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
-    modes = statement.modes
-    if statement.session:
-        if modes.isolation is not None:
-            isolation_of(modes.isolation)
-            session.set("default_transaction_isolation", modes.isolation)
-        if modes.read_only is not None:
-            session.set("default_transaction_read_only", "on" if modes.read_only else "off")
-        return Result("SET")
-    open_ = session.transaction
-    if open_ is None:
-        if session.autocommit:
-            session.notice("SET TRANSACTION can only be used in transaction blocks", "WARNING")
-            return Result("SET")
-        open_ = session._open(explicit=False)
-    if modes.isolation is not None:
-        if open_.has_begun and isolation_of(modes.isolation) is not open_.isolation:
-            raise errors.error(
-                errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
-            )
-        open_.isolation = isolation_of(modes.isolation)
-    if modes.read_only is not None:
-        if open_.has_begun and open_.read_only and not modes.read_only:
-            raise errors.error(
-                errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
-            )
-        open_.read_only = modes.read_only
-    return Result("SET")
-
-
-_CONTROL: dict[type, Callable[..., Result]] = {
-    ast.Begin: lambda session, statement: session.begin(statement.modes),
-    ast.Commit: _commit,
-    ast.Rollback: _rollback,
-    ast.Savepoint: _savepoint,
-    ast.RollbackTo: _rollback_to,
-    ast.ReleaseSavepoint: _release,
-    ast.SetTransaction: _set_transaction,
-}
-# What a failed transaction still takes.
-_ENDINGS = (_commit, _rollback, _rollback_to)

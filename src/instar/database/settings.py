@@ -8,6 +8,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from instar import errors
+from instar.catalog.versions import DEFAULT_CACHE_BYTES
 
 
 class Setting(NamedTuple):
@@ -94,8 +95,10 @@ SETTINGS: dict[str, Setting] = {
         "read committed", _choice("read committed", "repeatable read", "serializable")
     ),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
+    "lock_timeout": Setting("0", _duration),
     "max_rows_per_second": Setting("0", _integer(0, 2**31 - 1)),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
+    "metadata_cache_bytes": Setting(str(DEFAULT_CACHE_BYTES), _text, settable=False),
     "reorganize_latency_target": Setting("0", _duration),
     "schema_change_mode": Setting("wait", _choice("wait", "async")),
     "schema_lease": Setting("0", _text, settable=False),

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from instar.catalog.descriptors import Migration
 from instar.declarative import model
 from instar.schemachange.alteration import widens
 from instar.types import INTEGERS, Kind, Type
@@ -138,6 +139,11 @@ class DropLock(msgspec.Struct, frozen=True):
     lock: str
 
 
+class SetMigration(msgspec.Struct, frozen=True):
+    table: str
+    policy: Migration
+
+
 class CreateSequence(msgspec.Struct, frozen=True):
     sequence: model.Sequence
 
@@ -175,7 +181,7 @@ Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
     | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
     | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence
-    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock
+    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration
 )  # fmt: skip
 
 

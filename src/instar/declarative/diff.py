@@ -9,6 +9,7 @@ import msgspec
 from instar.declarative import changes as to
 from instar.declarative import model
 from instar.declarative.changes import Change
+from instar.schemachange.alteration import widens
 
 
 def difference(live: model.Schema, wanted: model.Schema) -> list[Change]:
@@ -136,6 +137,8 @@ def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
                     yield change
             yield from elements
             yield from _locks(old, new)
+            if old.migration != new.migration:
+                yield to.SetMigration(name, new.migration)
 
 
 def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
@@ -148,6 +151,8 @@ def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
     yield from _late_defaults(table.name, table.columns, late)
     for lock in table.locks:
         yield to.AddLock(table.name, lock)
+    if table.migration != "write":
+        yield to.SetMigration(table.name, table.migration)
 
 
 def _is_within(element: model.Element) -> bool:
@@ -202,6 +207,9 @@ def _column(table: str, old: model.Column, new: model.Column, *, endangered: boo
     name = new.name
     if old.type != new.type:
         yield to.SetType(table, name, old.type, new.type)
+        # A default that is to be another may be nothing that the new type can be assigned.
+        changes = old.default is not None and (new.default is None or old.default.text != new.default.text)
+        endangered |= changes and not widens(old.type, new.type)
     if old.default is not None and (new.default is None or endangered):
         yield to.DropDefault(table, name)
     if new.default is not None and (endangered or old.default is None or old.default.text != new.default.text):

@@ -60,6 +60,8 @@ def _parsed(text: str, start: int) -> _Statement:
         parsed = parse_one(text)
         if not is_schema_change(parsed) or not _makes(parsed):
             raise errors.unsupported(f"{_named(parsed, text)} in a schema file", position=1)
+        if _yields(parsed):
+            raise errors.unsupported("WITH (violation) in a schema file", position=1)
     except errors.Error as error:
         raise _placed(error, start) from None
     return _Statement(parsed, text, start)
@@ -70,6 +72,14 @@ def _makes(statement: ast.Ddl) -> bool:
     if isinstance(statement, ast.CreateTable):
         return statement.as_query is None
     return command(statement).startswith(("CREATE", "ALTER"))
+
+
+def _yields(statement: ast.Ddl) -> bool:
+    """Whether a constraint is to give way while it is pending: that is about a change, and no part of a schema."""
+    if isinstance(statement, ast.AlterTable):
+        added = (action.constraint if isinstance(action, ast.AddConstraint) else action for action in statement.actions)
+        return any(getattr(action, "yields", False) for action in added)
+    return isinstance(statement, ast.CreateIndex) and statement.yields
 
 
 def _named(statement: ast.Statement, text: str) -> str:

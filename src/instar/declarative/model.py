@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from instar.catalog.descriptors import Action
+from instar.catalog.descriptors import Action, Migration
 from instar.types import Type
 
 
@@ -100,6 +100,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[Column, ...]
     elements: tuple[Element, ...] = ()
     locks: tuple[Lock, ...] = ()
+    migration: Migration = "write"
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)

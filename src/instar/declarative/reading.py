@@ -78,7 +78,9 @@ def _table(table: descriptors.Table, catalog: CatalogSnapshot) -> model.Table:
     columns = tuple(_column(column, catalog) for column in table.columns if column.visible)
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
-    return model.Table(name=table.name, columns=columns, elements=tuple(elements), locks=_locks(table))
+    return model.Table(
+        name=table.name, columns=columns, elements=tuple(elements), locks=_locks(table), migration=table.migration
+    )
 
 
 def _locks(table: descriptors.Table) -> tuple[model.Lock, ...]:

@@ -162,7 +162,7 @@ class CheckReader(DataSourceReader):
             work = _DECODER.decode(self._work)
             found = opened(work.path, work.identity)
             by_id = {table.id: table for table in work.objects}
-            catalog = CatalogSnapshot(0, by_id, {table.name: table.id for table in work.objects})
+            catalog = CatalogSnapshot.of(work.objects)
             snapshot = Snapshot(found.store, found.layouts, work.timestamp, catalog)
             yield from _checked(snapshot, by_id[work.table], work, work.parts[partition.value])
 

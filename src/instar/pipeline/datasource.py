@@ -101,7 +101,7 @@ class InstarDataSource(DataSource):
                 newest = reader.timestamp
             snapshot = self._count("timestamp")
             snapshot = newest if snapshot is None else snapshot
-            table = table_at(found.store, name, snapshot)
+            table = table_at(found.catalog, name, snapshot)
             self._source = Source(os.path.realpath(path), identity(path, found.store), table, snapshot)
         return self._source
 

@@ -3,7 +3,8 @@ sequence has counted."""
 
 from __future__ import annotations
 
-from instar.catalog.descriptors import Sequence, Table
+from instar.catalog.descriptors import Object, Sequence, Table
+from instar.catalog.history import Dropped, DroppedColumn, dropped_columns, dropped_objects, object_at
 from instar.catalog.sequences import Sequences
 from instar.pipeline.key_ranges import split
 from instar.schemachange.compact import is_settled, older_layouts
@@ -57,3 +58,19 @@ class StoreFacts:
     def last_value(self, sequence: Sequence) -> int | None:
         """The last value that was handed out, or reserved by another process; None before the first."""
         return self._sequences.last_value(sequence)
+
+    def dropped(self) -> list[Dropped]:
+        """All that was dropped and can still come back."""
+        with self._store.read() as reader:
+            return list(dropped_objects(reader))
+
+    def dropped_columns(self, table: Table) -> list[DroppedColumn]:
+        """The columns that the table has lost and that can still come back, the one dropped last first."""
+        with self._store.read() as reader:
+            return list(dropped_columns(reader, table))
+
+    def object_at(self, object_id: int, snapshot: int) -> Object | None:
+        """An object as it was at a timestamp, None if it was not there; 72000 if that is longer ago than the store
+        retains."""
+        with self._store.read_at(snapshot) as reader:
+            return object_at(reader, object_id, snapshot)

@@ -38,7 +38,7 @@ _LOCAL_MASTER = re.compile(r"local(\[([0-9]+|\*)\])?")
 
 # The work is done in Python and in Spark's sorter. The quick compiler and the plain collector bring the first job from
 # 11 s to 6 s after the start, cost little later, and leave the cores to whoever uses the database.
-_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 
 _LOGGING = """\
 rootLogger.level = error
@@ -56,7 +56,12 @@ _in_memory = False  # the session's local files
 
 
 def spark_session(
-    master: str | None = None, memory: str = DEFAULT_MEMORY, *, background: bool = False, need: int | None = None
+    master: str | None = None,
+    memory: str = DEFAULT_MEMORY,
+    *,
+    background: bool = False,
+    need: int | None = None,
+    archive: Path | None = None,
 ) -> SparkSession:
     """The process's Spark session, started by the first call; later calls get the same one, whatever they ask for.
 
@@ -64,6 +69,7 @@ def spark_session(
     Spark's notation; `background`: Spark, with the Python processes that it starts, is to run only when nobody else on
     the machine wants the processor, and on half of them (a cluster's own processes go by its settings).
     `need` is how many bytes the work makes Spark write on the way, at most: files in memory must have room for it.
+    `archive`: where the JVM is to write its classes when it ends, instead of using those that another has written.
     55000 if there is no Java that Spark runs on, 58030 if Spark does not start.
     """
     global _session, _in_memory
@@ -77,7 +83,7 @@ def spark_session(
             chosen = master or os.environ.get(MASTER) or (background_master() if background else DEFAULT_MASTER)
             local = new_scratch(need)
             _in_memory = local.parent == MEMORY
-            _session = _start(chosen, memory, background, local)
+            _session = _start(chosen, memory, background, local, archive)
         return _session
 
 
@@ -221,7 +227,26 @@ def _become_idle() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
-def _start(master: str, memory: str, background: bool, local: Path) -> SparkSession:
+def class_archive(home: Path) -> Path:
+    """Where the archive of Spark's classes lies for the Java under `home`: in the environment that has Spark's jars,
+    since a JVM heeds it for these very files only (and does without it if they are others). class_archive.py makes it.
+    """
+    import pyspark
+
+    name = f"spark-{pyspark.__version__}-java-{java_version(home)}.jsa"
+    return Path(sys.prefix) / "share" / "instar" / name
+
+
+def jvm_options(home: Path, archive: Path | None = None) -> list[str]:
+    """The options of every JVM; it says nothing where it can make no use of an archive of classes."""
+    silent = ["-Xlog:disable", "-Xlog:all=error:stderr"]
+    if archive is not None:
+        return [*_JVM, *silent, f"-XX:ArchiveClassesAtExit={archive}"]
+    made = class_archive(home)
+    return [*_JVM, *silent, f"-XX:SharedArchiveFile={made}"] if made.exists() else [*_JVM]
+
+
+def _start(master: str, memory: str, background: bool, local: Path, archive: Path | None) -> SparkSession:
     home = java_home()
     scratch = new_scratch()
     os.environ["JAVA_HOME"] = str(home)
@@ -236,7 +261,8 @@ def _start(master: str, memory: str, background: bool, local: Path) -> SparkSess
     from pyspark.sql import SparkSession
 
     configuration = SparkConf(loadDefaults=False).setMaster(_with_retries(master)).setAppName("instar")
-    configuration.setAll(list(settings(scratch, local, memory).items()))
+    jvm = " ".join(jvm_options(home, archive))
+    configuration.setAll(list(settings(scratch, local, memory, jvm).items()))
     log = scratch / "spark.log"
     try:
         # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
@@ -267,7 +293,7 @@ def _with_retries(master: str) -> str:
     return f"local[{found.group(2) or 1},{TASK_ATTEMPTS}]" if found else master
 
 
-def settings(scratch: Path, local: Path, memory: str) -> dict[str, str]:
+def settings(scratch: Path, local: Path, memory: str, jvm: str) -> dict[str, str]:
     """Spark's configuration: what it writes lies under `local` (what it sorts) and `scratch` (everything else: programs
     may not lie in memory), and it talks to this host only."""
     logging = scratch / "log4j2.properties"
@@ -280,8 +306,9 @@ def settings(scratch: Path, local: Path, memory: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": (
-            f"{_JVM} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
+            f"{jvm} -Djava.io.tmpdir={scratch} -Dderby.system.home={scratch} -Dlog4j2.configurationFile=file:{logging}"
         ),
+        "spark.executor.extraJavaOptions": jvm,
         "spark.local.dir": str(local),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",

@@ -87,11 +87,15 @@ class SparkJob:
 
     def _cancel(self) -> None:
         """Cancel the job; a Spark that does not answer is killed."""
+        from py4j.protocol import Py4JError
+
         if jvm_runs(self._session):
             try:
                 patiently(self._cancel_and_wait, lambda: None, 2 * CANCEL_SECONDS)
             except errors.Error:
                 kill_session()
+            except (Py4JError, OSError):
+                return  # it has gone meanwhile, and its tasks with it
 
     def _cancel_and_wait(self) -> None:
         self._session.sparkContext.cancelJobsWithTag(self._tag)

@@ -12,17 +12,14 @@ import socket
 import struct
 
 from instar import errors
-from instar.catalog import system
-from instar.catalog.catalog import Catalog
+from instar.catalog.catalog import PUBLIC_SCHEMA, Catalog
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.clock import SystemClock
 from instar.store.directory import DATA_FILE
-from instar.store.engine import Store, prefix_end, rowset_prefix
+from instar.store.engine import Store
 from instar.store.lmdb import open_store
-from instar.store.versions import iterate_rows
 
-_DESCRIPTORS = rowset_prefix(system.DESCRIPTORS)
 _FILE = struct.Struct("<QQ")
 _UUID_BYTES = 16
 _HINT = "Use a local master (local[*]), or one whose executors run on the store's host and see its files."
@@ -34,7 +31,7 @@ class Opened:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.layouts = Layouts(store)
-        self.catalog = Catalog()
+        self.catalog = Catalog(store, SystemClock())
 
 
 _opened: dict[tuple[int, str], Opened] = {}
@@ -96,14 +93,11 @@ def _not_shared(path: str, seen: str) -> errors.Error:
     )
 
 
-def table_at(store: Store, name: str, snapshot: int) -> Table:
+def table_at(catalog: Catalog, name: str, snapshot: int) -> Table:
     """The table of that name as of `snapshot`. 42P01 if there was none then, 42809 if it was no table."""
-    start = _DESCRIPTORS
-    for _, values in iterate_rows(store, start, prefix_end(start), snapshot):
-        for value in values:
-            found = system.decode_stored(value)
-            if found is not None and found.name == name:
-                if isinstance(found, Table):
-                    return found
-                raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a table')
-    raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist')
+    found = catalog.past(snapshot).lookup(PUBLIC_SCHEMA, name)
+    if found is None:
+        raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist')
+    if not isinstance(found, Table):
+        raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a table')
+    return found

@@ -19,6 +19,7 @@ from instar.catalog.descriptors import (
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, constraint_names
 from instar.schemachange.elements import Element, ElementKind
+from instar.schemachange.next_layout import next_layout
 from instar.schemachange.sequences import create_owned
 from instar.types import INTEGERS, Kind, Type
 
@@ -57,11 +58,11 @@ def rename_index(draft: Draft, wanted: want.RenameIndex, kind: StepKind = StepKi
         draft.require_free(wanted.new)
         _rename_listed(draft, found[0], "indexes", wanted.old, wanted.new, kind)
         return
-    for table in draft.view.tables():
-        if table.primary_key_name == wanted.old:
-            draft.require_free(wanted.new)
-            draft.edit(table.id, (kind, ()), primary_key_name=wanted.new)
-            return
+    table = draft.view.relation(wanted.old)
+    if isinstance(table, Table) and table.primary_key_name == wanted.old:
+        draft.require_free(wanted.new)
+        draft.edit(table.id, (kind, ()), primary_key_name=wanted.new)
+        return
     raise errors.error(errors.UNDEFINED_TABLE, f'relation "{wanted.old}" does not exist')
 
 
@@ -161,13 +162,7 @@ def set_type(draft: Draft, wanted: want.SetType) -> None:
         raise errors.unsupported(
             f'changing column "{column.name}" of table "{table.name}" from {column.type} to {wanted.type}'
         )
-    for view in draft.view.views():
-        if any(used == table.id and column.id in columns for used, columns in view.depends_on):
-            raise errors.error(
-                errors.FEATURE_NOT_SUPPORTED,
-                "cannot alter type of a column used by a view or rule",
-                detail=f'view {view.name} depends on column "{column.name}"',
-            )
+    require_no_view(draft, table, column)
     stored = tuple((part[0], wanted.type) if part[0] == column.id else part for part in table.layout.columns)
     missing = None
     if column.missing is not None:
@@ -178,10 +173,21 @@ def set_type(draft: Draft, wanted: want.SetType) -> None:
         table,
         column,
         StepKind.WIDEN_TYPE,
-        layout=Layout(table.layout.id + 1, stored, table.layout.locks),
+        layout=next_layout(table, stored),
         type=wanted.type,
         missing=missing,
     )
+
+
+def require_no_view(draft: Draft, table: Table, column: Column) -> None:
+    """0A000 naming a view that uses the column, whose type it has."""
+    for view in draft.view.views():
+        if any(used == table.id and column.id in columns for used, columns in view.depends_on):
+            raise errors.error(
+                errors.FEATURE_NOT_SUPPORTED,
+                "cannot alter type of a column used by a view or rule",
+                detail=f'view {view.name} depends on column "{column.name}"',
+            )
 
 
 def widens(old: Type, new: Type) -> bool:
@@ -210,6 +216,13 @@ def _alter(
         draft.edit(table.id, (kind, (column.id,)), columns=columns)
     else:
         draft.edit(table.id, (kind, (column.id,)), columns=columns, layout=layout)
+
+
+def set_migration(draft: Draft, wanted: want.SetMigration) -> None:
+    """SET (migration = ...): when rows in older layouts come into the newest one."""
+    table = draft.find(Table, wanted.table)
+    if table.migration != wanted.policy:
+        draft.edit(table.id, (StepKind.SET_MIGRATION, ()), migration=wanted.policy)
 
 
 def create_view(draft: Draft, wanted: want.CreateView) -> None:

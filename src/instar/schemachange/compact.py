@@ -75,6 +75,29 @@ def older_layouts(reader: Reader, table: Table) -> list[Layout]:
     return [msgspec.msgpack.decode(record, type=Layout) for record in records if record is not None]
 
 
+def row_rewriter(table: Table, written: Layout) -> Rewriter:
+    """A function from a stored row of the table in one layout to the same in its newest one."""
+    target = table.layout
+    missing = {
+        column.id: None if column.missing is None else values.from_text(column.type, column.missing)
+        for column in table.columns
+    }
+    derived = {
+        column.id: column.derived for column in table.columns if column.derived is not None and not column.per_row
+    }
+    body = rewriter(written, target, missing, derived)
+    places = lock_places(written)
+    # A lock that the old layout does not know moved when the row did, as far as is known.
+    locks = [places.get(lock, _ROW_TIMESTAMP) for lock in target.locks]
+
+    def rewrite(stored: bytes) -> bytes:
+        timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
+        moved = b"".join([stored[place : place + _TIMESTAMP.size] for place in locks])
+        return ROW_HEADER.pack(timestamp, sequence, target.id << 8 | tag & 0xFF) + moved + body(stored)
+
+    return rewrite
+
+
 def plan_compaction(draft: Draft, wanted: want.CompactTable) -> Plan:
     """COMPACT TABLE: rows in older layouts are put into the newest, from behind a fence (rule 26); the table is told
     that it has one layout if all of them may be put there now. 55006 while a job moves something of the table."""
@@ -112,10 +135,6 @@ class Compaction(Task):
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
         self._catalog = catalog
         self._whole = whole
-        self._missing = {
-            column.id: None if column.missing is None else values.from_text(column.type, column.missing)
-            for column in table.columns
-        }
         self._rewriters: dict[int, Rewriter] = {}
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
@@ -147,22 +166,8 @@ class Compaction(Task):
                 if self._whole:  # it was settled when it was planned: the table has changed since
                     raise Superseded(f'table "{self.table.name}" has changed meanwhile')
                 return None
-            rewrite = self._rewriters[tag >> 8] = self._rewriter(written)
+            rewrite = self._rewriters[tag >> 8] = row_rewriter(self.table, written)
         return Compacted(key, stored, rewrite(stored))
-
-    def _rewriter(self, written: Layout) -> Rewriter:
-        target = self.table.layout
-        body = rewriter(written, target, self._missing)
-        places = lock_places(written)
-        # A lock that the old layout does not know moved when the row did, as far as is known.
-        locks = [places.get(lock, _ROW_TIMESTAMP) for lock in target.locks]
-
-        def rewrite(stored: bytes) -> bytes:
-            timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
-            moved = b"".join([stored[place : place + _TIMESTAMP.size] for place in locks])
-            return ROW_HEADER.pack(timestamp, sequence, target.id << 8 | tag & 0xFF) + moved + body(stored)
-
-        return rewrite
 
     def _steps(self, rows: list[Compacted]) -> Iterator[Step]:
         source = iter(rows)

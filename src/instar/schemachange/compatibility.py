@@ -50,7 +50,10 @@ FORWARD_COMPATIBLE = frozenset(
         StepKind.DROP_DEFAULT,
         StepKind.DROP_NOT_NULL,
         StepKind.WIDEN_TYPE,
+        StepKind.CHANGE_TYPE_TO_TEXT,
         StepKind.COMPACT,
+        StepKind.SET_MIGRATION,
+        StepKind.UNDROP_TABLE,
     }
 )
 
@@ -76,8 +79,14 @@ def dropped_column(step: Step, usage: Usage) -> Vote:
 
 
 def rows_without_value(step: Step, usage: Usage) -> Vote:
-    """A new row from before has no value for a column that must have one."""
-    return Vote.INCOMPATIBLE if step.kind is StepKind.ADD_REQUIRED_COLUMN and usage.wrote else Vote.DONT_CARE
+    """A new row from before has no value for a column that must have one, or that may have come back with one."""
+    without = step.kind in {StepKind.ADD_REQUIRED_COLUMN, StepKind.UNDROP_COLUMN}
+    return Vote.INCOMPATIBLE if without and usage.wrote else Vote.DONT_CARE
+
+
+def other_type(step: Step, usage: Usage) -> Vote:
+    """What was written, and what it was decided by, may be nothing of the new type (IEP-110)."""
+    return Vote.INCOMPATIBLE if step.kind is StepKind.CHANGE_TYPE and usage.wrote else Vote.DONT_CARE
 
 
 def vanished_rows(step: Step, usage: Usage) -> Vote:
@@ -87,7 +96,8 @@ def vanished_rows(step: Step, usage: Usage) -> Vote:
 
 
 VALIDATORS: tuple[Validator, ...] = (
-    forward_compatible, derived_anew, readers_only, dropped_column, rows_without_value, vanished_rows
+    forward_compatible, derived_anew, readers_only, dropped_column, rows_without_value, other_type,
+    vanished_rows,
 )  # fmt: skip
 
 

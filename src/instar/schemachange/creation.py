@@ -23,6 +23,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of
 from instar.schemachange.foreign_keys import add_foreign_key
+from instar.schemachange.next_layout import next_layout
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
@@ -36,7 +37,7 @@ ROW_ID = "rowid"  # name of the hidden column of a table without a primary key; 
 def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     """CREATE TABLE: one direct step; its constraints are public from the start, since nobody can have rows in it."""
     draft.require_free(wanted.name)
-    _require_columns(len(wanted.columns))
+    require_columns(len(wanted.columns))
     table_id = draft.ids.new_id()
     columns = tuple(_column(draft, table_id, wanted.name, number, new) for number, new in enumerate(wanted.columns, 1))
     _require_distinct(wanted.name, columns)
@@ -70,7 +71,7 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
         add_constraint(draft, table_id, constraint)
 
 
-def _require_columns(count: int) -> None:
+def require_columns(count: int) -> None:
     if count > MOST_COLUMNS:
         raise errors.error(errors.TOO_MANY_COLUMNS, f"tables can have at most {MOST_COLUMNS} columns")
 
@@ -147,7 +148,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     new = wanted.column
     if any(column.name == new.name and not column.hidden for column in draft.seen_columns(table)):
         raise errors.error(errors.DUPLICATE_COLUMN, f'column "{new.name}" of relation "{table.name}" already exists')
-    _require_columns(sum(not column.hidden for column in draft.seen_columns(table)) + 1)
+    require_columns(sum(not column.hidden for column in draft.seen_columns(table)) + 1)
     per_row = new.is_per_row and not draft.has_no_rows(table)
     if per_row:
         _require_alone(draft, table)
@@ -164,7 +165,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     at_once = new.is_per_row or (required and missing is None)
     kind = StepKind.ADD_REQUIRED_COLUMN if at_once else StepKind.ADD_COLUMN
     stored = (*table.layout.columns, (number, new.type))
-    layout = Layout(table.layout.id + 1, stored, table.layout.locks)
+    layout = next_layout(table, stored, populated=per_row)
     if draft.staged or per_row:
         kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=first_state(ElementKind.COLUMN))
         element = Element(ElementKind.COLUMN, table.id, number)
@@ -197,7 +198,7 @@ def add_constraint(draft: Draft, table_id: int, constraint: want.Constraint) -> 
     """A constraint of a table. UNIQUE is built like any index; the others collapse, or are not supported yet."""
     if isinstance(constraint, want.Unique):
         columns = [(name, False) for name in constraint.columns]
-        add_index(draft, table_id, columns, constraint.name, unique=True, constraint=True)
+        add_index(draft, table_id, columns, constraint.name, unique=True, constraint=True, yields=constraint.yields)
     elif isinstance(constraint, want.Check):
         _add_check(draft, table_id, constraint)
     else:
@@ -207,7 +208,9 @@ def add_constraint(draft: Draft, table_id: int, constraint: want.Constraint) -> 
 def create_index(draft: Draft, wanted: want.CreateIndex) -> None:
     """CREATE INDEX: by its path, or collapsed where nobody can have rows."""
     table = draft.find(Table, wanted.table)
-    add_index(draft, table.id, wanted.columns, wanted.name, unique=wanted.unique, constraint=False)
+    add_index(
+        draft, table.id, wanted.columns, wanted.name, unique=wanted.unique, constraint=False, yields=wanted.yields
+    )
 
 
 def add_index(
@@ -218,6 +221,7 @@ def add_index(
     *,
     unique: bool,
     constraint: bool,
+    yields: bool = False,
 ) -> Index:
     """A new index in the state that its path begins with; `columns` are (name, descending)."""
     table = draft.table(table_id)
@@ -229,6 +233,7 @@ def add_index(
         name = draft.relation_name(table.name, [column for column, _ in columns], label)
     else:
         draft.require_free_index(table, name)
+    state = draft.new_state(table)
     index = Index(
         id=table.next_id,
         name=name,
@@ -236,7 +241,8 @@ def add_index(
         unique=unique,
         constraint=constraint,
         rowset=draft.ids.new_rowset(table.id),
-        state=draft.new_state(table),
+        state=state,
+        yields=yields and state is not State.PUBLIC,
     )
     put_index(draft, table, index)
     return index
@@ -266,7 +272,9 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
     draft.own.add(Element(ElementKind.CHECK, table.id, check.id))
     if not draft.has_no_rows(table):
-        check = msgspec.structs.replace(check, state=first_state(ElementKind.CHECK), not_valid=wanted.not_valid)
+        check = msgspec.structs.replace(
+            check, state=first_state(ElementKind.CHECK), not_valid=wanted.not_valid, yields=wanted.yields
+        )
         element = Element(ElementKind.CHECK, table.id, check.id)
         if wanted.not_valid:
             draft.resting.append(Scheduled(element, Phase.ABSENT, Phase.WRITE_ONLY, None))
@@ -283,10 +291,10 @@ def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
     column = draft.column(table, wanted.column)
     if column.nullable and column.not_null is not None:
         draft.require_settled(table)
-    require_values(draft, table.id, column.id)
+    require_values(draft, table.id, column.id, yields=wanted.yields)
 
 
-def require_values(draft: Draft, table_id: int, column_id: int) -> None:
+def require_values(draft: Draft, table_id: int, column_id: int, *, yields: bool = False) -> None:
     """NOT NULL for a column that may have been without."""
     table = draft.table(table_id)
     column = next(found for found in table.columns if found.id == column_id)
@@ -295,7 +303,7 @@ def require_values(draft: Draft, table_id: int, column_id: int) -> None:
     if draft.has_no_rows(table):
         changed = msgspec.structs.replace(column, nullable=False)
     else:
-        changed = msgspec.structs.replace(column, not_null=first_state(ElementKind.NOT_NULL))
+        changed = msgspec.structs.replace(column, not_null=first_state(ElementKind.NOT_NULL), not_null_yields=yields)
         element = Element(ElementKind.NOT_NULL, table.id, column.id)
         rows, reads = draft.facts.estimated_rows(table), draft.read(table, [column.id])
         draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))

@@ -8,11 +8,11 @@ what it is bound to take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Table, View
+from instar.catalog.descriptors import Column, Object, Table, View
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, phases, used_columns
 from instar.schemachange.jobs import Job, JobState
 from instar.schemachange.stages import Move, Publication, Stage, advance
@@ -68,7 +68,7 @@ def require_staying(
     catalog: CatalogSnapshot, publication: Publication, bound: Callable[[], Mapping[Element, int]]
 ) -> None:
     """55006 if something new uses what a job is bound to take; `bound` tells of all that is, and of the jobs."""
-    anew = set(_used_anew(publication))
+    anew = set(_used_anew(catalog, publication))
     jobs = bound() if anew else {}
     for used in anew & jobs.keys():
         table = catalog.table(used.table)
@@ -79,8 +79,8 @@ def require_staying(
         )
 
 
-def _used_anew(publication: Publication) -> Iterator[Element]:
-    """What the new views, indexes and constraints of a publication stand on."""
+def _used_anew(catalog: CatalogSnapshot, publication: Publication) -> Iterator[Element]:
+    """What the new views, indexes, constraints and defaults of a publication stand on."""
     for one in publication.published:
         if isinstance(one.after, View):
             for used, columns in one.after.depends_on:
@@ -93,6 +93,20 @@ def _used_anew(publication: Publication) -> Iterator[Element]:
         for key in one.after.foreign_keys:
             if Element(ElementKind.FOREIGN_KEY, one.after.id, key.id) not in known and key.parent_index is not None:
                 yield Element(ElementKind.INDEX, key.parent, key.parent_index)
+        yield from _owners(catalog, _new_defaults(one.before, one.after))
+
+
+def _new_defaults(before: Object | None, after: Table) -> list[Column]:
+    """The columns that have another default than before."""
+    known = {column.id: column.default for column in before.columns} if isinstance(before, Table) else {}
+    return [column for column in after.columns if column.default is not None and known.get(column.id) != column.default]
+
+
+def _owners(catalog: CatalogSnapshot, columns: Sequence[Column]) -> Iterator[Element]:
+    """The columns that own sequences of which these take values."""
+    for sequence in catalog.sequences() if columns else ():
+        if sequence.owned_by is not None and any(column.takes_from(sequence.id) for column in columns):
+            yield Element(ElementKind.COLUMN, *sequence.owned_by)
 
 
 # What others stand on.
@@ -117,7 +131,24 @@ def _left_without(
         for column in sorted(_columns_of(view, table) & gone.keys()):
             what = f"column {gone[column]} of table {table.name}"
             yield f"view {view.name} depends on {what}", what
+    yield from _defaults_without(catalog, published, table, gone)
     yield from _keys_without(catalog, published, before, table)
+
+
+def _defaults_without(
+    catalog: CatalogSnapshot, published: dict[int, Table], table: Table, gone: dict[int, str]
+) -> Iterator[tuple[str, str]]:
+    """Defaults that take values of a sequence which goes with its column: not with one that another replaces."""
+    gone = {number: name for number, name in gone.items() if all(found.replaces != number for found in table.columns)}
+    for sequence in catalog.sequences() if gone else ():
+        if sequence.owned_by is None or sequence.owned_by[0] != table.id or sequence.owned_by[1] not in gone:
+            continue
+        for other in (published.get(found.id, found) for found in catalog.tables()):
+            for column in other.columns:
+                if column.takes_from(sequence.id):
+                    user = f"default value for column {column.name} of table {other.name}"
+                    what = f"column {gone[sequence.owned_by[1]]} of table {table.name}"
+                    yield f"{user} depends on sequence {sequence.name}", what
 
 
 def _keys_without(

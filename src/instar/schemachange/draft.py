@@ -27,11 +27,12 @@ from instar.catalog.descriptors import (
     Table,
     View,
 )
-from instar.schemachange import rules
+from instar.catalog.history import Dropped, DroppedColumn
+from instar.schemachange import replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
 from instar.schemachange.key_elements import is_held
 from instar.schemachange.naming import generated_name
-from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish
+from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish, revived
 from instar.schemachange.states import first_state
 from instar.schemachange.wanted import Freezer
 
@@ -112,6 +113,19 @@ class Facts(Protocol):
         """The last value that was handed out or reserved; None before the first."""
         ...
 
+    def dropped(self) -> list[Dropped]:
+        """All that was dropped and can still come back."""
+        ...
+
+    def dropped_columns(self, table: Table) -> list[DroppedColumn]:
+        """The columns that the table has lost and that can still come back, the one dropped last first."""
+        ...
+
+    def object_at(self, object_id: int, snapshot: int) -> Object | None:
+        """An object as it was at a timestamp, None if it was not there; 72000 if that is longer ago than the store
+        retains."""
+        ...
+
 
 class Draft:
     """The working copy of one statement."""
@@ -136,6 +150,7 @@ class Draft:
         self.collapsing = False
         self._before: dict[int, Object | None] = {}  # None: created by this statement
         self._created: set[int] = set()
+        self._revived: dict[int, int] = {}
         self._dropped: dict[int, Object] = {}
         self._freed: list[int] = []
         self._still_empty: dict[int, None] = {}
@@ -166,7 +181,8 @@ class Draft:
 
     def find_index(self, name: str) -> tuple[Table, Index] | None:
         """The index of that name and its table."""
-        for table in self.view.tables():
+        table = self.view.relation(name)
+        if isinstance(table, Table):
             for index in table.indexes:
                 if index.name == name and self.sees(ElementKind.INDEX, table, index.id):
                     return table, index
@@ -182,12 +198,7 @@ class Draft:
 
     def name_taken(self, name: str) -> bool:
         """Whether a relation has this name: table, view, sequence, index or primary key."""
-        if self.view.lookup("public", name) is not None:
-            return True
-        return any(
-            name in (table.primary_key_name, _next_name(table)) or any(name == index.name for index in table.indexes)
-            for table in self.view.tables()
-        )
+        return self.view.relation(name) is not None
 
     def require_free(self, name: str) -> None:
         """42P07 if a relation has this name."""
@@ -233,7 +244,7 @@ class Draft:
         for column in found:
             if isinstance(before, Table) and any(known.id == column.id for known in before.columns):
                 raise _is_being_added(table, column)
-        return tuple(_column_element(table, column) for column in found if column.per_row)
+        return tuple(_column_element(table, column) for column in found if column.per_row or column.derived is not None)
 
     # --- facts -------------------------------------------------------------------------------------------------------
 
@@ -281,6 +292,12 @@ class Draft:
         self._created.add(new.id)
         self.view = self.view.changed([new], [])
 
+    def revive(self, new: Object, dropped_at: int) -> None:
+        """Bring back an object, one version on, that the commit of this timestamp dropped, and whose name is free."""
+        self._before[new.id] = None
+        self._revived[new.id] = dropped_at
+        self.view = self.view.changed([new], [])
+
     def replace(self, new: View | Sequence) -> None:
         """Put a view or sequence, one version on, in the place of the old one."""
         old = self._remember(new.id)
@@ -290,7 +307,8 @@ class Draft:
     def edit(self, table_id: int, *steps: tuple[StepKind, tuple[int, ...]], **fields: object) -> Table:
         """Change fields of a table; `steps` are what the validators will vote on: (kind, column or element ids)."""
         table = self.table(table_id)
-        if is_held(table, fields, fields.get("columns", table.columns)):  # type: ignore[arg-type] # what columns are
+        columns: tuple[Column, ...] = fields.get("columns", table.columns)  # type: ignore[assignment] # what they are
+        if is_held(table, fields, columns) or replacements.is_held(table, fields, columns):
             self.require_settled(table)
         old = self._remember(table_id)
         first = old is not None and table.version == old.version
@@ -338,6 +356,8 @@ class Draft:
             for column in owner.columns:
                 if column.id == needed.owned_by[1] and column.state is not State.PUBLIC:
                     raise _is_being_added(owner, column)
+            # A job that drops the column gives the table a version with each of its stages: they are to meet.
+            self.edit(owner.id)
         self.replace(needed)
 
     def freeze_default(self, table: Table, freeze: Freezer) -> str:
@@ -372,7 +392,9 @@ class Draft:
         published = []
         for object_id, before in self._before.items():
             after = self.view.by_id(object_id)
-            if after is not None:
+            if object_id in self._revived and after is not None:
+                published.append(revived(after, self._revived[object_id]))
+            elif after is not None:
                 published.append(publish(before, after))
         return Publication(
             tuple(published),

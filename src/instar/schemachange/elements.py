@@ -116,6 +116,25 @@ def entered(table: Table, element: int) -> int:
     return table.steps[0].version if table.steps else table.version
 
 
+def yielding(table: Table) -> dict[Element, State]:
+    """The elements that give way to writes until they are public, with their states: pending constraints that abort
+    their change."""
+    found = {
+        Element(kind, table.id, listed.id): listed.state
+        for kind, group in (
+            (ElementKind.INDEX, table.indexes),
+            (ElementKind.CHECK, table.checks),
+            (ElementKind.FOREIGN_KEY, table.foreign_keys),
+        )
+        for listed in group
+        if listed.yields
+    }
+    for column in table.columns:
+        if column.not_null_yields and column.not_null is not None:
+            found[Element(ElementKind.NOT_NULL, table.id, column.id)] = column.not_null
+    return found
+
+
 def name_of(table: Table, element: Element) -> str:
     """The element's name for people: `index "t_a_idx"`; its id if the descriptor does not list it."""
     if element.kind is ElementKind.LAYOUT:

@@ -9,7 +9,7 @@ there, and columns that go cannot be used.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
@@ -35,9 +35,11 @@ def tables(change: Change | None) -> set[int]:
 def dropped_columns(view: CatalogSnapshot, change: Change | None) -> set[tuple[str, str | None]]:
     """The columns that the end of the change drops, as (table, name)."""
     gone = {move.element for move in change.dropped} if change is not None else set()
+    found = (view.by_id(number) for number in {element.table for element in gone})
     return {
         (table.name, column.name)
-        for table in view.tables()
+        for table in found
+        if isinstance(table, Table)
         for column in table.columns
         if Element(ElementKind.COLUMN, table.id, column.id) in gone
     }
@@ -94,7 +96,8 @@ def rehearse(
     trial.collapsing = True
     for drop in (action for action in later if isinstance(action, _DROPS)):
         act(trial, drop)
-    gone = _elements(draft.view) - _elements(trial.view)
+    changed = draft.view.own()[0] | trial.view.own()[0]
+    gone = _elements(draft.view, changed) - _elements(trial.view, changed)
     for action in now:
         act(trial, action)
     return gone
@@ -121,8 +124,9 @@ def _after(view: CatalogSnapshot, change: Change | None, statement: str) -> Cata
     return view.changed([published.after for published in publication.published], [])
 
 
-def _elements(view: CatalogSnapshot) -> set[Element]:
-    return {element for table in view.tables() for element in phases(table)}
+def _elements(view: CatalogSnapshot, objects: Iterable[int]) -> set[Element]:
+    found = (view.by_id(number) for number in objects)
+    return {element for table in found if isinstance(table, Table) for element in phases(table)}
 
 
 class _Unused:

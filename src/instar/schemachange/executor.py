@@ -48,10 +48,12 @@ from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, waits_for
 from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import Backfill
+from instar.schemachange.replacements import handed_on
 from instar.schemachange.stages import Plan, Publication, Reorganization, Stage, Superseded, advance
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck, Validation
+from instar.schemachange.violations import judge_moves, require_unviolated
 from instar.schemachange.waiting import doomed_tables, moved_tables, wait_for_leases, wait_for_writers
 from instar.store.engine import (
     ClaimLost,
@@ -124,8 +126,14 @@ class Executor:
     def _run(self, job: int, held: Held) -> Job:
         found = self._entered(self.jobs.update(job, self._begun, held), held)
         pulse = Pulse(
-            self._store, self.jobs, self._clock, held, stopping=self._stopping, overtaken=self._overtaken
-        )  # fmt: skip
+            self._store,
+            self.jobs,
+            self._clock,
+            held,
+            stopping=self._stopping,
+            overtaken=self._overtaken,
+            judge=self._require_unviolated,
+        )
         if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
             found = self._plan(found, held, pulse)
             if found.after is not None and found.requested is None:
@@ -201,9 +209,9 @@ class Executor:
         pulse.attend(job)
         try:
             wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
+            pulse.wait("")
         except Interrupted:
             return False
-        pulse.wait("")
         return True
 
     def _wait_again(self, job: Job, held: Held, busy: TableBusy) -> Job:
@@ -302,6 +310,8 @@ class Executor:
 
     def _work(self, job: Job, stage: Stage, held: Held, pulse: Pulse) -> None:
         pulse.attend(job)
+        if stage.work:
+            self._require_unviolated(job)
         for place, works in _passes(stage.work):
             task = self._task(job, works, place, held)
             task.pace = pulse.pace
@@ -355,6 +365,11 @@ class Executor:
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())
         return self._commit(job, held, stage, after)
+
+    def _require_unviolated(self, job: Job) -> None:
+        """Raises what a job fails with that gives way to a write."""
+        with self._store.read() as reader:
+            require_unviolated(reader, self._catalog.at(reader), job.elements, self._compile_check)
 
     def _await(self, job: Job, stage: Stage, pulse: Pulse) -> None:
         """Wait for servers and transactions, as long as the next stage has to."""
@@ -433,6 +448,8 @@ class Executor:
         apply(publication, change)
         for sequence in _orphaned(catalog, stage):
             change.drop(sequence)
+        for sequence in handed_on(publication.published, catalog.sequences()):
+            change.update(sequence)
         for table in stage.fences:
             change.fence(self._table(change.view, table))
         change.write(job_key(job.id), encode_job(after))
@@ -440,6 +457,7 @@ class Executor:
         change.describe(f"{job.statement} ({way}stage {job.stage + 1} of {len(job.stages)})")
         request = Commit(catalog_version=reader.catalog_version)
         change.parts(reader).add_to(request)
+        judge_moves(request, reader, catalog, stage.moves, self._compile_check)
         return request
 
     @staticmethod
@@ -462,7 +480,9 @@ def apply(publication: Publication, change: CatalogChange) -> None:
         if isinstance(found, Table):
             change.require_empty(found)
     for published in publication.published:
-        if published.before is None and change.view.by_id(published.after.id) is None:
+        if published.dropped_at is not None:
+            change.revive(published.after, published.dropped_at)
+        elif published.before is None and change.view.by_id(published.after.id) is None:
             change.create(published.after)
         else:
             change.update(published.after, floor=published.floor, checks_moved=published.checks_moved)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View
 from instar.schemachange import key_elements, lock_elements
-from instar.schemachange.elements import ElementKind, Phase, name_of, phases
+from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan, Publication, Published, Stage, advance
 
@@ -43,19 +43,24 @@ def explain(
     """The rows of a plan that was made on `catalog`. `waits`: whom the stage of that number would wait for now."""
     largest = max((work.rows for stage in plan.stages for work in stage.work), default=0)
     done_by = "in the call" if in_call(largest) else "by the worker"
-    tables = {table.id: table for table in catalog.tables()}
     rows: list[Row] = []
     for number, stage in enumerate(plan.stages, 1):
-        publication = plan.first if number == 1 else advance(tables.get, stage, plan.statement)
-        for published in publication.published:
-            if isinstance(published.after, Table):
-                tables[published.after.id] = published.after
-        rows.extend(_stage(number, stage, publication, tables, waits(publication, number), done_by))
+        publication = plan.first if number == 1 else advance(_finder(catalog), stage, plan.statement)
+        catalog = catalog.changed([published.after for published in publication.published], ())
+        rows.extend(_stage(number, stage, publication, catalog, waits(publication, number), done_by))
     return rows
 
 
+def _finder(catalog: CatalogSnapshot) -> Callable[[int], Table | None]:
+    def find(number: int) -> Table | None:
+        found = catalog.by_id(number)
+        return found if isinstance(found, Table) else None
+
+    return find
+
+
 def _stage(
-    number: int, stage: Stage, publication: Publication, tables: dict[int, Table], awaited: str, done_by: str
+    number: int, stage: Stage, publication: Publication, catalog: CatalogSnapshot, awaited: str, done_by: str
 ) -> Iterator[Row]:
     revertible = "yes" if stage.revertible else "no"
     count = len(publication.freed)
@@ -75,12 +80,12 @@ def _stage(
             version = floor = waits = ""
     for table_id in stage.fences:
         if table_id not in {work.element.table for work in stage.work}:
-            table = tables[table_id]
+            table = catalog.table(table_id)
             version = str(table.version)
             yield Row(number, f"{_named(table)}: all writers maintain it", version, version, "", revertible, waits)
             waits = ""
     for work in stage.work:
-        table = tables[work.element.table]
+        table = catalog.table(work.element.table)
         what = f"{work.work.value} of {name_of(table, work.element)}, about {work.rows} rows, {done_by}"
         floor = str(table.version) if table.id in stage.fences else ""
         yield Row(
@@ -97,7 +102,9 @@ def _named(found: Object) -> str:
 def _changes(published: Published) -> Iterator[str]:
     """What became of one object, in words."""
     before, after = published.before, published.after
-    if before is None:
+    if published.dropped_at is not None:
+        yield "brought back"
+    elif before is None:
         yield "created"
     elif isinstance(before, Table) and isinstance(after, Table):
         yield from _table_changes(before, after)
@@ -124,7 +131,9 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
         if start is not goal and (element.kind is not ElementKind.COLUMN or Phase.WRITE_ONLY in (start, goal)):
             moved = True
             named = name_of(after if element in new else before, element)
-            yield f"{named}: {start.value} -> {goal.value}"
+            yields = goal is Phase.WRITE_ONLY and element in yielding(after)
+            way = ", a write that violates it aborts the change" if yields else ""
+            yield f"{named}: {start.value} -> {goal.value}{way}"
     validated = {number for step in steps for number in step.columns if step.kind is StepKind.ELEMENT_STATE}
     if not moved and all(step.kind is StepKind.ELEMENT_STATE for step in steps):
         if not validated:

@@ -28,7 +28,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
             errors.INVALID_FOREIGN_KEY, "number of referencing and referenced columns for foreign key disagree"
         )
     for child, referenced in zip(columns, parent_columns, strict=True):
-        _require_comparable(name, child, referenced)
+        require_comparable(name, child, referenced)
     ids = tuple(column.id for column in columns)
     child_index, owns = _child_index(draft, table, ids, name, empty=empty)
     table = draft.table(table_id)
@@ -45,6 +45,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
         on_update=wanted.on_update,
         state=State.PUBLIC if empty else first_state(ElementKind.FOREIGN_KEY),
         not_valid=wanted.not_valid and not empty,
+        yields=wanted.yields and not empty,
     )
     draft.own.add(Element(ElementKind.FOREIGN_KEY, table_id, made.id))
     draft.edit(
@@ -127,7 +128,7 @@ def _referenced_key(draft: Draft, parent: Table, wanted: want.ForeignKey) -> tup
     )
 
 
-def _require_comparable(name: str, child: Column, parent: Column) -> None:
+def require_comparable(name: str, child: Column, parent: Column) -> None:
     """Both sides must encode equal values equally, since constraints are judged on encoded keys."""
     kinds = {child.type.kind, parent.type.kind}
     if same_key_family(child.type, parent.type) and not (len(kinds) == 2 and kinds <= TIMESTAMPS):

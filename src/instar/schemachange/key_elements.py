@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Column, ForeignKey, Layout, NextKey, State, Table
+from instar.catalog.descriptors import Column, ForeignKey, NextKey, State, Table
 from instar.schemachange import lock_elements
 from instar.schemachange.elements import Phase, state_in
+from instar.schemachange.next_layout import next_layout
 from instar.schemachange.probed_indexes import referring, referring_from
 
 # What nobody may change in a table while its next key is under way, or the copies would not be what takes their place.
@@ -55,7 +56,7 @@ def swapped(table: Table, key: NextKey) -> dict[str, object]:
 def without_column(table: Table, column: int) -> dict[str, object]:
     """The fields that change when a column goes: rows are written without it from now on, in a layout of their own."""
     stored = tuple(part for part in table.layout.columns if part[0] != column)
-    layout = Layout(table.layout.id + 1, stored, table.layout.locks)
+    layout = next_layout(table, stored)
     columns = tuple(found for found in table.columns if found.id != column)
     return {"columns": columns, "layout": layout, **lock_elements.without_column(table, column)}
 

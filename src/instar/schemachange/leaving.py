@@ -42,7 +42,8 @@ def leave_foreign_keys(draft: Draft, table: Table, gone: set[int]) -> None:
 
 
 def leave_column(draft: Draft, table: Table, column: int) -> None:
-    """The column goes in one direct step, in the stage in which the last of what uses it is gone (rule 25)."""
+    """The column goes in one direct step, in the stage in which the last of what uses it is gone (rule 25), and what it
+    owns of sequences with it."""
     draft.at_the_end.append(Move(Element(ElementKind.COLUMN, table.id, column), Phase.PUBLIC, Phase.ABSENT))
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import DEFAULT_LOCK, DEFAULT_LOCK_NAME, Layout, Lock, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, DEFAULT_LOCK_NAME, Lock, Table
 from instar.schemachange.elements import Element, ElementKind, Phase, state_in
+from instar.schemachange.next_layout import next_layout
 
 KINDS = frozenset({ElementKind.LOCK, ElementKind.COVERAGE})
 
@@ -24,7 +25,7 @@ def with_locks(table: Table, locks: tuple[Lock, ...]) -> dict[str, object]:
     ids = (DEFAULT_LOCK, *(lock.id for lock in locks)) if locks else ()
     if ids == table.layout.locks:
         return {"locks": locks}
-    return {"locks": locks, "layout": Layout(table.layout.id + 1, table.layout.columns, ids)}
+    return {"locks": locks, "layout": next_layout(table, table.layout.columns, locks=ids)}
 
 
 def covered(locks: Iterable[Lock], covers: Iterable[tuple[int, int]]) -> tuple[Lock, ...]:

@@ -16,7 +16,19 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
-from instar.schemachange import alteration, creation, ending, locks, primary_key, removal, rules, sequences
+from instar.schemachange import (
+    alteration,
+    conversion,
+    creation,
+    ending,
+    locks,
+    primary_key,
+    removal,
+    rules,
+    sequences,
+    undrop,
+    undrop_column,
+)
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import plan_compaction
 from instar.schemachange.dependents import require_staying
@@ -68,6 +80,10 @@ def _plan(
     if len(wanted) > 1 and any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
         _require_constraints(view, wanted)
         raise errors.unsupported("changing a primary key together with other actions in one statement")
+    if len(wanted) > 1 and any(isinstance(action, want.UndropColumn) for action in wanted):
+        raise errors.unsupported("UNDROP COLUMN together with other actions in one statement")
+    if len(wanted) > 1 and any(isinstance(action, want.ConvertColumns) for action in wanted):
+        raise errors.unsupported("converting a column to another type together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
     for action in wanted:
         if isinstance(action, want.CompactTable):  # a statement of its own
@@ -246,7 +262,7 @@ def _nodes(scheduled: Scheduled) -> Iterator[_Node]:
     phase = scheduled.start
     for following in path.between(scheduled.start, scheduled.goal):
         move = Move(scheduled.element, phase, following)
-        work = path.work.get(phase)
+        work = path.work.get(phase) and (scheduled.work or path.work[phase])
         if building and work is not None and scheduled.rows is not None:
             tables = (scheduled.element.table, *scheduled.related)
             yield _Node(move, Reorganization(work, scheduled.element, scheduled.rows), tables, scheduled.reads)
@@ -277,6 +293,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.CreateIndex: creation.create_index,
     want.AddConstraint: creation.alter_add_constraint,
     want.DropTables: removal.drop_tables,
+    want.UndropTables: undrop.undrop_tables,
+    want.UndropColumn: undrop_column.undrop_column,
     want.DropColumn: removal.drop_column,
     want.DropIndexes: removal.drop_indexes,
     want.DropConstraint: removal.drop_constraint,
@@ -294,11 +312,13 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.SetNotNull: creation.set_not_null,
     want.ValidateConstraint: creation.validate_constraint,
     want.SetType: alteration.set_type,
+    want.ConvertColumns: conversion.convert_columns,
     want.CreateView: alteration.create_view,
     want.CreateSequence: sequences.create_sequence,
     want.AlterSequence: sequences.alter_sequence,
     want.AddLock: locks.add_lock,
     want.AlterLock: locks.alter_lock,
     want.DropLock: locks.drop_lock,
+    want.SetMigration: alteration.set_migration,
     want.AlterPrimaryKey: primary_key.alter_primary_key,
 }

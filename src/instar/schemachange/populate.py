@@ -43,7 +43,7 @@ from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Stor
 from instar.tables.layout import body_encoder, layout_format
 from instar.tables.locks import lock_places
 from instar.tables.resolver import resolver
-from instar.tables.rowset import wanted
+from instar.tables.rowset import describe_key, wanted
 
 
 class Numbers(Protocol):
@@ -82,13 +82,20 @@ class Populated(NamedTuple):
 
 class _Rewriter(NamedTuple):
     """What rows of one layout need: how they are read, the ordinals of the columns that they lack, how values of those
-    are made, where their lock timestamps lie, and where their bodies begin."""
+    are made, which ones they lack that are derived as they are read, where their lock timestamps lie, and where their
+    bodies begin."""
 
     read: RowReader
     lacking: tuple[int, ...]
     make: tuple[Callable[[], object], ...]
+    derived: tuple[int, ...]
     places: dict[int, int]
     start: int
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the rows have no value yet of some column."""
+        return bool(self.lacking or self.derived)
 
 
 class Population(RowTask[Populated]):
@@ -125,11 +132,9 @@ class Population(RowTask[Populated]):
         keys, stored, rewriters = self._read(start, stop)
         # The reader is closed: a sequence may have to reserve its next values.
         rows = [
-            Populated(
-                key, value[: rewriter.start], self._rewritten(value, rewriter, [make() for make in rewriter.make])
-            )
+            Populated(key, value[: rewriter.start], self._made(key, value, rewriter))
             for key, value, rewriter in zip(keys, stored, rewriters, strict=True)
-            if rewriter is not None and rewriter.lacking
+            if rewriter is not None and rewriter.is_needed
         ]
         done = len(keys) < BATCH_ROWS
         live = sum(rewriter is not None for rewriter in rewriters)
@@ -184,13 +189,14 @@ class Population(RowTask[Populated]):
     def _adopt(self, table: Table, snapshot: CatalogSnapshot) -> None:
         self.table, self._version = table, snapshot.version
         self._layouts[table.layout.id] = table.layout
-        self._wanted = [wanted(column) for column in table.columns]
+        # What is derived of the row is computed here and nowhere else: it may be another each time.
+        self._wanted = [wanted(column)._replace(derived=column.derived, lenient=False) for column in table.columns]
         self._encode = body_encoder(table.layout)
         # All of them: a row in the newest layout has a value of every column of it.
         self._columns = {
             ordinal: (column, self._maker(column, self.compile_default(column, snapshot, self.now, self.zone)))
             for ordinal, column in enumerate(table.columns)
-            if column.per_row
+            if column.per_row and column.derived is None
         }
         self._draws = {
             ordinal: self.compile_default.draws(column, snapshot) for ordinal, (column, _) in self._columns.items()
@@ -212,8 +218,13 @@ class Population(RowTask[Populated]):
         has = {column for column, _ in layout.columns}
         lacking = {ordinal: make for ordinal, (column, make) in self._columns.items() if column.id not in has}
         read = resolver(layout, self._wanted)
+        derived = [
+            ordinal
+            for ordinal, column in enumerate(self.table.columns)
+            if column.per_row and column.derived is not None and column.id not in has
+        ]
         start = layout_format(layout).start
-        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), lock_places(layout), start)
+        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), tuple(derived), lock_places(layout), start)
 
     def _maker(self, column: Column, evaluate: Callable[[], object]) -> Callable[[], object]:
         """Makes a value, which is not NULL where the column is NOT NULL."""
@@ -223,19 +234,34 @@ class Population(RowTask[Populated]):
         def make() -> object:
             value = evaluate()
             if value is None:
-                message = f'column "{column.name}" of relation "{self.table.name}" contains null values'
-                raise errors.error(errors.NOT_NULL_VIOLATION, message)
+                raise self._is_null(column)
             return value
 
         return make
 
+    def _is_null(self, column: Column) -> errors.Error:
+        message = f'column "{column.name}" of relation "{self.table.name}" contains null values'
+        return errors.error(errors.NOT_NULL_VIOLATION, message)
+
     # --- rows --------------------------------------------------------------------------------------------------------
+
+    def _made(self, key: bytes, stored: bytes, rewriter: _Rewriter) -> bytes:
+        """The row at a store key with values of all columns. An error of what is derived of the row names it."""
+        given = [make() for make in rewriter.make]
+        try:
+            return self._rewritten(stored, rewriter, given)
+        except errors.Error as failed:
+            failed.detail = failed.detail or f"It is row {describe_key(self.table, key[len(self.start) :])}."
+            raise
 
     def _rewritten(self, stored: bytes, rewriter: _Rewriter, given: Sequence[object]) -> bytes:
         """The row in the newest layout; its header stays but for the layout."""
         values = list(rewriter.read(stored))
         for ordinal, value in zip(rewriter.lacking, given, strict=True):
             values[ordinal] = value
+        for ordinal in rewriter.derived:
+            if values[ordinal] is None and self.table.columns[ordinal].refuses_null:
+                raise self._is_null(self.table.columns[ordinal])
         timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
         layout = self.table.layout
         header = ROW_HEADER.pack(timestamp, sequence, layout.id << 8 | tag & 0xFF)
@@ -263,7 +289,7 @@ class Population(RowTask[Populated]):
                     section.put(row.key, row.value)
                     continue
                 rewriter = self._rewriter(stored, section)
-                if rewriter is not None and rewriter.lacking:
+                if rewriter is not None and rewriter.is_needed:
                     given = self._values(row.value, section)
                     values = [given[ordinal] for ordinal in rewriter.lacking]
                     section.put(row.key, self._rewritten(stored, rewriter, values))

@@ -51,6 +51,7 @@ class Pulse:
     """Called between two batches, at least every second. `pace` is that of the job: batches of its work keep to it.
 
     `overtaken`: a job that should be worked on in place of this one, if there is one; `gives_way_to` is then its id.
+    `judge` raises if the job has nothing to go on for.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Pulse:
         *,
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
+        judge: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.pace = Pace(self)
         self.gives_way_to: int | None = None
@@ -71,6 +73,7 @@ class Pulse:
         self._held = held
         self._stopping = stopping
         self._overtaken = overtaken
+        self._judge = judge
         self._renewed = self._looked = clock.monotonic_ns()
         self._told = 0
         self._rows: int | None = None
@@ -119,6 +122,7 @@ class Pulse:
             return
         if job.requested is not None or job.state is JobState.PAUSED:
             raise Interrupted
+        self._judge(job)
 
     def _heed(self, job: Job) -> None:
         self.pace.rows_per_second = job.max_rows_per_second

@@ -97,10 +97,10 @@ class ReferenceJudge:
     def _by_entry(self, reader: Reader, key: bytes) -> bool:
         return any(ENTRY_VALUE.unpack(value)[1] for _, value in reader.scan(key, prefix_end(key)))
 
-    def why(self, find: FindLayout, stored: bytes) -> str:
+    def why(self, find: FindLayout, stored: bytes) -> tuple[str]:
         """What an offender refers to, as PostgreSQL says it."""
         values = resolver(find(ROW_HEADER.unpack_from(stored)[2] >> 8), self._shown)(stored)
-        return f'Key {described(self._columns, values)} is not present in table "{self._parent.name}".'
+        return (f'Key {described(self._columns, values)} is not present in table "{self._parent.name}".',)
 
     def problem(self) -> tuple[str, str]:
         """SQLSTATE and message."""

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from instar import errors, values
+from instar import errors
 from instar.catalog.descriptors import Column, Table
 from instar.encoding.keys import compile_encoder, limited_index_key, limited_primary_key
 from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.reorganize import STEP_ROWS, widest
 from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, rowset_prefix
-from instar.tables.resolver import Wanted, resolver
-from instar.tables.rowset import describe_key, described
+from instar.tables.resolver import resolver
+from instar.tables.rowset import describe_key, described, wanted
 
 _HEADER_BYTES = ROW_HEADER.size
 
@@ -53,7 +53,7 @@ class KeyBackfill(RowTask[Copy]):
         parts = [*key.columns, *table.primary_key]
         parts += [part.column for index in table.indexes for part in index.columns]
         columns = [by_id[number] for number in dict.fromkeys(parts)]
-        self._wanted = [_wanted(column) for column in columns]
+        self._wanted = [wanted(column)._replace(type=widest(column)) for column in columns]
         self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
         places = {column.id: place for place, column in enumerate(columns)}
         self._key = _Part(by_id, places, key.columns)
@@ -152,11 +152,6 @@ class _Part:
 
     def of(self, found: tuple[object, ...]) -> bytes:
         return self._encode(self.values(found))
-
-
-def _wanted(column: Column) -> Wanted:
-    missing = None if column.missing is None else values.from_text(column.type, column.missing)
-    return Wanted(column.id, widest(column), missing)
 
 
 def _is_gone(stored: bytes) -> bool:

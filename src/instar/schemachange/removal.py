@@ -8,7 +8,6 @@ leave by their paths (leaving.py).
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import msgspec
@@ -123,7 +122,6 @@ def _index_users(draft: Draft, table: Table, index: Index, leaving: set[int]) ->
 
 def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list[Dependent]:
     """Columns whose default takes values of the sequence."""
-    text = re.compile(rf"#{sequence.id}\b")
     return [
         Dependent(
             f"default value for column {column.name} of table {table.name}",
@@ -133,7 +131,7 @@ def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list
         for table in draft.view.tables()
         if table.id not in outside
         for column in table.columns
-        if column.sequence == sequence.id or (column.default is not None and text.search(column.default))
+        if column.takes_from(sequence.id)
     ]
 
 
@@ -249,8 +247,6 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
         dependents += [user for user in users if user.default != (table.id, column.id)]
     _resolve(draft, f"column {column.name} of table {table.name}", dependents, cascade=wanted.cascade)
     path = takes_path(draft, table) and bool(indexes or checks or keys)
-    if path and sequences:
-        raise errors.unsupported(f'dropping column "{column.name}" with its sequence and what uses it, under a lease,')
     if checks:
         _remove_checks(draft, table.id, checks)
     keys &= {key.id for key in draft.table(table.id).foreign_keys}
@@ -295,10 +291,10 @@ def drop_indexes(draft: Draft, wanted: want.DropIndexes) -> None:
 
 
 def _refuse_no_index(draft: Draft, name: str) -> None:
-    for table in draft.view.tables():
-        if table.primary_key_name == name:
-            raise _required_by_constraint(name, name, table)
-    if draft.view.lookup("public", name) is not None:
+    found = draft.view.relation(name)
+    if isinstance(found, Table) and found.primary_key_name == name:
+        raise _required_by_constraint(name, name, found)
+    if found is not None and found.name == name:
         raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not an index')
     raise errors.error(errors.UNDEFINED_OBJECT, f'index "{name}" does not exist')
 

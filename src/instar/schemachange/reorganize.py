@@ -1,9 +1,10 @@
 """Reorganization (F1 §4.4): the backfill of indexes, shared by the in-process reorganizer and the one on Spark.
 
 A backfill walks the *current* keys of the table and needs no snapshot (rule 20). Entries are derived in bulk outside
-the atomic section; inside it each row is read again, and what was derived from other bytes is derived anew, so no row
-is ever "skipped because changed". An entry bears its row's timestamp (rule 4); a live one that stands already is left
-alone, so all of it may be done again after a crash. A unique index probes in the same section (rule 21).
+the atomic section, and each row is read again just before it; inside, the log since then tells which rows were changed
+meanwhile: of these the entry is derived anew, so no row is ever "skipped because changed". An entry bears its row's
+timestamp (rule 4); a live one that stands already is left alone, so all of it may be done again after a crash. A unique
+index probes in the same section (rule 21).
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from instar import values
 from instar.catalog.descriptors import Column, Index, Layout, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.touched import Touched
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix
-from instar.tables.resolver import Wanted, mixed_batch_reader, resolver
-from instar.tables.rowset import describe_key, described
+from instar.tables.resolver import mixed_batch_reader, resolver
+from instar.tables.rowset import describe_key, described, wanted
 from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind, Type
 
 # Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
@@ -31,6 +32,8 @@ SMALL_ROWS = 5_000
 
 # Rows per step of the gate (a step cannot be interrupted).
 STEP_ROWS = 16
+# Entries per step, which are compared with their rows before.
+STEP_ENTRIES = 64
 
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
@@ -74,10 +77,7 @@ class Derivation:
         self._columns = [by_id[part.column] for part in index.columns]
         types = [widest(column) for column in self._columns]
         descending = [part.descending for part in index.columns]
-        self._wanted = [
-            Wanted(column.id, type_, None if column.missing is None else values.from_text(column.type, column.missing))
-            for column, type_ in zip(self._columns, types, strict=True)
-        ]
+        self._wanted = [wanted(column)._replace(type=type_) for column, type_ in zip(self._columns, types, strict=True)]
         self._encode = compile_encoder(types, descending)
         self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self.prefix)
         self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
@@ -98,7 +98,7 @@ class Derivation:
             made.append(Entry(part + row[skip:], len(part), row, value[:_HEADER_BYTES], probed))
         return made
 
-    def one(self, section: Section, row: bytes, stored: bytes) -> Entry:
+    def one(self, section: View, row: bytes, stored: bytes) -> Entry:
         """The entry of one row, derived from its bytes as stored."""
         row_values = self._values(section, stored)
         part = self.prefix + limited_index_key(self._encode(row_values))
@@ -110,7 +110,7 @@ class Derivation:
         key = described(self._columns, self._values(section, stored))
         self.duplicates.add(key, describe_key(self._table, row[len(self.prefix) :]))
 
-    def _values(self, section: Section, stored: bytes) -> tuple[object, ...]:
+    def _values(self, section: View, stored: bytes) -> tuple[object, ...]:
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
         decode = self._decoders.get(layout)
         if decode is None:
@@ -135,6 +135,7 @@ class Backfill(Task):
     ) -> None:
         super().__init__(store, table, job=job, stage=stage, claim=claim, rows=rows, place=place)
         self.indexes = tuple(indexes)
+        self._touched = Touched(table.id)
         derivations = [Derivation(table, index, self.layout) for index in indexes]
         self._derivations = {found.prefix: found for found in derivations}
 
@@ -179,32 +180,55 @@ class Backfill(Task):
         """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest. 23505 in the last of
         them, if a key is not unique."""
         source = iter(entries)
-        while chunk := list(islice(source, STEP_ROWS)):
+        while chunk := list(islice(source, STEP_ENTRIES)):
             yield self._step(chunk)
         for derivation in self._derivations.values():
             yield derivation.duplicates.require_none
 
     def _step(self, chunk: list[Entry]) -> Step:
+        """A step that puts the entries of a few rows. They are compared with the rows here, where nobody waits for it:
+        in the atomic section only what the log says was changed since is looked at once more."""
+        with self.store.read() as reader:
+            since = self._touched.follow(reader)
+            wanted = [found for entry in chunk if (found := self._missing(reader, entry)) is not None]
+        values = [ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset) for entry in wanted]
+
         def step(section: Section) -> None:
-            get = section.get
             if self.pace is not None:
                 self.pace.rows += len(chunk)
-            for entry in chunk:
-                stored = get(entry.row)
-                if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
-                    continue
-                if stored[:_HEADER_BYTES] != entry.header:
-                    entry = self._derivation(entry).one(section, entry.row, stored)
-                standing = get(entry.key)
-                if standing is not None and standing[_LIVE]:
-                    continue
-                if entry.unique and self._is_taken(section, entry):
-                    self._derivation(entry).met(section, entry.row, stored)
-                    continue
-                timestamp = ROW_HEADER.unpack_from(entry.header)[0]
-                section.put(entry.key, ENTRY_VALUE.pack(timestamp, 1, entry.offset))
+            touched, put = self._touched, section.put
+            touched.follow(section)
+            untouched = touched.none_since(since)
+            for entry, value in zip(wanted, values, strict=True):
+                if not (untouched or touched.unchanged(entry.row, since)):
+                    self._put_current(section, entry)
+                elif entry.unique and self._is_taken(section, entry):
+                    self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
+                else:
+                    put(entry.key, value)
 
         return step
+
+    def _missing(self, view: View, entry: Entry) -> Entry | None:
+        """The entry that the row wants as it is in this view; None if it is there, or if the row is gone."""
+        stored = view.get(entry.row)
+        if stored is None or ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE:
+            return None
+        if stored[:_HEADER_BYTES] != entry.header:
+            entry = self._derivation(entry).one(view, entry.row, stored)
+        standing = view.get(entry.key)
+        return None if standing is not None and standing[_LIVE] else entry
+
+    def _put_current(self, section: Section, entry: Entry) -> None:
+        """Put the entry of a row that was changed a moment ago."""
+        current = self._missing(section, entry)
+        if current is None:
+            return
+        if current.unique and self._is_taken(section, current):
+            self._derivation(current).met(section, current.row, section.get(current.row) or b"")
+            return
+        timestamp = ROW_HEADER.unpack_from(current.header)[0]
+        section.put(current.key, ENTRY_VALUE.pack(timestamp, 1, current.offset))
 
     def _is_taken(self, section: Section, entry: Entry) -> bool:
         """Whether another row has a live entry under the same index columns."""

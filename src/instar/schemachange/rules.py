@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from instar.catalog.descriptors import StepKind, Table
-from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases
+from instar.catalog.descriptors import State, StepKind, Table
+from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases, yielding
 from instar.schemachange.lock_elements import skips_dual_coverage
 from instar.schemachange.states import PATHS
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 # --- the floor (rule 12) ---------------------------------------------------------------------------------------------
 
 # Direct steps under which nothing that an older version writes has a meaning.
-INCOMPATIBLE = frozenset({StepKind.DROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.TRUNCATE, StepKind.DROP_TABLE})
+INCOMPATIBLE = frozenset({
+    StepKind.DROP_COLUMN, StepKind.UNDROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.CHANGE_TYPE,
+    StepKind.TRUNCATE, StepKind.DROP_TABLE,
+})  # fmt: skip
 
 
 class FloorRule(NamedTuple):
@@ -51,6 +54,11 @@ def _incompatible(before: Table, after: Table) -> int:
     return after.version if any(step.kind in INCOMPATIBLE for step in new) else 0
 
 
+def _converted(before: Table, after: Table) -> int:
+    new = (step for step in after.steps if step.version > before.version)
+    return after.version if any(step.kind is StepKind.CHANGE_TYPE_TO_TEXT for step in new) else 0
+
+
 def _rowset_changed(before: Table, after: Table) -> int:
     swapped = before.rowset != after.rowset or any(
         old.id == new.id and old.rowset != new.rowset for old in before.indexes for new in after.indexes
@@ -61,6 +69,12 @@ def _rowset_changed(before: Table, after: Table) -> int:
 def _both_sides(before: Table, after: Table) -> int:
     new = (step for step in after.steps if step.version > before.version)
     return after.version if any(step.kind is StepKind.ELEMENT_STATE and not step.columns for step in new) else 0
+
+
+def _abort_change(before: Table, after: Table) -> int:
+    now = phases(after)
+    enforced = any(now.get(element) is Phase.PUBLIC for element in yielding(before))
+    return after.version if enforced else 0
 
 
 def _dual_coverage(before: Table, after: Table) -> int:
@@ -79,7 +93,15 @@ FLOOR_RULES = (
         "Writers on either side of a change of a column's lock have a lock in common, or f = c (F1 §3.4).",
         _dual_coverage,
     ),
+    FloorRule(
+        "abort change",
+        "Who has let a pending constraint give way has not enforced it: f = c when it is published (rule 16).",
+        _abort_change,
+    ),
     FloorRule("incompatible", "Versions before an incompatible direct step are never admitted: f = c.", _incompatible),
+    FloorRule(
+        "converted", "What was meant for another type is converted before it is written, by whoever: f = c.", _converted
+    ),
     FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
     FloorRule(
         "both sides",
@@ -120,10 +142,12 @@ def rowsets(table: Table) -> set[int]:
 
 
 def check_list(table: Table) -> tuple[object, ...]:
-    """What a committer evaluates before the atomic section (rule 16): the checks in force and NOT NULL."""
+    """What a committer evaluates before the atomic section (rule 16): the checks in force and NOT NULL, and which
+    constraints it is to tell of what violates them."""
     return (
         tuple((check.id, check.expression) for check in table.checks if check.enforced),
         tuple(column.id for column in table.columns if column.refuses_null),
+        tuple(element for element, state in yielding(table).items() if state is State.WRITE_ONLY),
     )
 
 

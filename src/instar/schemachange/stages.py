@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from instar.catalog.descriptors import Check, Column, ForeignKey, Object, Step, StepKind, Table
-from instar.schemachange import key_elements, lock_elements, rules
+from instar.catalog.descriptors import Check, Column, ForeignKey, Index, Object, Step, StepKind, Table
+from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
@@ -68,12 +68,14 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """One object as a publication leaves it. `floor`: what f becomes at least; "keep" leaves it alone."""
+    """One object as a publication leaves it. `floor`: what f becomes at least; "keep" leaves it alone. `dropped_at`:
+    it comes back, and was dropped by the commit of this timestamp."""
 
     before: Object | None
     after: Object
     floor: Literal["keep"] | int
     checks_moved: bool = False
+    dropped_at: int | None = None
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -108,7 +110,7 @@ class Scheduled(msgspec.Struct, frozen=True):
 
     `rows`: an estimate of the work, None if there is none to do on its way. `related`: other tables whose writers must
     know of it before that work begins (rule 19). `uses`: what must be public before the element is write-only. `reads`:
-    columns that must have their values before that work begins.
+    columns that must have their values before that work begins. `work`: in the place of the one that its path names.
     """
 
     element: Element
@@ -118,6 +120,7 @@ class Scheduled(msgspec.Struct, frozen=True):
     related: tuple[int, ...] = ()
     uses: tuple[Element, ...] = ()
     reads: tuple[Element, ...] = ()
+    work: Work | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -192,7 +195,7 @@ def _tell_parent(
     """A foreign key belongs to both tables: a step of it gives the parent a version of its own too (rule 27)."""
     child = after[move.element.table]
     key = next(found for found in before[child.id].foreign_keys if found.id == move.element.id)
-    if move.goal is Phase.PUBLIC:
+    if move.goal is Phase.PUBLIC and not key.yields:
         return  # writers of both sides have enforced it before
     parent = current(key.parent)
     refers = any(found.parent == parent.id for found in child.foreign_keys)
@@ -229,6 +232,12 @@ def publish(before: Object | None, after: Object) -> Published:
     return Published(before, after, rules.floor(before, after), rules.check_list(before) != rules.check_list(after))
 
 
+def revived(after: Object, dropped_at: int) -> Published:
+    """An object that comes back: of a table f = c, for whoever wrote to it has seen that it was gone."""
+    floor: Literal["keep"] | int = after.version if isinstance(after, Table) else "keep"
+    return Published(None, after, floor, dropped_at=dropped_at)
+
+
 def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], statement: str) -> Table:
     """`table` one version on, with its elements moved and edited. Elements are added by the planner, never here."""
     for move in moves:
@@ -244,6 +253,9 @@ def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], st
     for move in moves:
         if _drops_column(move):
             steps.append((StepKind.DROP_COLUMN, (move.element.id,)))
+        replaced = replacements.taken_place(moved, move.element, move.goal)
+        if replaced is not None:
+            steps.append((StepKind.CHANGE_TYPE, (replaced,)))
         moved = msgspec.structs.replace(moved, **_moved(moved, move))
     if moved.layout != table.layout:  # however many steps, one layout
         moved = msgspec.structs.replace(moved, layout=msgspec.structs.replace(moved.layout, id=table.layout.id + 1))
@@ -288,6 +300,8 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
     if move.element.kind is ElementKind.COLUMN:
         if move.goal is Phase.ABSENT:
             return without_column(table, move.element.id)
+        if replacements.taken_place(table, move.element, move.goal) is not None:
+            return replacements.swapped(table, move.element.id)
         return {"columns": _in_phase(table.columns, move)}
     if move.element.kind is ElementKind.NOT_NULL:
         return {"columns": tuple(_required(found, move) for found in table.columns)}
@@ -313,8 +327,10 @@ def _required(column: Column, move: Move) -> Column:
     if column.id != move.element.id:
         return column
     if move.goal is Phase.ABSENT:
-        return msgspec.structs.replace(column, not_null=None)
-    return msgspec.structs.replace(column, not_null=state_in(move.goal), nullable=move.goal is not Phase.PUBLIC)
+        return msgspec.structs.replace(column, not_null=None, not_null_yields=False)
+    public = move.goal is Phase.PUBLIC
+    yields = column.not_null_yields and not public
+    return msgspec.structs.replace(column, not_null=state_in(move.goal), nullable=not public, not_null_yields=yields)
 
 
 _FIELDS = {ElementKind.INDEX: "indexes", ElementKind.CHECK: "checks", ElementKind.FOREIGN_KEY: "foreign_keys"}
@@ -331,6 +347,8 @@ def _in_phase(listed: tuple[msgspec.Struct, ...], move: Move) -> tuple[msgspec.S
 
 def _with_state(element: msgspec.Struct, phase: Phase) -> msgspec.Struct:
     changes: dict[str, object] = {"state": state_in(phase)}
-    if phase is Phase.PUBLIC and isinstance(element, Check | ForeignKey):
-        changes["not_valid"] = False
+    if phase is Phase.PUBLIC and isinstance(element, Index | Check | ForeignKey):
+        changes["yields"] = False
+        if not isinstance(element, Index):
+            changes["not_valid"] = False
     return msgspec.structs.replace(element, **changes)

@@ -49,10 +49,12 @@ CompileCheck = Callable[[Table, Check], Predicate]
 
 
 class Offender(NamedTuple):
-    """A row that violates the constraint: its key as people read it, and what is wrong with it, if that can be said."""
+    """A row that violates the constraint: its key as people read it, and what is wrong with it, if that can be said;
+    the SQLSTATE of that, where rows differ in it."""
 
     key: str
     why: str = ""
+    sqlstate: str = ""
 
 
 class Examined(NamedTuple):
@@ -73,15 +75,15 @@ class References(NamedTuple):
     referring: list[bytes]
 
 
-class _Judge(Protocol):
+class Judge(Protocol):
     """Finds the rows that violate one constraint."""
 
     def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
         """Which of the rows as stored (`reader` has read them) violate it, by their places, in order."""
         ...
 
-    def why(self, find: FindLayout, stored: bytes) -> str:
-        """A sentence on one of them; may be empty."""
+    def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
+        """A sentence on one of them, if there is one to be said, and its SQLSTATE, if rows differ in that."""
         ...
 
     def problem(self) -> tuple[str, str]:
@@ -113,7 +115,7 @@ class Validation(Task):
         self.compile_check = compile_check
         self._catalog = catalog
         self._version = snapshot.version
-        self._judge = _judge(snapshot, self.table, element, compile_check)
+        self._judge = judge_of(snapshot, self.table, element, compile_check)
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`: nothing is written but the checkpoint. Raises what `problem` makes of the violations."""
@@ -152,7 +154,7 @@ class Validation(Task):
         find = partial(self.layout, reader=reader)
         places = self._judge.offenders(find, reader, rows) if rows else []
         offenders = [
-            Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), self._judge.why(find, rows[i]))
+            Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), *self._judge.why(find, rows[i]))
             for i in places[:NAMED_ROWS]
         ]
         return len(rows), len(places), offenders
@@ -202,8 +204,13 @@ class Validation(Task):
 
     def problem(self, count: int, offenders: Sequence[Offender]) -> errors.Error:
         """The error that names the constraint, how many rows violate it, and some of them."""
-        sqlstate, message = self._judge.problem()
         shown = ", ".join(offender.key for offender in offenders[:NAMED_ROWS])
+        if offenders and offenders[0].sqlstate:
+            rows = "1 row" if count == 1 else f"{count} rows"
+            some = ", among them" if count > len(offenders[:NAMED_ROWS]) else ""
+            detail = f"{rows} cannot be converted{some}: {shown}."
+            return errors.error(offenders[0].sqlstate, offenders[0].why, detail=detail)
+        sqlstate, message = self._judge.problem()
         what = f"{count} row violates it" if count == 1 else f"{count} rows violate it"
         among = ", among them" if count > len(offenders[:NAMED_ROWS]) else ""
         why = f"{offenders[0].why} " if offenders and offenders[0].why else ""
@@ -218,7 +225,7 @@ class Validation(Task):
         table = _table(snapshot, self.element)
         if table.rowset != self.table.rowset:
             raise Superseded(f'the rows of table "{table.name}" were replaced')
-        self._judge = _judge(snapshot, table, self.element, self.compile_check)
+        self._judge = judge_of(snapshot, table, self.element, self.compile_check)
         self.table, self._version = table, snapshot.version
 
 
@@ -229,7 +236,8 @@ def _table(snapshot: CatalogSnapshot, element: Element) -> Table:
     return found
 
 
-def _judge(snapshot: CatalogSnapshot, table: Table, element: Element, compile_check: CompileCheck) -> _Judge:
+def judge_of(snapshot: CatalogSnapshot, table: Table, element: Element, compile_check: CompileCheck) -> Judge:
+    """Whoever finds the rows that violate a CHECK, foreign key or NOT NULL. Superseded if there is no such element."""
     if element.kind is ElementKind.CHECK:
         for check in table.checks:
             if check.id == element.id:
@@ -239,9 +247,10 @@ def _judge(snapshot: CatalogSnapshot, table: Table, element: Element, compile_ch
             if foreign_key.id == element.id:
                 return ReferenceJudge(table, foreign_key, snapshot)
     else:
+        judge = _ConversionJudge if element.kind is ElementKind.COLUMN else _NotNullJudge
         for column in table.columns:
             if column.id == element.id:
-                return _NotNullJudge(table, column)
+                return judge(table, column)
     raise Superseded(f'a {element.kind.value} of table "{table.name}" is gone')
 
 
@@ -267,8 +276,8 @@ class _CheckJudge:
                 found.append(place)
         return found
 
-    def why(self, find: FindLayout, stored: bytes) -> str:
-        return ""
+    def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
+        return ()
 
     def problem(self) -> tuple[str, str]:
         message = f'check constraint "{self._check.name}" of relation "{self._table.name}" is violated by some row'
@@ -288,9 +297,42 @@ class _NotNullJudge:
             return []
         return [place for place, null in enumerate(values.is_null().to_pylist()) if null]
 
-    def why(self, find: FindLayout, stored: bytes) -> str:
-        return ""
+    def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
+        return ()
 
     def problem(self) -> tuple[str, str]:
         message = f'column "{self._column.name}" of relation "{self._table.name}" contains null values'
         return errors.NOT_NULL_VIOLATION, message
+
+
+class _ConversionJudge:
+    """The column that is to take the place of another one: whether all rows have a value of it."""
+
+    def __init__(self, table: Table, column: Column) -> None:
+        self._table, self._column = table, column
+        self._wanted = [wanted(column)._replace(lenient=False)]
+        self._readers: dict[int, RowReader] = {}
+
+    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+        return [place for place, value in enumerate(stored) if self._error(find, value) is not None]
+
+    def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
+        found = self._error(find, stored)
+        return () if found is None else (found.message, found.sqlstate)
+
+    def problem(self) -> tuple[str, str]:
+        message = f'column "{self._column.name}" of relation "{self._table.name}" contains null values'
+        return errors.NOT_NULL_VIOLATION, message
+
+    def _error(self, find: FindLayout, stored: bytes) -> errors.Error | None:
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        read = self._readers.get(layout)
+        if read is None:
+            read = self._readers[layout] = resolver(find(layout), self._wanted)
+        try:
+            (value,) = read(stored)
+        except errors.Error as found:
+            return found
+        if value is None and self._column.refuses_null:
+            return errors.error(*self.problem())
+        return None

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from instar.catalog.descriptors import Action, Table
+from instar.catalog.descriptors import Action, Migration, Table
+from instar.catalog.descriptors import Check as Check_
 from instar.types import Type
 
 
@@ -19,6 +20,17 @@ class Frozen(NamedTuple):
 
     text: str
     columns: tuple[int, ...]
+
+
+class Conversion(NamedTuple):
+    """What ALTER COLUMN TYPE makes of a row: an expression as above. `volatile`: it is another each time. `now`
+    (microseconds since 1970 UTC) and `zone` are what it reads of the time and the session."""
+
+    text: str
+    columns: tuple[int, ...]
+    volatile: bool
+    now: int
+    zone: str
 
 
 Freezer = Callable[[Table], Frozen]
@@ -52,8 +64,11 @@ class Default:
 
 @dataclass(frozen=True)
 class Unique:
+    """`yields`, here and below: writes that violate it while it is pending abort the change, and are not refused."""
+
     columns: tuple[str, ...]
     name: str | None = None
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class Check:
     name: str | None = None
     column: str | None = None
     not_valid: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +93,7 @@ class ForeignKey:
     on_delete: Action = "no action"
     on_update: Action = "no action"
     not_valid: bool = False
+    yields: bool = False
 
 
 Constraint = Unique | Check | ForeignKey
@@ -117,6 +134,16 @@ class DropTables:
 
 
 @dataclass(frozen=True)
+class UndropTables:
+    """`tables`: (name, the name that it is to have, if another). `as_of`: a timestamp at which they had those names;
+    None: those dropped last. `cascade`: do without what is gone."""
+
+    tables: tuple[tuple[str, str | None], ...]
+    as_of: int | None = None
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
 class Truncate:
     names: tuple[str, ...]
     restart_identity: bool = False
@@ -134,6 +161,17 @@ class AddColumn:
 class DropColumn:
     table: str
     column: str
+    cascade: bool = False
+
+
+@dataclass(frozen=True)
+class UndropColumn:
+    """`new`: the name that it is to have, if another. `cascade`: without its NOT NULL, and a default that needs what is
+    gone."""
+
+    table: str
+    column: str
+    new: str | None = None
     cascade: bool = False
 
 
@@ -172,6 +210,7 @@ class DropNotNull:
 class SetNotNull:
     table: str
     column: str
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +224,27 @@ class SetType:
     table: str
     column: str
     type: Type
+
+
+@dataclass(frozen=True)
+class NewType:
+    """A column is of a type that its values have to be converted to. `plain`: by an assignment of the value itself.
+    `default`: None if it is to have none."""
+
+    column: str
+    type: Type
+    plain: bool
+    conversion: Conversion
+    default: Freezer | None
+
+
+@dataclass(frozen=True)
+class ConvertColumns:
+    """ALTER COLUMN TYPE of columns of one table. `check`: a check of it as one of the table as it will be."""
+
+    table: str
+    columns: tuple[NewType, ...]
+    check: Callable[[Check_, Table, Table], Frozen]
 
 
 @dataclass(frozen=True)
@@ -262,6 +322,7 @@ class CreateIndex:
     columns: tuple[tuple[str, bool], ...]
     name: str | None = None
     unique: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True)
@@ -312,6 +373,12 @@ class DropViews:
 
 
 @dataclass(frozen=True)
+class SetMigration:
+    table: str
+    policy: Migration
+
+
+@dataclass(frozen=True)
 class CompactTable:
     table: str
 
@@ -321,5 +388,5 @@ Wanted = (
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
-    | CompactTable
+    | CompactTable | UndropTables | UndropColumn | SetMigration | ConvertColumns
 )  # fmt: skip

@@ -159,8 +159,9 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
 
     def versions(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
-        for start, stop in ranges(p):
-            for version in reader.scan_versions(context.view, start, stop):
+        found = ranges(p)
+        for start, stop in reversed(found) if reverse else found:
+            for version in reader.scan_versions(context.view, start, stop, reverse=reverse):
                 yield _with_version(version)
 
     return versions if access.versions else plain
@@ -186,5 +187,5 @@ def _lookups(access: Access, wanted: Callable[[Frame], list[bytes]], execution: 
 
 
 def _with_version(version: RowVersion) -> Row:
-    """A row for DML: all columns, then plan.KEY_ORDINAL and plan.BASE_ORDINAL."""
+    """A row for DML, or to be locked: its columns, then plan.KEY_ORDINAL and plan.BASE_ORDINAL."""
     return (*version.values, version.key, version.base)

@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from instar import errors
 from instar.catalog.layouts import Layouts
+from instar.encoding.arrow_values import arrow_array
 from instar.sql import tree
 from instar.sql.access_paths import candidates, restrictions
 from instar.sql.accesses import RangeCompiler
 from instar.sql.analytic_sql import Written, write_query
 from instar.sql.beside import run_beside
-from instar.sql.execution import ExecutionContext, Result, arrow_array
+from instar.sql.execution import ExecutionContext, Result
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
 from instar.sql.plan import Access, QueryPlan
@@ -122,10 +123,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Analytic:
-    """Runs queries in this process's DuckDB. `layouts` decode what the tables hold."""
-
-    def __init__(self, layouts: Layouts) -> None:
-        self._layouts = layouts
+    """Runs queries in this process's DuckDB."""
 
     def run(self, plan: QueryPlan, context: ExecutionContext) -> Result:
         """The whole result of a query. Errors: those of the functions in it, 53100, 53200, and what its scans raise."""
@@ -137,7 +135,7 @@ class Analytic:
         found: dict[str, _Input] = {}
         for name, (scan, ordinals, conditions) in written.scans.tables.items():
             ranges = _ranges(scan, conditions, layout, frame)
-            found[name] = _table_input(scan, ordinals, ranges, context, self._layouts)
+            found[name] = _table_input(scan, ordinals, ranges, context, context.view.layouts)
         for name, system in written.scans.systems.items():
             found[name] = _system_input(system, context)
         table = _run(written, found, context)

@@ -16,7 +16,7 @@ def compile_check(table: Table, check: Check) -> Predicate:
     """A CHECK constraint as a closure over rows that have `table`'s columns, in their order. What reads a clock is
     given the present, and what reads a time zone UTC: whoever walks the table is no session."""
     # A frozen check names columns of its own table only, by id: it needs no catalog.
-    alone = CatalogSnapshot(0, {table.id: table}, {table.name: table.id})
+    alone = CatalogSnapshot.of([table])
     layout = FrameLayout(0)
     scope = Scope({(0, ordinal): ordinal for ordinal in range(len(table.columns))})
     frame = layout.frame((), Context(now=time.time_ns() // 1000), None)

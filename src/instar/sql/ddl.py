@@ -13,13 +13,22 @@ from sqlglot import exp
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Sequence, Table, View
+from instar.catalog.descriptors import Check, Column, Sequence, Table, View
 from instar.schemachange import wanted as want
+from instar.schemachange.alteration import widens
 from instar.schemachange.draft import constraint_names
 from instar.sql import statements as ast
-from instar.sql.binder import freeze_check, freeze_default, freeze_query
+from instar.sql.binder import (
+    freeze_check,
+    freeze_conversion,
+    freeze_default,
+    freeze_default_as,
+    freeze_query,
+    thaw_check,
+)
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
+from instar.sql.parser import parse_expression
 from instar.sql.traversal import is_volatile
 from instar.sql.tree import Expr, Literal
 from instar.types import TEXT, Kind, Type
@@ -51,13 +60,18 @@ def command(statement: ast.Ddl) -> str:
 
 
 def translate(
-    statement: ast.Ddl, catalog: CatalogSnapshot, functions: Context, notice: Callable[[str], None]
+    statement: ast.Ddl,
+    catalog: CatalogSnapshot,
+    functions: Context,
+    notice: Callable[[str], None],
+    as_of: int | None = None,
 ) -> Translation:
     """The wanted changes of a DDL statement, on the catalog that the session sees.
 
-    `functions` is what stable functions read: the default of a new column is evaluated once, now.
+    `functions` is what stable functions read: the default of a new column is evaluated once, now. `as_of`: the
+    timestamp that the statement means by AS OF SYSTEM TIME.
     """
-    wanted = _Translator(catalog, functions, notice).translate(statement)
+    wanted = _Translator(catalog, functions, notice, as_of).translate(statement)
     populate = _insert_of(statement) if isinstance(statement, ast.CreateTable) and wanted else None
     return Translation(command(statement), wanted, populate)
 
@@ -72,10 +86,13 @@ def _insert_of(statement: ast.CreateTable) -> ast.Dml | None:
 
 
 class _Translator:
-    def __init__(self, catalog: CatalogSnapshot, functions: Context, notice: Callable[[str], None]) -> None:
+    def __init__(
+        self, catalog: CatalogSnapshot, functions: Context, notice: Callable[[str], None], as_of: int | None
+    ) -> None:
         self._catalog = catalog
         self._functions = functions
         self._notice = notice
+        self._as_of = as_of
         self._added: dict[str, Type] = {}  # columns that earlier actions of the statement add
 
     def translate(self, statement: ast.Ddl) -> tuple[want.Wanted, ...]:
@@ -113,7 +130,8 @@ class _Translator:
         return self._catalog.lookup("public", name)
 
     def _has_index(self, name: str) -> bool:
-        return any(index.name == name for table in self._catalog.tables() for index in table.indexes)
+        table = self._catalog.relation(name)
+        return isinstance(table, Table) and any(index.name == name for index in table.indexes)
 
     def _exists_already(self, name: str, if_not_exists: bool) -> bool:
         """Whether a relation of this name makes a CREATE ... IF NOT EXISTS do nothing."""
@@ -146,6 +164,7 @@ class _Translator:
             check.name,
             check.column,
             check.not_valid,
+            check.yields,
         )
 
     # --- tables ------------------------------------------------------------------------------------------------------
@@ -197,7 +216,7 @@ class _Translator:
 
     def _constraint(self, constraint: ast.Constraint) -> want.Constraint:
         if isinstance(constraint, ast.Unique):
-            return want.Unique(constraint.columns, constraint.name)
+            return want.Unique(constraint.columns, constraint.name, constraint.yields)
         if isinstance(constraint, ast.Check):
             return self._check(constraint)
         if isinstance(constraint, ast.ForeignKey):
@@ -209,6 +228,7 @@ class _Translator:
                 constraint.on_delete,
                 constraint.on_update,
                 constraint.not_valid,
+                constraint.yields,
             )
         raise errors.unsupported("a primary key that comes with a column")
 
@@ -227,6 +247,9 @@ class _Translator:
             if key is not None:
                 yield want.AlterPrimaryKey(name, key.columns, key.name)
                 actions = tuple(action for action in actions if not _is_of_key(found, action))
+            converted, actions = self._conversions(found, actions)
+            if converted is not None:
+                yield converted
         for action in actions:
             if isinstance(action, ast.RenameTable):
                 yield want.RenameObject("table", name, action.new)
@@ -249,10 +272,12 @@ class _Translator:
                     self._notice(f'column "{action.name}" of relation "{name}" does not exist, skipping')
                 else:
                     yield want.DropColumn(name, action.name, action.cascade)
-            case ast.RenameColumn():
-                yield want.RenameColumn(name, action.old, action.new)
-            case ast.RenameConstraint():
-                yield want.RenameConstraint(name, action.old, action.new)
+            case ast.SetMigration(policy=policy):
+                yield want.SetMigration(name, policy)
+            case ast.UndropColumn(name=column, new=new, cascade=cascade):
+                yield want.UndropColumn(name, column, new, cascade)
+            case ast.RenameColumn() | ast.RenameConstraint():
+                yield _renamed(name, action)
             case ast.SetDefault(column=column):
                 default = self._default(action.default, column, self._type(table, column), evaluate=False)
                 yield want.SetDefault(name, column, default)
@@ -261,8 +286,6 @@ class _Translator:
             case ast.DropNotNull():
                 yield want.DropNotNull(name, action.column)
             case ast.SetType():
-                if action.using is not None:
-                    raise errors.unsupported("ALTER COLUMN TYPE with USING")
                 yield want.SetType(name, action.column, action.type)
             case ast.AlterPrimaryKey():
                 yield want.AlterPrimaryKey(name, action.columns)
@@ -280,15 +303,55 @@ class _Translator:
             case ast.AddLock() | ast.AlterLock() | ast.DropLock():
                 yield from self._alter_lock(table, action)
             case ast.SetNotNull():
-                yield want.SetNotNull(name, action.column)
+                yield want.SetNotNull(name, action.column, action.yields)
             case ast.ValidateConstraint():
                 yield want.ValidateConstraint(name, action.name)
-            case ast.AddIdentity():
-                yield want.AddIdentity(
-                    name, action.column, _identity(action.identity), self._options(action.identity.options)
-                )
+            case ast.AddIdentity(column=column, identity=identity):
+                yield want.AddIdentity(name, column, _identity(identity), self._options(identity.options))
             case _:
                 raise errors.unsupported("this form of ALTER TABLE")
+
+    def _conversions(
+        self, table: Table, actions: tuple[ast.AlterAction, ...]
+    ) -> tuple[want.ConvertColumns | None, tuple[ast.AlterAction, ...]]:
+        """Those of the actions that convert values, with what they say of these columns' defaults; the others."""
+        by_name = {column.name: column for column in table.columns if column.visible}
+        found = [
+            action
+            for action in actions
+            if isinstance(action, ast.SetType) and _converts(by_name.get(action.column), action)
+        ]
+        if not found:
+            return None, actions
+        left = tuple(action for action in actions if action not in found)
+        columns = []
+        for action in found:
+            column = by_name[action.column]
+            defaults = [one for one in left if _is_default_of(column, one)]
+            left = tuple(one for one in left if one not in defaults)
+            columns.append(self._new_type(table, column, action, defaults))
+        return want.ConvertColumns(table.name, tuple(columns), self._check_of), left
+
+    def _new_type(
+        self, table: Table, column: Column, action: ast.SetType, defaults: list[ast.AlterAction]
+    ) -> want.NewType:
+        """`defaults`: what the statement says of the column's default beside; the old one goes before the type changes,
+        a new one comes afterwards."""
+        frozen = freeze_conversion(action.using, table, column, action.type, self._catalog)
+        conversion = want.Conversion(*frozen, self._functions.now, self._functions.zone)
+        default: want.Freezer | None
+        anew = [one for one in defaults if isinstance(one, ast.SetDefault)]
+        if anew:
+            default = self._default(anew[-1].default, column.name, action.type, evaluate=False).freeze
+        else:
+            text = None if defaults else freeze_default_as(column, action.type, self._catalog)
+            default = None if text is None else _frozen(text)
+        return want.NewType(column.name, action.type, action.using is None, conversion, default)
+
+    def _check_of(self, check: Check, before: Table, after: Table) -> want.Frozen:
+        """The check with its expression read anew, as what it says of the columns as they will be."""
+        text = thaw_check(check.expression, before, self._catalog)
+        return want.Frozen(*freeze_check(parse_expression(text), after, self._catalog))
 
     def _alter_lock(self, table: Table, action: ast.AddLock | ast.AlterLock | ast.DropLock) -> Iterable[want.Wanted]:
         if isinstance(action, ast.AddLock):
@@ -342,7 +405,9 @@ class _Translator:
     def _create_index(self, statement: ast.CreateIndex) -> Iterable[want.Wanted]:
         if statement.name is None or not self._exists_already(statement.name, statement.if_not_exists):
             columns = tuple((column.name, column.descending) for column in statement.columns)
-            yield want.CreateIndex(self._name(statement.table), columns, statement.name, statement.unique)
+            yield want.CreateIndex(
+                self._name(statement.table), columns, statement.name, statement.unique, statement.yields
+            )
 
     def _drop_index(self, statement: ast.DropIndex) -> Iterable[want.Wanted]:
         names = self._present("index", statement.names, statement.if_exists)
@@ -389,6 +454,10 @@ class _Translator:
     def _compact(self, statement: ast.CompactTable) -> Iterable[want.Wanted]:
         yield want.CompactTable(self._name(statement.name))
 
+    def _undrop(self, statement: ast.UndropTable) -> Iterable[want.Wanted]:
+        tables = tuple((self._name(name), new) for name, new in statement.tables)
+        yield want.UndropTables(tables, self._as_of, statement.cascade)
+
     def _options(self, options: ast.SequenceOptions) -> want.SequenceOptions:
         owner = options.owned_by
         return want.SequenceOptions(
@@ -402,6 +471,32 @@ class _Translator:
             options.restart,
             (self._name(owner[0]), owner[1]) if isinstance(owner, tuple) else owner,
         )
+
+
+def _renamed(table: str, action: ast.RenameColumn | ast.RenameConstraint) -> want.RenameColumn | want.RenameConstraint:
+    if isinstance(action, ast.RenameColumn):
+        return want.RenameColumn(table, action.old, action.new)
+    return want.RenameConstraint(table, action.old, action.new)
+
+
+def _converts(column: Column | None, action: ast.SetType) -> bool:
+    """Whether a change of the column's type has to convert values."""
+    if column is None:
+        return False
+    return action.using is not None or not (column.type == action.type or widens(column.type, action.type))
+
+
+def _is_default_of(column: Column, action: ast.AlterAction) -> bool:
+    """Whether the action is of the default of a column that has no sequence for that."""
+    return (
+        isinstance(action, ast.SetDefault | ast.DropDefault)
+        and action.column == column.name
+        and column.sequence is None
+    )
+
+
+def _frozen(text: str) -> want.Freezer:
+    return lambda table: want.Frozen(text, ())
 
 
 def _identity(identity: ast.Identity) -> want.IdentityKind:
@@ -426,6 +521,7 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
     ast.RenameView: ("ALTER VIEW", _Translator._rename_view),
     ast.DropView: ("DROP VIEW", _Translator._drop_view),
     ast.CompactTable: ("COMPACT TABLE", _Translator._compact),
+    ast.UndropTable: ("UNDROP TABLE", _Translator._undrop),
 }
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Table
+from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.sql.functions import Context
+from instar.sql.tree import RowLock
 from instar.tables.layout import arrow_type
 from instar.tables.view import View
 from instar.transactions.buffer import Buffer
 from instar.types import Kind, Type
-from instar.values import to_text
 
 Row = tuple[object, ...]
 UNLIMITED = 1 << 62
+
+
+def _no_locks(lock: RowLock, table: Table, key: bytes) -> bool:
+    raise errors.unsupported("a row lock in this place")
 
 
 class BudgetSpent(Exception):
@@ -44,6 +49,10 @@ class ExecutionContext:
     check_cancel: Callable[[], None] = lambda: None
     # Given a function that stops what is running now from another thread, or None when that is over.
     interruptible: Callable[[Callable[[], None] | None], None] = lambda stop: None
+    # Told of a row that is to be locked, by its encoded primary key; False if it is to be skipped.
+    lock_row: Callable[[RowLock, Table, bytes], bool] = _no_locks
+    # Asked before a row, or a unique key, is reported to stand in the way: does nothing unless somebody may remove it.
+    require_unlocked: Callable[[bytes], None] = lambda resource: None
     remaining: int = UNLIMITED  # rows that may still be touched
 
     def touch(self, rows: int) -> None:
@@ -96,43 +105,7 @@ class Result:
         return pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
 
 
-def internal_values(column: Any, type_: Type) -> list[object]:
-    """An Arrow column of the analytic engine as internal values of its logical type."""
-    if type_.kind is Kind.DATE:
-        column = column.cast(pa.int32())
-    elif type_.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        column = column.cast(pa.int64())
-    values: list[object] = column.to_pylist()
-    if type_.kind is Kind.NUMERIC and pa.types.is_string(column.type):
-        return [None if value is None else Decimal(str(value)) for value in values]
-    return values
-
-
 def _in_type(column: Any, type_: Type) -> Any:
     """A numeric's scale may be narrower in the engine's column than its logical type says."""
     target = pa.string() if type_.kind is Kind.UNKNOWN else arrow_type(type_)
     return column if column.type == target else column.cast(target)
-
-
-def arrow_array(type_: Type, values: Sequence[object]) -> Any:
-    """Internal values as an Arrow array of `arrow_type(type_)`; an unknown literal's column is text.
-
-    0A000 for NaN of a numeric with a precision, which is a decimal there.
-    """
-    if type_.kind is Kind.UNKNOWN:
-        return pa.array(values, pa.string())
-    target = arrow_type(type_)
-    if type_.kind is Kind.NUMERIC and type_.precision is None:
-        values = [None if value is None else to_text(type_, value) for value in values]
-    if type_.kind is Kind.DATE:
-        return pa.array(values, pa.int32()).cast(target)
-    if type_.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
-        return pa.array(values, pa.int64()).cast(target)
-    try:
-        return pa.array(values, target)
-    except pa.ArrowInvalid:
-        if any(isinstance(value, Decimal) and value.is_nan() for value in values):
-            refused = errors.unsupported(f"NaN of type {type_} in Arrow, whose decimals have no NaN,")
-            refused.hint = "Cast to numeric without a precision, which goes as text."
-            raise refused from None
-        raise

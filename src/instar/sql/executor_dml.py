@@ -97,8 +97,8 @@ class InsertProgram:
         if self._conflict is not None:
             changes = self._conflict.stage(context, frame, images)
         else:
-            for image in images:
-                target.check(image, context)
+            for proposed in images:
+                image = target.checked(proposed, context)
                 key = target.key(image)
                 changes.append(Staged(target, key, None, None, image, key))
         count = len(changes)
@@ -181,8 +181,8 @@ class _Conflict:
         changes: list[Staged] = []
         touched: set[bytes] = set()  # primary keys of rows that this statement has inserted or updated
         proposed: dict[tuple[int, Any], bytes] = {}
-        for image in images:
-            self._target.check(image, context)
+        for given in images:
+            image = self._target.checked(given, context)
             found = self._standing(context, image, proposed, touched)
             if found is None:
                 key = self._target.key(image)
@@ -228,8 +228,7 @@ class _Conflict:
         updated = list(found.values)
         for ordinal, value in zip(self._ordinals, self._values(row, frame), strict=True):
             updated[ordinal] = value
-        new = tuple(updated)
-        self._target.check(new, context)
+        new = self._target.checked(tuple(updated), context)
         return Staged(self._target, found.key, found.base, found.values, new, self._target.key(new))
 
 
@@ -272,7 +271,7 @@ class ModifyProgram:
             new = None if image is None else image(row, frame)
             new_key = key
             if new is not None:
-                target.check(new, context)
+                new = target.checked(new, context)
                 new_key = target.key(new)
                 row = row[:position] + new + row[end:]
             changes.append(Staged(target, key, base, old, new, new_key))

@@ -107,6 +107,9 @@ class _Explainer:
                 return f"Hash {node.kind} join"
             case plan.Aggregate():
                 return "Group" if node.groups else "Aggregate"
+            case plan.LockRows():
+                locked = ", ".join(_named(found.table.name, found.alias) for found in node.tables)
+                return f"Lock rows of {locked}"
             case plan.SetOperation():
                 return node.kind.capitalize() + (" all" if node.all else "")
             case _:

@@ -7,7 +7,7 @@ further changes, each found on the state that the round before left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -21,6 +21,8 @@ from instar.sql.defaults import compile_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.expressions import Compiler, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
+from instar.store.engine import rowset_prefix
+from instar.tables.derivations import deriver
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader, key_encoder
 from instar.tables.view import RowVersion, View
@@ -84,6 +86,12 @@ class KeyLookup:
             if self._key(self.values(version.values)) == wanted:
                 yield version
 
+    def resource(self, values: Row) -> bytes:
+        """What is locked by whoever gives these values up or takes them, as a unique key."""
+        if self._index is None:
+            return rowset_prefix(self.table.rowset) + self._key(values)
+        return self._index.codec.prefix + keys.limited_index_key(self._key(values))
+
     def _key(self, values: Row) -> bytes:
         return self._encode([values[position] for position in self._order])
 
@@ -120,6 +128,7 @@ class TableRules:
             if key.parent == table.id and key.enforced
         ]
         self._required = [(ordinal, column) for ordinal, column in enumerate(table.columns) if column.refuses_null]
+        self._derive = deriver(table)
         self._populated = [ordinal for ordinal, column in enumerate(table.columns) if column.is_being_given]
         self._layout = FrameLayout(0)
         columns = {(0, ordinal): ordinal for ordinal in range(len(table.columns))}
@@ -127,21 +136,53 @@ class TableRules:
         self._checks = [
             (check, Compiler(Scope(columns), self._layout).value(expression)) for check, expression in bound
         ]
+        self._yielding = [
+            (check.id, Compiler(Scope(columns), self._layout).value(bind_check(check.expression, table, 0, catalog)))
+            for check in table.checks
+            if check.yields
+        ]
+        self._yielding_nulls = [
+            (ordinal, column.id) for ordinal, column in enumerate(table.columns) if column.tells_null
+        ]
         self.has_checks = bool(bound)
         self.checks_read_context = any(reads_context(expression) for _, expression in bound)
-        self._catalog = catalog
+        self.catalog = catalog.unheld()
 
     def key(self, image: Row) -> bytes:
         """The encoded primary key of a row; 54000 if it is too long to be stored."""
         return keys.limited_primary_key(self.encode_key([image[ordinal] for ordinal in self.key_ordinals]))
 
-    def check(self, image: Row, context: ExecutionContext) -> None:
-        """NOT NULL (23502) and CHECK (23514) on one row."""
+    def checked(self, image: Row, context: ExecutionContext) -> Row:
+        """The row, with what is derived of it (the errors of a change of type that is under way); NOT NULL (23502) and
+        CHECK (23514) hold for it."""
+        if self._derive is not None:
+            image = self._derive(image)
         self._judge(image, context.functions, context)
+        return image
 
     def recheck(self, image: Row, functions: Context) -> None:
-        """As `check`, for a row that no statement made; `functions` is what the transaction's stable functions read."""
+        """As `checked`, for a whole row that no statement made; `functions` is what the transaction's stable functions
+        read."""
         self._judge(image, functions, None)
+
+    def judge_by(self, functions: Callable[[], Context]) -> Callable[[Row], None]:
+        """`recheck`, for several rows."""
+        return lambda image: self.recheck(image, functions())
+
+    def violated(self, image: Row, functions: Context) -> Iterator[int]:
+        """The ids of the CHECKs, and columns of NOT NULLs, that yield and that the row violates. An expression that
+        fails for it does not hold."""
+        for ordinal, column in self._yielding_nulls:
+            if image[ordinal] is None:
+                yield column
+        frame = self._layout.frame((), functions, None)
+        for number, holds in self._yielding:
+            try:
+                kept = holds(image, frame)
+            except errors.Error:
+                kept = False
+            if kept is False:
+                yield number
 
     def _judge(self, image: Row, functions: Context, context: ExecutionContext | None) -> None:
         for ordinal, column in self._required:
@@ -166,7 +207,7 @@ class TableRules:
     def default_of(self, ordinal: int, context: ExecutionContext) -> object:
         """A column's default, for SET DEFAULT."""
         column = self.table.columns[ordinal]
-        return compile_default(column, self._catalog, context.functions, context.next_value)()
+        return compile_default(column, self.catalog, context.functions, context.next_value)()
 
     def completed(self, image: Row, context: ExecutionContext) -> Row:
         """The row with a value of every column that a job is giving to rows, and has not given to this one yet."""
@@ -221,7 +262,7 @@ class Rules:
     """The rules of all tables of one catalog snapshot, each compiled when it is first needed."""
 
     def __init__(self, catalog: CatalogSnapshot, layouts: Layouts) -> None:
-        self._catalog = catalog
+        self._catalog = catalog.unheld()
         self._layouts = layouts
         self._known: dict[int, TableRules] = {}
 
@@ -231,6 +272,12 @@ class Rules:
         if found is None:
             found = self._known[table.id] = TableRules(table, self._catalog, self._layouts)
         return found
+
+    def move_to(self, catalog: CatalogSnapshot) -> None:
+        """Go on under another catalog, in which all tables that these are the rules of are the same."""
+        self._catalog = catalog.unheld()
+        for found in self._known.values():
+            found.catalog = self._catalog
 
 
 class StatementEnd:
@@ -306,6 +353,7 @@ class StatementEnd:
             if staged.new is None:
                 continue
             if staged.new_key in taken:
+                self._context.require_unlocked(rowset_prefix(table.rowset) + staged.new_key)
                 raise rules.duplicate(table.primary_key_name, rules.key_ordinals, staged.new)
             taken.add(staged.new_key)
             self._context.buffer.insert(table.id, table.version, staged.new_key, staged.new, pair=pair)
@@ -326,7 +374,7 @@ class StatementEnd:
         for staged in found.values():
             if staged.new is not None:
                 staged.new = staged.table.completed(staged.new, self._context)
-                staged.table.check(staged.new, self._context)
+                staged.new = staged.table.checked(staged.new, self._context)
                 staged.new_key = staged.table.key(staged.new)
         return list(found.values())
 
@@ -341,6 +389,7 @@ class StatementEnd:
             return
         for version in reference.children.find(self._view, values):
             if action == "restrict":
+                self._context.require_unlocked(rowset_prefix(reference.child.rowset) + version.key)
                 raise _still_referenced(self._rules.of(reference.parent), reference, values)
             rules = self._rules.of(reference.child)
             known = found.get((reference.child.id, version.key))
@@ -383,7 +432,9 @@ class StatementEnd:
     def _judge_no_action(self, reference: _Reference, values: Row) -> None:
         if next(reference.parents.find(self._view, values), None) is not None:
             return
-        if next(reference.children.find(self._view, values), None) is not None:
+        found = next(reference.children.find(self._view, values), None)
+        if found is not None:
+            self._context.require_unlocked(rowset_prefix(reference.child.rowset) + found.key)
             raise _still_referenced(self._rules.of(reference.parent), reference, values)
 
     # --- uniqueness ---------------------------------------------------------------------------------------------------
@@ -395,13 +446,18 @@ class StatementEnd:
                 continue
             for version in lookup.find(self._view, values):
                 if version.key != staged.new_key:
+                    self._context.require_unlocked(lookup.resource(values))
                     raise staged.table.duplicate(index.name, lookup.ordinals, image)
 
 
 def _changed(table: Table, old: Row, new: Row) -> frozenset[int]:
     """The ids of the columns whose values differ, by identity or equality of representation."""
     pairs = zip(table.columns, old, new, strict=True)
-    return frozenset(column.id for column, before, after in pairs if before is not after and not _same(before, after))
+    return frozenset(
+        column.id
+        for column, before, after in pairs
+        if before is not after and not column.is_derived and not _same(before, after)
+    )
 
 
 def _same(before: object, after: object) -> bool:

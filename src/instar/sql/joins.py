@@ -111,10 +111,12 @@ class JoinPlanner:
         *,
         target: int | None = None,
         preferred: int | None = None,
+        locked: Relations = frozenset(),
     ) -> None:
         self._needed = needed
         self._derived = derived
         self._target = target  # the relation that DML changes: all its columns, key and base are wanted
+        self._locked = locked  # the relations whose rows are locked: their keys are wanted
         self._preferred = preferred  # the relation to begin with where nothing else decides
 
     def plan(self, items: Sequence[FromItem], conditions: Sequence[Expr]) -> Part:
@@ -184,9 +186,9 @@ class JoinPlanner:
         unknown = missing | {relation}
         found = restrictions(relation, conditions, lambda expr: not free_relations(expr) & unknown)
         best = min(candidates(table, found), key=lambda candidate: candidate.rank)
-        versions = relation == self._target
+        versions = relation == self._target or relation in self._locked
         reads = self._ordinals(relation)
-        ordinals = tuple(range(len(table.columns))) if versions else reads
+        ordinals = tuple(range(len(table.columns))) if relation == self._target else reads
         columns = [(relation, ordinal) for ordinal in ordinals]
         not_null = frozenset(column for column in columns if not table.columns[column[1]].nullable)
         if versions:

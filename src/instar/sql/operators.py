@@ -63,6 +63,8 @@ class NodeCompiler:
                 return self._distinct(node)
             case plan.Limit():
                 return self._limit(node)
+            case plan.LockRows():
+                return self._lock_rows(node)
             case plan.SetOperation():
                 return self._set_operation(node)
 
@@ -255,6 +257,19 @@ class NodeCompiler:
                 key = normal(row if values is None else values(row, p))
                 if key not in seen:
                     seen.add(key)
+                    yield row
+
+        return rows
+
+    def _lock_rows(self, node: plan.LockRows) -> Source:
+        below = self.source(node.child)
+        execution, tables = self.layout.execution, node.tables
+
+        def rows(p: Frame) -> Iterator[Row]:
+            context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
+            lock_row = context.lock_row
+            for row in below(p):
+                if all(lock_row(found.lock, found.table, row[found.key]) for found in tables):  # type: ignore[arg-type]  # a key
                     yield row
 
         return rows

@@ -196,6 +196,26 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class LockedTable:
+    """One table of which LockRows locks the rows: `key` is where their encoded primary key stands."""
+
+    lock: tree.RowLock
+    table: Table
+    alias: str
+    key: int
+
+
+@dataclass(frozen=True)
+class LockRows:
+    """The child's rows, with the tables' rows that they are made of to be locked; those that are to be skipped left
+    out."""
+
+    scope: Scope
+    child: Node
+    tables: tuple[LockedTable, ...]
+
+
+@dataclass(frozen=True)
 class SetOperation:
     scope: Scope
     kind: Literal["union", "intersect", "except"]
@@ -207,7 +227,7 @@ class SetOperation:
 
 Node = (
     Access | SystemRows | Rows | FunctionRows | Rename | CommonRows | Filter | NestedLoop | HashJoin | Aggregate
-    | Project | Sort | Distinct | Limit | SetOperation
+    | Project | Sort | Distinct | Limit | LockRows | SetOperation
 )  # fmt: skip
 
 
@@ -252,7 +272,7 @@ def expressions(node: Node) -> tuple[Expr, ...]:
             return node.on
         case Limit():
             return tuple(expr for expr in (node.limit, node.offset) if expr is not None)
-        case SystemRows() | Rename() | CommonRows() | SetOperation():
+        case SystemRows() | Rename() | CommonRows() | LockRows() | SetOperation():
             return ()
 
 

@@ -1,10 +1,10 @@
 """Prepared statements by text: one plan per text and classes of parameters, revalidated per snapshot (MD-MVCC §3.7).
 
 A plan holds for a catalog snapshot if every descriptor that it was made from is that snapshot's own: descriptors are
-immutable and shared by all snapshots of a process, so identity decides. A plan that only reads holds for another
-version of a table as well if readers cannot tell the two apart, as while an index is being built: else every step of
-the build would have all queries planned anew at once. A session with uncommitted DDL sees descriptors that nobody else
-does: it prepares for itself and adds nothing here.
+immutable, and one that a plan uses is shared by all snapshots of a process (catalog/versions.py), so identity decides.
+A plan that only reads holds for another version of a table as well if readers cannot tell the two apart, as while an
+index is being built: else every step of the build would have all queries planned anew at once. A session with
+uncommitted DDL sees descriptors that nobody else does: it prepares for itself and adds nothing here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def hints_of(parameters: Sequence[Any]) -> tuple[Type | None, ...]:
 
 
 class Prepared:
-    """A statement bound, planned and compiled. `lookup` and `write` are its lean forms, where it has them."""
+    """A statement bound, planned and compiled. `lookup` and `write` are its lean forms, where it has them; `locks`: in
+    which mode it locks rows that it selects."""
 
     def __init__(
         self,
@@ -70,9 +71,11 @@ class Prepared:
         self.lookup: PointLookup | None = point_lookup(self.plan, bound.parameters, layouts)
         self.write: PointWrite | None = point_write(self.plan, count, rules)
         self.columns = self.program.columns
+        self.locks = next((found.mode for found in walk(bound.statement) if isinstance(found, tree.RowLock)), None)
         self._zone: str | None = None  # of the converters
         self._converters: list[Callable[[Any], Any]] = []
-        self._catalog = catalog
+        self._rules = rules
+        self._version = catalog.version
         self._depends = dependencies(bound, catalog)
         self._names = any(isinstance(found, tree.SystemScan) for found in walk(bound.statement))
 
@@ -102,17 +105,18 @@ class Prepared:
 
     def holds(self, catalog: CatalogSnapshot) -> bool:
         """Whether the plan is right for this snapshot of the catalog."""
-        if catalog is self._catalog:
+        if catalog.version == self._version:
             return True
         # A system view's name may since have been hidden by a table.
-        if self._names and catalog.version != self._catalog.version:
+        if self._names:
             return False
         own = tuple(catalog.by_id(found.id) for found in self._depends)
         if any(one is not found for one, found in zip(own, self._depends, strict=True)):
             if not self.is_query or not all(map(_read_alike, self._depends, own)):
                 return False
             self._depends = tuple(one for one in own if one is not None)  # all: they are alike
-        self._catalog = catalog
+        self._version = catalog.version
+        self._rules.move_to(catalog)
         return True
 
 

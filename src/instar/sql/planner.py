@@ -24,6 +24,7 @@ from instar.sql.joins import (
     scope_of,
 )
 from instar.sql.plan import (
+    KEY_ORDINAL,
     Access,
     Aggregate,
     CommonRows,
@@ -33,6 +34,8 @@ from instar.sql.plan import (
     HashJoin,
     InsertPlan,
     Limit,
+    LockedTable,
+    LockRows,
     ModifyPlan,
     NestedLoop,
     Node,
@@ -49,7 +52,7 @@ from instar.sql.plan import (
     walk_plan,
 )
 from instar.sql.rewrites import pull_up
-from instar.sql.traversal import children, conjuncts, is_volatile, references, walk, walk_level
+from instar.sql.traversal import children, conjuncts, is_volatile, locks_rows, references, walk, walk_level
 from instar.sql.tree import Expr, FromItem, Query, Select, SortKey
 from instar.types import BIGINT, Type
 
@@ -106,7 +109,7 @@ class _Planner:
 
     def query_plan(self, query: Query) -> QueryPlan:
         """The plan of a whole query."""
-        analytic = self._engines != "executor" and not is_volatile(query)
+        analytic = self._engines != "executor" and not is_volatile(query) and not locks_rows(query)
         root: Node | None = None
         effort = BOUNDED
         subplans: dict[int, Subplan] = {}
@@ -226,7 +229,8 @@ class _Planner:
         query = pull_up(query)
         conditions = conjuncts(query.where)
         sorted_by = _single_relation(query.order_by)
-        joins = JoinPlanner(references(query).columns, self._derived, preferred=sorted_by)
+        locked = frozenset(lock.relation for lock in query.locking)
+        joins = JoinPlanner(references(query).columns, self._derived, preferred=sorted_by, locked=locked)
         part = joins.plan([] if query.from_ is None else [query.from_], conditions)
         node, order_by = part.node, query.order_by
         if query.aggregated or query.group_exprs:
@@ -247,6 +251,8 @@ class _Planner:
             return self._finished(node, order_by, query.limit, query.offset)
         if order_by:
             node = Sort(node.scope, node, tuple(order_by))
+        if query.locking:
+            node = LockRows(node.scope, node, _locked_tables(node, query))
         if query.distinct_on:
             node = Distinct(node.scope, node, query.distinct_on, tuple(expr.type for expr in query.distinct_on))
         if query.limit is not None or query.offset is not None:
@@ -274,6 +280,16 @@ class _Planner:
         scope = Scope(columns, frozenset(), positions)
         node = Aggregate(scope, node, tuple(groups), sets, tuple(calls))
         return filtered(node, having)
+
+
+def _locked_tables(node: Node, query: Select) -> tuple[LockedTable, ...]:
+    """Where the rows of the tables that the query locks have their keys."""
+    accesses = {found.relation: found for found in walk_plan(node) if isinstance(found, Access)}
+    return tuple(
+        LockedTable(lock, accesses[lock.relation].table, accesses[lock.relation].alias, key)
+        for lock in query.locking
+        for key in [node.scope.columns[lock.relation, KEY_ORDINAL]]
+    )
 
 
 def _outside_of(groups: Sequence[Expr], root: object) -> Iterator[Expr]:

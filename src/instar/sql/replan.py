@@ -46,5 +46,5 @@ def named_tables(wanted: Sequence[want.Wanted], view: CatalogSnapshot) -> tuple[
             case _:
                 tables.update(filter(None, [getattr(action, "table", None)]))
     found = [(name, view.lookup("public", name)) for name in sorted(tables)]
-    of_indexes = [(index.name, table.id) for table in view.tables() for index in table.indexes if index.name in indexes]
-    return (*((name, known.id) for name, known in found if isinstance(known, Table)), *of_indexes)
+    found += [(name, view.relation(name)) for name in sorted(indexes)]
+    return tuple((name, known.id) for name, known in found if isinstance(known, Table))

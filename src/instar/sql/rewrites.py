@@ -48,7 +48,7 @@ def _is_plain(item: tree.Derived) -> bool:
         return False
     if query.aggregated or query.group_exprs or query.having is not None or query.distinct or query.distinct_on:
         return False
-    if query.order_by or query.limit is not None or query.offset is not None or query.ctes:
+    if query.order_by or query.limit is not None or query.offset is not None or query.ctes or query.locking:
         return False
     if any(isinstance(found, tree.WindowCall) for found in walk_level(query.outputs)):
         return False

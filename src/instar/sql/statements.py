@@ -13,7 +13,7 @@ from typing import Literal
 
 from sqlglot import exp
 
-from instar.catalog.descriptors import Action
+from instar.catalog.descriptors import Action, Migration
 from instar.types import Type
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -70,10 +70,11 @@ class PrimaryKey:
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """`name` None: `<table>_<columns>_key`."""
+    """`name` None: `<table>_<columns>_key`. `yields`, here and below: WITH (violation = 'abort change')."""
 
     columns: tuple[str, ...]
     name: str | None = None
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Check:
     name: str | None = None
     column: str | None = None
     not_valid: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class ForeignKey:
     on_delete: Action = "no action"
     on_update: Action = "no action"
     not_valid: bool = False
+    yields: bool = False
 
 
 Constraint = PrimaryKey | Unique | Check | ForeignKey
@@ -167,6 +170,18 @@ class DropColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class UndropColumn:
+    name: str
+    new: str | None = None
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetMigration:
+    policy: Migration
+
+
+@dataclass(frozen=True, slots=True)
 class RenameColumn:
     old: str
     new: str
@@ -202,6 +217,7 @@ class ValidateConstraint:
 @dataclass(frozen=True, slots=True)
 class SetNotNull:
     column: str
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +282,8 @@ class DropLock:
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
-    | AddLock | AlterLock | DropLock | AlterPrimaryKey
+    | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn
+    | SetMigration
 )  # fmt: skip
 
 
@@ -297,6 +314,7 @@ class CreateIndex:
     columns: tuple[IndexColumn, ...]
     unique: bool = False
     if_not_exists: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +503,15 @@ class CompactTable:
     name: Name
 
 
+@dataclass(frozen=True, slots=True)
+class UndropTable:
+    """`tables`: (name, the name that it is to have, if another); `as_of`: when they had those names."""
+
+    tables: tuple[tuple[Name, str | None], ...]
+    as_of: AsOf | None = None
+    cascade: bool = False
+
+
 # --- what the binder takes -------------------------------------------------------------------------------------------
 
 
@@ -523,6 +550,7 @@ class Dml:
 TableStatement = CreateTable | DropTable | AlterTable | Truncate | CreateIndex | DropIndex | RenameIndex
 Ddl = (
     TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView | CompactTable
+    | UndropTable
 )  # fmt: skip
 TransactionStatement = Begin | Commit | Rollback | Savepoint | ReleaseSavepoint | RollbackTo | SetTransaction
 Utility = (

@@ -116,6 +116,11 @@ def is_volatile(root: object) -> bool:
     )
 
 
+def locks_rows(root: object) -> bool:
+    """Whether a query in it is one FOR UPDATE or the like."""
+    return any(isinstance(found, tree.RowLock) for found in walk(root))
+
+
 def conjuncts(expr: Expr | None) -> list[Expr]:
     """The arguments of nested ANDs, none for no condition at all."""
     if expr is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from typing import Literal as Choice
 
 from instar.catalog.descriptors import Index, Table, View
+from instar.store.lock_modes import Mode
 from instar.types import BOOLEAN, Type
 
 if TYPE_CHECKING:
@@ -349,6 +350,15 @@ class CommonTable:
 
 
 @dataclass(frozen=True, slots=True)
+class RowLock:
+    """FOR UPDATE and its like, of one base table in FROM."""
+
+    relation: int
+    mode: Mode
+    wait: Choice["wait", "skip", "nowait"]
+
+
+@dataclass(frozen=True, slots=True)
 class Select:
     """One SELECT. `group_by` None: no grouping; grouping sets are lists of positions in `group_exprs`.
 
@@ -369,6 +379,7 @@ class Select:
     limit: Expr | None
     offset: Expr | None
     ctes: tuple[CommonTable, ...] = ()
+    locking: tuple[RowLock, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ can share one write transaction of the engine: each is judged on the state that 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from instar.store.engine import (
     CopyWrite,
     Derive,
     EntryWrite,
+    Fails,
     KeyExists,
     LogUntouched,
     Precondition,
@@ -35,10 +37,12 @@ from instar.store.engine import (
     StaleRow,
     StaleSchema,
     ValueUnchanged,
+    View,
     prefix_end,
 )
 from instar.store.log import LOG_KEY, decode, encode_change, encode_inserts, encode_replaced
 from instar.store.records import decode_table_header, table_key
+from instar.store.row_locks import demands, derived_demands
 from instar.store.section import WriteSection
 
 _ENTRY_SIZE = ENTRY_VALUE.size  # a row value is longer: its header alone is
@@ -73,6 +77,8 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
         _judge_rows(section, table.rows)
         if table.copies:
             _judge_copies(section, table.copies)
+    if section.locks.may_be_held():
+        section.locks.require_free(demands(request), request.owner)
     if request.preconditions:
         overlay = _Overlay(request)
         for precondition in request.preconditions:
@@ -88,6 +94,8 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     """Write what was derived here and now, which has seen the row as it is stored, under the schema of the moment."""
     if derived is None:
         return 0
+    if section.locks.may_be_held():
+        section.locks.require_free(derived_demands(derived))
     timestamp = section.next_timestamp(clock, derived.lease)
     _write_change(section, derived.table, derived.version, derived, derived.stored, timestamp, 0)
     if derived.entries:
@@ -205,12 +213,17 @@ def _judge(section: WriteSection, precondition: Precondition, overlay: _Overlay)
             if not _stands(section, key, overlay):
                 raise PreconditionFailed(precondition)
         case RangeUnchanged():
-            _judge_unchanged(section, precondition)
+            judge_unchanged(section, precondition)
         case LogUntouched():
             _judge_log(section, precondition)
+        case Fails(precondition=inner):
+            with contextlib.suppress(PreconditionFailed):
+                _judge(section, inner, overlay)
+                raise StaleRow(inner[0])
 
 
-def _judge_unchanged(section: WriteSection, precondition: RangeUnchanged) -> None:
+def judge_unchanged(section: View, precondition: RangeUnchanged) -> None:
+    """PreconditionFailed if something in the range is newer, and has `moved`."""
     start, stop, since, _on_failure, moved = precondition
     found: Iterable[tuple[bytes, bytes]]
     if stop == start + b"\x00":
@@ -328,7 +341,7 @@ def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) 
     """Rows where nothing was, not even a tombstone: their header says that no version came before."""
     headers: dict[int, bytes] = {}
     pairs = []
-    for key, _stored, body, layout, locks, _pair, _after in rows:
+    for key, _stored, body, layout, locks, _pair, _after, _keyed in rows:
         header = headers.get(layout)
         if header is None:
             header = headers[layout] = ROW_HEADER.pack(timestamp, NO_RECORD, layout << 8)

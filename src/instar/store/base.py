@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from instar.clock import Clock
 from instar.store.apply import snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader
+from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader, View
 from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
+from instar.store.lock_modes import Mode
+from instar.store.lock_table import LockTable
 from instar.store.log import LOG_KEY, decode, log_key
 from instar.store.pace import Pace
 from instar.store.presence import Presence, Process, Writer
@@ -89,6 +91,19 @@ class BaseStore(ABC):
     def commit_derived(self, derive: Derive) -> int:
         """As in `Store`."""
         return self._queue.commit(derive)
+
+    @property
+    @abstractmethod
+    def locks(self) -> LockTable:
+        """As in `Store`."""
+
+    def lock(self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]]) -> None:
+        """As in `Store`."""
+
+        def take(_view: View) -> None:
+            self.locks.acquire(owner, wanted)
+
+        self._queue.commit(take)
 
     def background(
         self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None, pace: Pace | None = None

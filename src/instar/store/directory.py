@@ -4,6 +4,7 @@
     STORE.unfinished   the same while a store is being created; what lies beside it may be thrown away
     data.mdb lock.mdb  LMDB's
     presence           the slots of the processes that have the store open
+    locks.mdb locks.mdb-lock   who holds which lock, once one was taken; nothing of it outlasts the processes
 
 The identity lies in a file of its own because it must be known before LMDB is let near the directory: LMDB would put
 files into a directory that is not ours, and the durability it is opened with is a property of the store. Creation holds
@@ -114,7 +115,7 @@ def _existing(path: str, names: set[str], lock_bytes: int) -> Identity:
     if not os.path.exists(data) or os.path.getsize(data) < 2 * os.sysconf("SC_PAGE_SIZE"):
         raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is missing or cut short")
     if LOCK_FILE not in names:
-        _reserve(os.path.join(path, LOCK_FILE), lock_bytes)
+        reserve(os.path.join(path, LOCK_FILE), lock_bytes)
     return identity
 
 
@@ -127,7 +128,7 @@ def _create(path: str, identity: Identity, lock_bytes: int, initialise: Callable
     for name in (DATA_FILE, LOCK_FILE, PRESENCE_FILE):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(path, name))
-    _reserve(os.path.join(path, LOCK_FILE), lock_bytes)
+    reserve(os.path.join(path, LOCK_FILE), lock_bytes)
     initialise(identity)
     os.rename(unfinished, os.path.join(path, IDENTITY_FILE))
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,7 +138,7 @@ def _create(path: str, identity: Identity, lock_bytes: int, initialise: Callable
         os.close(directory)
 
 
-def _reserve(path: str, size: int) -> None:
+def reserve(path: str, size: int) -> None:
     """A file of zeros with its blocks allocated: a hole in a mapped file is a SIGBUS when the disk is full.
 
     Written before LMDB opens it, since closing any descriptor of the lock file drops LMDB's locks on it.

@@ -23,13 +23,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import msgspec
 
 from instar.store.blocks import Block
+from instar.store.lock_modes import Mode
 from instar.store.pace import Pace
 from instar.store.presence import Process, Writer
+
+if TYPE_CHECKING:
+    from instar.store.lock_table import LockTable
 
 FORMAT_VERSION = 1
 
@@ -140,6 +144,7 @@ class RowWrite(NamedTuple):
     locks: tuple[int, ...] = ()
     pair: int = 0  # a key change is a delete and an insert bearing one pair number (rule 2)
     after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
+    keyed: bool = False  # a unique key of the row changes, which its row lock is to know
 
 
 class CopyWrite(NamedTuple):
@@ -227,7 +232,15 @@ class ValueUnchanged(NamedTuple):
     on_failure: object
 
 
-Precondition = KeyExists | RangeEmpty | RangeUnchanged | LogUntouched | ValueUnchanged
+class Fails(NamedTuple):
+    """`precondition`, with which the commit was refused before, does not hold. If it does by now, the commit is refused
+    with StaleRow, to be derived again."""
+
+    precondition: KeyExists | RangeEmpty
+    on_failure: object = None
+
+
+Precondition = KeyExists | RangeEmpty | RangeUnchanged | LogUntouched | ValueUnchanged | Fails
 
 
 class RowsetReplaced(NamedTuple):
@@ -254,7 +267,8 @@ class Commit(msgspec.Struct, kw_only=True):
 
     Judged in this order on the current state; nothing is written unless all stand:
     fence (`catalog_version` as derived under: if it moved, every table's floor and list; `claim`), then rows (stored
-    bytes equal), then preconditions, then `lease`: it still runs. A moved catalog refuses a table without a header:
+    bytes equal), then row locks, which `owner` alone may hold (lock_table.Locked), then preconditions, then `lease`: it
+    still runs. A moved catalog refuses a table without a header:
     StaleSchema. With `snapshot`, for commits that validate reads since then, it refuses at all (rule 13); and the
     snapshot is at or above the watermark, else 72000 (rule 6).
 
@@ -273,6 +287,7 @@ class Commit(msgspec.Struct, kw_only=True):
     lease: Lease | None = None  # of the schema version that it was derived under
     snapshot: int | None = None
     claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
+    owner: bytes = b""  # of the locks that are not in its way
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 
@@ -388,6 +403,20 @@ class Store(Protocol):
         For writes whose deriving takes a few microseconds and touches nothing but the view: on an engine in this
         process it runs inside the atomic section, so nothing can move under it and nothing is left to be judged (it
         compares the view's catalog version itself). Another engine may call it as often as it likes.
+        """
+        ...
+
+    @property
+    def locks(self) -> LockTable:
+        """Who holds what, and who waits for whom."""
+        ...
+
+    def lock(self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]]) -> None:
+        """Have `owner`, one of `locks.new_owner()`, hold each resource in its mode.
+
+        In the atomic section: every commit that was judged before is seen by whoever reads after this, and those that
+        are judged later meet the locks. Locked at the first resource that cannot be had; those before it are held.
+        Nothing is written to the store, and nothing synced.
         """
         ...
 

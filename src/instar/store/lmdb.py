@@ -40,6 +40,8 @@ from instar.store.header import (
     first_header,
     new_identity,
 )
+from instar.store.lmdb_environment import MAX_READERS, READERS_BYTES, open_environment
+from instar.store.lmdb_locks import LmdbLockTable, discard
 from instar.store.lmdb_section import LmdbSection
 from instar.store.pages import PageFile, UnreadablePages
 from instar.store.presence import SharedPresence
@@ -50,10 +52,6 @@ from instar.store.watch import Watch
 
 MAP_SIZE = 1 << 40
 _LEAST_MAP_SIZE = 1 << 30
-MAX_READERS = 4096
-_READER_BYTES = 64
-# A little more than LMDB needs for MAX_READERS, whatever its own header takes.
-_LOCK_BYTES = (MAX_READERS + 64) * _READER_BYTES
 
 # How long a closing store waits for threads to leave it, and how often it looks.
 _DRAIN_SECONDS = 10.0
@@ -147,8 +145,8 @@ class _Environment:
     """What all openers of one directory in this process share.
 
     `newest` is the newest state that this process has seen or left, and the number of the LMDB transaction that made
-    it: numbers are never used twice, so that transactions of that number need not read it. `begin`, `queue` and
-    `presence` are made when they are first asked for, and again after a fork, which deletes them:
+    it: numbers are never used twice, so that transactions of that number need not read it. `begin`, `queue`,
+    `presence` and `locks` are made when they are first asked for, and again after a fork, which deletes them:
     `__getattr__` runs only for attributes that are not there, so that a read pays nothing for the check.
     """
 
@@ -156,6 +154,7 @@ class _Environment:
     begin: Callable[..., Any]
     queue: CommitQueue
     presence: SharedPresence
+    locks: LmdbLockTable
     space: Space | None  # of a write map
     runway: Runway | None  # where commits wait for the disk
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
@@ -180,7 +179,7 @@ class _Environment:
         self._open()
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("begin", "queue", "presence"):
+        if name not in ("begin", "queue", "presence", "locks"):
             raise AttributeError(name)
         with self._opening:
             if name not in self.__dict__:
@@ -200,7 +199,7 @@ class _Environment:
             self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
             _check(self._environment, self.path, self.identity)
             page_bytes = self._environment.stat()["psize"]
-            presence = SharedPresence(os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS)
+            presence = self._new_presence()
             undo.callback(presence.close)
             self.watch = Watch(data, presence.others)
             self.space = self._extent = self.runway = None
@@ -216,8 +215,13 @@ class _Environment:
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
         self.presence = presence
+        self.locks = LmdbLockTable(self.path, presence, _translate, self.entering)
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin
+
+    def _new_presence(self) -> SharedPresence:
+        path = os.path.join(self.path, PRESENCE_FILE)
+        return SharedPresence(path, self._clock, SNAPSHOT_MAX_AGE_SECONDS, lambda: discard(self.path))
 
     def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
         """Open the environment again, now that it is known to be sound, to be written through its map."""
@@ -259,6 +263,10 @@ class _Environment:
             return LmdbReader(self.begin(), self)
         except lmdb.Error as caught:
             raise _translate(caught) from caught
+
+    def entering(self) -> contextlib.AbstractContextManager[None]:
+        """To be within while waiting for a mutex that a stopped process may have."""
+        return self.watch if self.presence.is_shared() else contextlib.nullcontext()
 
     def begin_section(self) -> LmdbSection:
         """Wait for the writer mutex and enter. 08003 if the last opener closes the store."""
@@ -317,7 +325,7 @@ class _Environment:
 
     def check_readers(self) -> None:
         """Free the reader slots of killed processes, which pin old pages."""
-        _ = self.begin  # after a fork: opened first
+        self.locks.check_readers()  # after a fork: all is opened first
         self._environment.reader_check()
 
     def drain(self) -> None:
@@ -334,6 +342,7 @@ class _Environment:
         presence = self.__dict__.get("presence")
         if presence is not None:
             self.watch.stop()
+            self.locks.close()
             if self._extent is not None:
                 self._extent.close()
             if self.runway is not None:
@@ -352,33 +361,28 @@ class _Environment:
             presence = self.__dict__.pop("presence", None)
             if presence is not None:  # else another thread was opening at the moment of the fork
                 presence.abandon()
+                self.locks.abandon()
                 if self._extent is not None:
                     self._extent.forget()
                 if self.runway is not None:
                     self.runway.forget()
+            self.__dict__.pop("locks", None)
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
 
 
 def _open_environment(path: str, synchronous: str, map_size: int, *, write_map: bool = False) -> Any:
-    """LMDB's environment, with as large a map as the system lets us have; a write map must have all of `map_size`."""
-    while True:
-        try:
-            return lmdb.Environment(
-                path,
-                map_size=map_size,
-                sync=synchronous != "off",
-                metasync=synchronous == "full",
-                create=False,
-                writemap=write_map,
-                readahead=not write_map,
-                max_readers=MAX_READERS,
-                max_spare_txns=1,
-            )
-        except (lmdb.Error, MemoryError):
-            if write_map or map_size // 2 < _LEAST_MAP_SIZE:
-                raise
-            map_size //= 2
+    """LMDB's environment; a write map must have all of `map_size`."""
+    return open_environment(
+        path,
+        map_size,
+        map_size if write_map else _LEAST_MAP_SIZE,
+        sync=synchronous != "off",
+        metasync=synchronous == "full",
+        create=False,
+        writemap=write_map,
+        readahead=not write_map,
+    )
 
 
 def _check(environment: Any, path: str, identity: Identity) -> None:
@@ -433,6 +437,11 @@ class LmdbStore(BaseStore):
     @property
     def _presence(self) -> SharedPresence:
         return self._environment.presence
+
+    @property
+    def locks(self) -> LmdbLockTable:
+        """As in `Store`."""
+        return self._environment.locks
 
     def read(self) -> LmdbReader:
         """As in `Store`."""
@@ -516,7 +525,7 @@ def open_store(
         wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes, schema_lease)
     with _registry_lock:
         identity = prepare(
-            directory, wanted, _LOCK_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
+            directory, wanted, READERS_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
         )
         _require_same(
             path,

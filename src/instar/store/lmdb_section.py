@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from instar import errors
 from instar.store.cursors import batch_of_range, read_head, scan_range
 from instar.store.header import Head
+from instar.store.lock_table import LockTable
 from instar.store.runway import Runway
 from instar.store.section import WriteSection
 from instar.store.space import Allowance, Space
@@ -16,12 +17,15 @@ from instar.store.space import Allowance, Space
 
 class Newest(Protocol):
     """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; what
-    commits write over; the threads that are in the atomic section."""
+    commits write over; the threads that are in the atomic section; the locks."""
 
     newest: tuple[int, Head]
     space: Space | None
     runway: Runway | None
     inside: set[int]
+
+    @property
+    def locks(self) -> LockTable: ...
 
 
 class LmdbSection(WriteSection):
@@ -33,6 +37,7 @@ class LmdbSection(WriteSection):
         self._transaction = transaction
         self._environment = environment
         self.get = transaction.get
+        self.locks = environment.locks
         # Through a write map, nothing is touched that is not allowed first.
         self._allowance = None if environment.space is None else Allowance(transaction, environment.space)
         self.put = transaction.put if self._allowance is None else self._allowance.put

@@ -15,6 +15,7 @@ from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
+from instar.store.lock_table import MemoryLockTable
 from instar.store.presence import Presence
 from instar.store.section import WriteSection
 
@@ -122,6 +123,7 @@ class MemorySection(WriteSection):
         self._ended = False
         self.get = self._get
         self.put = self._put
+        self.locks = store.locks
         self.load(store.state.head())
 
     def _get(self, key: bytes) -> bytes | None:
@@ -192,6 +194,7 @@ class MemoryStore(BaseStore):
         self.writer = threading.Lock()
         self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
         self._present = Presence(clock, self.snapshot_max_age)
+        self._locks = MemoryLockTable(self._present)
         self._commits = CommitQueue(self._begin, self._translate, clock, self._present)
 
     @property
@@ -201,6 +204,11 @@ class MemoryStore(BaseStore):
     @property
     def _presence(self) -> Presence:
         return self._present
+
+    @property
+    def locks(self) -> MemoryLockTable:
+        """As in `Store`."""
+        return self._locks
 
     def read(self) -> MemoryReader:
         """As in `Store`."""

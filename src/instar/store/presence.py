@@ -2,8 +2,8 @@
 
 A slot says which snapshots its process uses, whether it waits to commit and when it last did, and whether it works in
 the background. All of that is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
-or stale reads do no harm. One word is no hint: how much of the data file its process may touch (module `space`), which
-is written and read within the atomic section alone.
+or stale reads do no harm. Two words are no hints: how much of the data file its process may touch (module `space`), and
+whether any lock may be held (`lock_table`), which are written and read within the atomic section alone.
 
 Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
 long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
@@ -19,7 +19,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count as counter
 from typing import NamedTuple, Protocol
 
@@ -34,8 +34,8 @@ _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED
 _WRITERS = range(11, _WORDS)
 _REFUSED = 1 << 63
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
-# was started that has not announced itself yet.
-_HIGH_WATER, _TURN, _LAUNCHED = range(3)
+# was started that has not announced itself yet; whether any lock may be held (module `lock_table`).
+_HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 _REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
@@ -254,6 +254,24 @@ class Presence:
                 found += [_writer(words[base + _PID], word) for word in said]
         return found
 
+    # Locks.
+
+    def locks_held(self) -> bool:
+        """Whether any lock may be held; asked in the atomic section."""
+        return self._words[_LOCKS] != 0
+
+    def say_locks_held(self, held: bool) -> None:
+        """So it is from now on; said in the atomic section."""
+        self._words[_LOCKS] = held
+
+    def this_slot(self) -> tuple[int, int]:
+        """The number of this process' slot, and when it took it: no other process has both."""
+        return self._base // _WORDS - 1, self._words[self._base + _STARTED]
+
+    def is_owned(self, slot: int, started: int) -> bool:
+        """Whether the process that took `slot` at `started` lives."""
+        return self._words[(slot + 1) * _WORDS + _STARTED] == started and self.alive(slot)
+
     # Processes.
 
     def publish_schema(self, version: int, lease_until_ns: int) -> None:
@@ -328,9 +346,14 @@ class Presence:
 
 
 class SharedPresence(Presence):
-    """The slots of all processes, in the file `path`; 53300 if there is no slot left."""
+    """The slots of all processes, in the file `path`; 53300 if there is no slot left.
 
-    def __init__(self, path: str, clock: Clock, snapshot_max_age: float) -> None:
+    `when_alone` is called if no other process has a slot, while none can take one.
+    """
+
+    def __init__(
+        self, path: str, clock: Clock, snapshot_max_age: float, when_alone: Callable[[], object] = lambda: None
+    ) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             # Reserved now: a page of a sparse mapped file that the full disk has no room for is a SIGBUS later.
@@ -341,7 +364,7 @@ class SharedPresence(Presence):
             raise
         self._view = memoryview(self._map).cast("Q")
         try:
-            slot = self._take_slot()
+            slot = self._take_slot(when_alone)
         except BaseException:
             self.abandon()
             raise
@@ -366,14 +389,23 @@ class SharedPresence(Presence):
         finally:
             self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
 
-    def _take_slot(self) -> int:
+    def _take_slot(self, when_alone: Callable[[], object]) -> int:
         with self.registration():
             for slot in range(SLOTS):
-                with contextlib.suppress(BlockingIOError, PermissionError):
+                try:
                     self._flock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
-                    self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
-                    return slot
+                except (BlockingIOError, PermissionError):
+                    continue
+                self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
+                if not any(self._is_locked(other) for other in range(self._view[_HIGH_WATER])):
+                    self._view[_LOCKS] = 0
+                    when_alone()
+                return slot
         raise errors.error("53300", f"more than {SLOTS} processes have the store open")
+
+    def _is_locked(self, slot: int) -> bool:
+        """Whether another than this has `slot`; one's own looks free."""
+        return self._flock(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
 
     def is_alone(self) -> bool:
         """Whether no other process has a slot. (Its number tells nothing: that of a process in another container may
@@ -407,7 +439,7 @@ class SharedPresence(Presence):
 
     def alive(self, slot: int) -> bool:
         # Locks of one's own description do not conflict, so that one's own slot looks free.
-        return slot == self._slot or self._flock(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
+        return slot == self._slot or self._is_locked(slot)
 
     def close(self) -> None:
         super().close()

@@ -28,6 +28,7 @@ class Latest(enum.IntEnum):
     CHECKPOINT = 8
     SCHEMA_VERSION = 9
     STATUS = 10
+    VIOLATION = 11
 
 
 class RowsetState(enum.Enum):

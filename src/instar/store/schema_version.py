@@ -128,7 +128,12 @@ def publish(section: WriteSection, timestamp: int, change: str, *, abrupt: bool)
 
 def history(view: View) -> Iterator[tuple[int, Published]]:
     """The versions that are remembered, oldest first: (catalog version, what is known of it)."""
-    for key, value in view.scan(_history_key(0), _history_key(2**64 - 1) + b"\x00"):
+    return history_after(view, -1)
+
+
+def history_after(view: View, version: int) -> Iterator[tuple[int, Published]]:
+    """Those of them that came after `version`."""
+    for key, value in view.scan(_history_key(version + 1), _history_key(2**64 - 1) + b"\x00"):
         yield _NUMBER.unpack(key[-_NUMBER.size :])[0], _published.decode(value)
 
 

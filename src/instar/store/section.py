@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from instar.clock import Clock
 from instar.store.engine import Lease, LeaseExpired
 from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_header, wall_timestamp
+
+if TYPE_CHECKING:
+    from instar.store.lock_table import LockTable
 
 
 class WriteSection(ABC):
@@ -16,13 +20,14 @@ class WriteSection(ABC):
     `get` and `put` are attributes, so that an engine can hand out its own functions without a layer between.
     """
 
-    __slots__ = ("catalog_version", "get", "header", "log_end", "moved", "put", "timestamp", "watermark")
+    __slots__ = ("catalog_version", "get", "header", "locks", "log_end", "moved", "put", "timestamp", "watermark")
 
     catalog_version: int
     timestamp: int
     watermark: int
     log_end: int
     header: Header
+    locks: LockTable
     moved: bool
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], object]

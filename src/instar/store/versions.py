@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from instar import errors
 from instar.encoding.joined import Joined
+from instar.store.apply import snapshot_too_old
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Store, View
 from instar.store.log import before_image, log_key
 
@@ -49,6 +50,29 @@ def version_at(reader: View, value: bytes | None, snapshot: int) -> bytes | None
             raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} of a row is missing")
         value = before_image(record)
     return None
+
+
+def version_chain(reader: View, key: bytes, snapshot: int) -> Iterator[tuple[int, bytes | None]]:
+    """The versions of the row at `key`, from the newest back to the one that `snapshot` sees: (since when it stood, the
+    stored value; None where there was no row). 72000 if the log is cut before that one is reached."""
+    value = reader.get(key)
+    while value is not None:
+        timestamp, sequence, tag = _unpack(value)
+        yield timestamp, None if tag & ROW_TOMBSTONE else value
+        if timestamp <= snapshot:
+            return
+        if timestamp <= reader.watermark:
+            raise snapshot_too_old(snapshot, reader.watermark)
+        if sequence == NO_RECORD:
+            break
+        record = reader.get(log_key(timestamp, sequence))
+        if record is None:
+            raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} of a row is missing")
+        value = before_image(record)
+    # A tombstone that stood here before may have been collected, but none that is newer than the watermark.
+    if snapshot < reader.watermark:
+        raise snapshot_too_old(snapshot, reader.watermark)
+    yield reader.watermark, None
 
 
 def visible_rows(

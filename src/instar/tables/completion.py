@@ -73,6 +73,8 @@ def _values(
     """The values of those columns in the new row."""
     found: _Values = {}
     for ordinal, column in late:
+        if column.derived is not None:
+            continue  # of the new row it has been made already, whatever the old one had
         if change.pair:
             kept = moved[change.pair]  # the row has changed its key
         else:

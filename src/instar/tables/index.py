@@ -188,6 +188,8 @@ class IndexReader:
         stored = read_row(reader, self._rows.prefix + primary, view.snapshot)
         if stored is None:
             return None
+        if view.older is not None:
+            view.older.note(self.table.id, self._rows.prefix + primary, stored)
         part = key[len(self.codec.prefix) : offset]
         cut = keys.is_cut(offset)
         if cut or visible is None:

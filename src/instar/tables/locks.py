@@ -16,6 +16,7 @@ from instar.catalog.descriptors import DEFAULT_LOCK, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.rows import BODY_OFFSET, LOCK_BYTES
 from instar.store.engine import ROW_HEADER
+from instar.tables.derivations import deriver
 from instar.tables.rowset import TableReader
 from instar.transactions.buffer import Change
 
@@ -73,6 +74,11 @@ class RowLocks:
         none = (DEFAULT_LOCK,)
         return frozenset(lock for column in change.changed for lock in self._covering.get(column, none))
 
+    def parts(self, change: Change) -> list[int]:
+        """The numbers, in the row's layout, of the locks that a change meets and moves."""
+        touched = self.touched(change)
+        return [number for number, lock in enumerate(self._ids) if lock in touched]
+
     def is_met(self, change: Change, stored: bytes) -> bool:
         """Whether a lock that the change meets has moved since the row version that the change was made on."""
         return change.base is not None and self._timestamps.newest(stored, self.touched(change)) > change.base
@@ -105,6 +111,9 @@ def merged(rows: TableReader, change: Change, stored: bytes, recheck: Recheck | 
             for column, new, now in zip(table.columns, change.image, current, strict=True)
         ]
     )
+    derive = deriver(table)
+    if derive is not None:
+        image = derive(image)
     if recheck is not None:
         recheck(table, image)
     elif table.checks:

@@ -2,7 +2,8 @@
 
 A column is found by its id. One that the written layout lacks gives its frozen `missing` value; one of another type is
 converted: always if the type was widened; under an older schema, whose type is the narrower one, if this row's value
-fits, else 40001. Readers are built once per pair and cached for the process: layouts are immutable.
+fits, else 40001. One that took the place of another, with a type of its own, is derived of what the row has.
+Readers are built once per pair and cached for the process: layouts are immutable.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from instar.catalog.descriptors import Layout
+from instar.catalog.descriptors import Column, Derivation, Layout
+from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.encoding.joined import Joined, join_values
 from instar.encoding.keys import WIDE
 from instar.encoding.row_batches import arrow_type, decode_columns
 from instar.encoding.rows import BODY_OFFSET, Output, RowReader, compile_reader, damaged_row
 from instar.errors import SERIALIZATION_FAILURE, Error, error, unsupported
+from instar.tables.derivations import Compute, computation
 from instar.tables.layout import body_encoder, layout_format
 from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
+from instar.values import from_text
 
 Convert = Callable[[Any], Any]
 ArrayConvert = Callable[[Any], Any]  # of pyarrow arrays
@@ -41,11 +45,13 @@ _WIDENED = {
 
 class Wanted(NamedTuple):
     """A column that a reader gives: its id, its type in the reader's schema, and the internal value that rows in
-    layouts without it have."""
+    layouts without it have, or what it is derived of there (`lenient`: NULL where that fails)."""
 
     column: int
     type: Type
     missing: Any = None
+    derived: Derivation | None = None
+    lenient: bool = False
 
 
 def is_widening(old: Type, new: Type) -> bool:
@@ -171,17 +177,51 @@ class _Frozen:
         return hash(self.text)
 
 
-_Key = tuple[tuple[int, Type, _Frozen], ...]
+_Key = tuple[tuple[int, Type, _Frozen, Derivation | None, bool], ...]
 
 
 def _key(wanted: Sequence[Wanted]) -> _Key:
-    return tuple([(column, type_, _Frozen(missing)) for column, type_, missing in wanted])
+    return tuple([(one.column, one.type, _Frozen(one.missing), one.derived, one.lenient) for one in wanted])
+
+
+class _Derived(NamedTuple):
+    """A wanted column that rows of a layout do not have: where it stands among the wanted ones, how it is computed, of
+    which type, and where its sources stand behind the wanted columns."""
+
+    place: int
+    compute: Compute
+    convert: Convert | None
+    sources: slice
+    types: tuple[Type, ...]
+
+
+def source(column: Column) -> Wanted:
+    """What a derivation asks the resolver for, of a column that it reads as it was then."""
+    missing = None if column.missing is None else from_text(column.type, column.missing)
+    return Wanted(column.id, column.type, missing, None if column.per_row else column.derived)
+
+
+def _with_sources(written: Layout, wanted: _Key) -> tuple[_Key, list[_Derived]]:
+    """What has to be read of rows in `written`, and what of `wanted` is computed of that."""
+    stored = {column for column, _ in written.columns}
+    read, derived = list(wanted), []
+    for place, (column, type_, missing, derivation, lenient) in enumerate(wanted):
+        if derivation is None or column in stored:
+            continue
+        read[place] = (column, type_, missing, None, False)
+        begin = len(read)
+        read.extend(_key([source(found) for found in derivation.sources]))
+        types = tuple([found.type for found in derivation.sources])
+        compute = computation(derivation, lenient=lenient)
+        convert = conversion(derivation.type, type_)
+        derived.append(_Derived(place, compute, convert, slice(begin, len(read)), types))
+    return tuple(read), derived
 
 
 def _outputs(written: Layout, wanted: _Key) -> list[Output]:
     stored = {column: (position, type_) for position, (column, type_) in enumerate(written.columns)}
     outputs = []
-    for column, type_, missing in wanted:
+    for column, type_, missing, _derived, _lenient in wanted:
         if column in stored:
             position, old = stored[column]
             outputs.append(Output(position, conversion(old, type_)))
@@ -192,7 +232,31 @@ def _outputs(written: Layout, wanted: _Key) -> list[Output]:
 
 @lru_cache(maxsize=4096)
 def _resolver(written: Layout, wanted: _Key) -> RowReader:
-    return compile_reader(layout_format(written), _outputs(written, wanted))
+    return _reader(written, wanted, None)
+
+
+def _reader(written: Layout, wanted: _Key, tag: int | None) -> RowReader:
+    """The reader of one layout; with `tag`, as `tagged_resolver` says."""
+    read, derived = _with_sources(written, wanted)
+    if not derived:
+        return compile_reader(layout_format(written), _outputs(written, wanted), tag=tag)
+    return _computed(_reader(written, read, tag), derived, len(wanted))
+
+
+def _computed(
+    read: Callable[[bytes], tuple[Any, ...] | None], derived: Sequence[_Derived], width: int
+) -> Callable[[bytes], Any]:
+    def computed(value: bytes) -> tuple[Any, ...] | None:
+        row = read(value)
+        if row is None:  # of another layout, or deleted
+            return None
+        made = list(row[:width])
+        for place, compute, convert, sources, _types in derived:
+            found = compute(row[sources])
+            made[place] = found if convert is None or found is None else convert(found)
+        return tuple(made)
+
+    return computed
 
 
 def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
@@ -206,8 +270,7 @@ def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
 def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[bytes], tuple[Any, ...] | None]:
     """As `resolver`, but for any stored value: None for one that is deleted or in another layout. One look at a row's
     header, on the way to its columns, is all that several layouts cost a table that has one."""
-    key = _key(wanted)
-    return compile_reader(layout_format(written), _outputs(written, key), tag=written.id << 8)
+    return _reader(written, _key(wanted), written.id << 8)
 
 
 @lru_cache(maxsize=1024)
@@ -220,9 +283,13 @@ def _rewriter(written: Layout, target: Layout, wanted: _Key) -> Callable[[bytes]
     return lambda value: encode(read(value))
 
 
-def rewriter(written: Layout, target: Layout, missing: Mapping[int, Any]) -> Callable[[bytes], bytes]:
-    """A function from a store value in `written` to a body in `target`; `missing`: by column id, None where absent."""
-    wanted = [Wanted(column, type_, missing.get(column)) for column, type_ in target.columns]
+def rewriter(
+    written: Layout, target: Layout, missing: Mapping[int, Any], derived: Mapping[int, Derivation] | None = None
+) -> Callable[[bytes], bytes]:
+    """A function from a store value in `written` to a body in `target`; `missing` and `derived`: of columns that
+    `written` has not, by id, None where absent."""
+    found = derived or {}
+    wanted = [Wanted(column, type_, missing.get(column), found.get(column)) for column, type_ in target.columns]
     return _rewriter(written, target, _key(wanted))
 
 
@@ -301,11 +368,14 @@ Decode = Callable[[Joined], list[Any]]
 
 @lru_cache(maxsize=1024)
 def _decoder(written: Layout, wanted: _Key) -> Decode:
+    read, derived = _with_sources(written, wanted)
+    if derived:
+        return _computed_arrays(_decoder(written, read), derived, wanted)
     form = layout_format(written)
-    stored = {column: position for position, (column, _) in enumerate(written.columns)}
-    positions = [stored[column] for column, _, _ in wanted if column in stored]
+    stored = {found[0]: position for position, found in enumerate(written.columns)}
+    positions = [stored[found[0]] for found in wanted if found[0] in stored]
     steps: list[tuple[int | None, Any]] = []
-    for column, type_, missing in wanted:
+    for column, type_, missing, _derived, _lenient in wanted:
         if column in stored:
             steps.append((stored[column], array_conversion(written.columns[stored[column]][1], type_)))
         else:
@@ -322,6 +392,24 @@ def _decoder(written: Layout, wanted: _Key) -> Decode:
         return out
 
     return decode
+
+
+def _computed_arrays(decode: Decode, derived: Sequence[_Derived], wanted: _Key) -> Decode:
+    """Value by value: expressions have no other form here. A compaction puts an end to it."""
+
+    def computed(joined: Joined) -> list[Any]:
+        arrays = decode(joined)
+        made = arrays[: len(wanted)]
+        for place, compute, convert, sources, types in derived:
+            columns = [internal_values(array, type_) for array, type_ in zip(arrays[sources], types, strict=True)]
+            rows = zip(*columns, strict=True) if columns else [()] * len(joined.starts)
+            values = [compute(row) for row in rows]
+            if convert is not None:
+                values = [None if value is None else convert(value) for value in values]
+            made[place] = arrow_array(wanted[place][1], values)
+        return made
+
+    return computed
 
 
 def batch_reader(layout: Layout, wanted: Sequence[Wanted]) -> BatchReader:

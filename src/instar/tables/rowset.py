@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,12 @@ from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
+from instar.errors import SERIALIZATION_FAILURE, error
 from instar.store.blocks import Block
-from instar.store.engine import rowset_prefix
-from instar.store.versions import BATCH_ROWS, read_row, visible_rows, visible_values
+from instar.store.engine import ROW_TOMBSTONE, rowset_prefix
+from instar.store.versions import BATCH_ROWS, headers, read_row, visible_rows, visible_values
 from instar.tables.layout import arrow_type, body_encoder, row_start
+from instar.tables.older import OlderRows
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
 from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import TableBuffer
@@ -45,9 +47,12 @@ _LAYOUT = struct.Struct("<I")
 
 
 def wanted(column: Column) -> Wanted:
-    """What a reader of `column` asks the resolver for: rows in layouts without it have its frozen value."""
+    """What a reader of `column` asks the resolver for: rows in layouts without it have its frozen value, or what is
+    derived of their other columns."""
     missing = None if column.missing is None else from_text(column.type, column.missing)
-    return Wanted(column.id, column.type, missing)
+    derived = None if column.per_row else column.derived
+    # A row that has no value of the new type is found by the validation. It can be changed and deleted meanwhile.
+    return Wanted(column.id, column.type, missing, derived, lenient=column.is_derived)
 
 
 def key_encoder(table: Table) -> Callable[[Sequence[object]], bytes]:
@@ -82,11 +87,18 @@ def scanned(lower: bytes, upper: bytes, found: Sequence[bytes], size: int, *, re
 class TableReader:
     """Reads the columns `ordinals` (positions in `table.columns`) of a table.
 
-    `reads`: those of them that decide what happens, where the others are only carried along.
+    `reads`: those of them that decide what happens, where the others are only carried along. `lenient`: rows that went
+    before a change of type was made, and may have no value of the new type, have NULL.
     """
 
     def __init__(
-        self, table: Table, ordinals: Sequence[int], layouts: Layouts, reads: Sequence[int] | None = None
+        self,
+        table: Table,
+        ordinals: Sequence[int],
+        layouts: Layouts,
+        reads: Sequence[int] | None = None,
+        *,
+        lenient: bool = False,
     ) -> None:
         self.table = table
         self.ordinals = tuple(ordinals)
@@ -94,6 +106,8 @@ class TableReader:
         self.encode_key = key_encoder(table)
         self._layouts = layouts
         self.wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
+        if lenient:
+            self.wanted = [found._replace(lenient=True) for found in self.wanted]
         decisive = self.ordinals if reads is None else reads
         self.place = Place(table.id, None, table.rowset, frozenset(table.columns[found].id for found in decisive))
         self._decoders: dict[int, Decoder] = {}
@@ -105,10 +119,23 @@ class TableReader:
         """Stored bytes in that layout to the wanted columns."""
         found = self._decoders.get(layout_id)
         if found is None:
-            own = self.table.layout
-            layout = own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
-            found = self._decoders[layout_id] = resolver(layout, self.wanted)
+            found = self._decoders[layout_id] = resolver(self._readable(layout_id), self.wanted)
         return found
+
+    def _readable(self, layout_id: int) -> Layout:
+        """The layout, for rows to be read under this schema. 40001 if it came later, and rows were put into it that had
+        a column by then of which nothing is left."""
+        layout = self._layout(layout_id)
+        if layout.lost and layout_id > self.table.layout.id:
+            for column in (self.table.columns[ordinal] for ordinal in self.ordinals):
+                if column.visible and column.id in layout.lost:
+                    raise error(
+                        SERIALIZATION_FAILURE,
+                        f'column "{column.name}" of table "{self.table.name}" is gone from rows of this snapshot',
+                        detail="It was dropped since, and the rows were rewritten.",
+                        hint="Retry the transaction.",
+                    )
+        return layout
 
     def layout_of(self, value: bytes) -> Layout:
         """The layout that a stored row value is in."""
@@ -140,7 +167,11 @@ class TableReader:
             value = read_row(reader, self.prefix + key, view.snapshot)
         if view.reads is not None:
             view.reads.add_key(self.place, self.prefix + key)
-        return None if value is None else self.version(key, value)
+        if value is None:
+            return None
+        if view.older is not None:
+            view.older.note(self.table.id, self.prefix + key, value)
+        return self.version(key, value)
 
     def note_own(self, view: View, found: Sequence[bytes], overlay: TableBuffer) -> None:
         """Rows that the transaction itself has changed count as read too: in the columns that it left alone they are as
@@ -169,6 +200,8 @@ class TableReader:
                     value = read_row(reader, self.prefix + key, view.snapshot)
                     if value is not None:
                         found.append(self.version(key, value))
+                        if view.older is not None:
+                            view.older.note(self.table.id, self.prefix + key, value)
         return found
 
     def scan(self, view: View, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[object, ...]]:
@@ -201,11 +234,16 @@ class TableReader:
     def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
-        decode = mixed_decoder(self._layout, self.wanted)
-        blocks = self._blocks(view, overlay, start, stop)
-        for joined in blocks if overlay is None else chain(blocks, [self._buffered(overlay, start, stop)]):
+        decode = mixed_decoder(self._readable, self.wanted)
+        for joined in self._blocks(view, overlay, start, stop):
             if len(joined.starts):
                 yield self._record_batch(decode(joined), len(joined.starts))
+        if overlay is None:
+            return
+        buffered = self._buffered(overlay, start, stop)
+        if len(buffered.starts):
+            decode = mixed_decoder(lambda _: self.table.layout, self.wanted)
+            yield self._record_batch(decode(buffered), len(buffered.starts))
 
     def _blocks(self, view: View, overlay: TableBuffer | None, start: bytes, stop: bytes) -> Iterator[Joined]:
         """The visible values of the range that this transaction has not changed, block by block, each read in a short
@@ -219,9 +257,19 @@ class TableReader:
                 stop_read = upper if block.last is None else block.last + b"\x00"
                 view.reads.add_range(self.place, lower, stop_read, len(block.values.starts))
             values = block.values if overlay is None else self._unchanged(block, overlay)
+            if view.older is not None and view.older.room:
+                self._note_block(view.older, block)
             yield visible_values(view.store, values, view.snapshot)
             last = block.last
             lower = (last or b"") + b"\x00"
+
+    def _note_block(self, older: OlderRows, block: Block) -> None:
+        """Some rows of a block that are in older layouts; what is none any more is found out later."""
+        if len(block.values.starts):
+            tags = headers(block.values)["tag"]
+            found = np.flatnonzero((tags & ROW_TOMBSTONE == 0) & (tags >> 8 != self.table.layout.id))[: older.room]
+            pairs = ((block.keys.value(place), block.values.value(place)) for place in found.tolist())
+            older.note_all(self.table.id, pairs)
 
     def _unchanged(self, block: Block, overlay: TableBuffer) -> Joined:
         """The values of a block whose keys the transaction has not changed."""
@@ -247,8 +295,7 @@ class TableReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _layout(self, layout_id: int) -> Layout:
-        own = self.table.layout
-        return own if own.id == layout_id else self._layouts.get(self.table.id, layout_id)
+        return self._layouts.of_row(self.table, layout_id)
 
     def _stored(self, view: View, start: bytes, stop: bytes, reverse: bool) -> Iterator[RowVersion]:
         skip = len(self.prefix)
@@ -282,6 +329,8 @@ class TableReader:
                     return
                 visible = visible_rows(reader, stored_keys, values, view.snapshot)
             if visible[0]:
+                if view.older is not None:
+                    view.older.note_all(self.table.id, zip(*visible, strict=True))
                 yield visible
             if len(stored_keys) < size:
                 return

@@ -8,15 +8,17 @@ read, tells them apart: the row is the one that was meant if it still has that k
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 from instar import errors
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Column, Table
 from instar.store.apply import is_live
 from instar.store.engine import ROW_HEADER, View
 from instar.tables.completion import Default, completed, unseen
 from instar.tables.copies import duplicate_key, image_key
-from instar.tables.resolver import conversion
+from instar.tables.derivations import computation
+from instar.tables.resolver import conversion, source
 from instar.tables.rowset import describe_key, wanted
 from instar.tables.writes import TableWriter, row_conflict
 from instar.transactions.buffer import Change, TableBuffer
@@ -25,16 +27,20 @@ from instar.transactions.commit import Conflict
 Image = tuple[object, ...]
 
 
-def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
-    """A function from an image under `meant` to one under `newest`: columns by id, new ones with their frozen value.
-    Where each row has a value of its own, that is left to completion.py.
+def image_upgrader(meant: Table, newest: Table, *, lenient: bool = False) -> Callable[[Image], Image]:
+    """A function from an image under `meant` to one under `newest`: columns by id, new ones with their frozen value, or
+    what is derived of the others. Where each row has a value of its own, that is left to completion.py. `lenient`: NULL
+    for what cannot be derived, as of a row that is there.
 
     The validators have let the steps in between pass, so every conversion here widens.
     """
     places = {column.id: ordinal for ordinal, column in enumerate(meant.columns)}
     steps: list[tuple[int | None, object]] = []
+    derived: list[tuple[int, Callable[[Image], object]]] = []
     for column in newest.columns:
         place = places.get(column.id)
+        if place is None and column.derived is not None:
+            derived.append((len(steps), _derived(column, meant, lenient=lenient and column.is_derived)))
         if place is None:
             steps.append((None, wanted(column).missing))
         else:
@@ -48,9 +54,41 @@ def image_upgrader(meant: Table, newest: Table) -> Callable[[Image], Image]:
             else:
                 value = image[place]
                 values.append(step(value) if callable(step) and value is not None else value)
+        for place, compute in derived:
+            values[place] = compute(image)
         return tuple(values)
 
     return upgrade
+
+
+def _derived(column: Column, meant: Table, *, lenient: bool) -> Callable[[Image], object]:
+    """A function from an image under `meant`, which has no such column, to what is derived of it there."""
+    assert column.derived is not None  # the caller's check
+    sources = [_source(found, meant) for found in column.derived.sources]
+    compute = computation(column.derived, lenient=lenient)
+    convert = conversion(column.derived.type, column.type)
+
+    def derive(image: Image) -> object:
+        value = compute([find(image) for find in sources])
+        return value if convert is None or value is None else convert(value)
+
+    return derive
+
+
+def _source(column: Column, meant: Table) -> Callable[[Image], object]:
+    """A function from an image under `meant` to the value of a column that something is derived of."""
+    for place, found in enumerate(meant.columns):
+        if found.id == column.id:
+            return partial(_converted, place, conversion(found.type, column.type))
+    if column.derived is not None:
+        return _derived(column, meant, lenient=False)
+    missing = source(column).missing
+    return lambda image: missing
+
+
+def _converted(place: int, convert: Callable[[object], object] | None, image: Image) -> object:
+    value = image[place]
+    return value if convert is None or value is None else convert(value)
 
 
 def crossed(buffer: TableBuffer, meant: Table, writer: TableWriter, view: View, default: Default) -> TableBuffer:
@@ -109,11 +147,13 @@ def upgraded(buffer: TableBuffer, meant: Table, newest: Table) -> TableBuffer:
 
 def _upgraded_changes(changes: dict[bytes, Change], meant: Table, newest: Table) -> dict[bytes, Change]:
     """Changes under `meant` as changes under `newest`, by the keys that their rows have there."""
-    upgrade = image_upgrader(meant, newest)
+    upgrade, upgrade_old = image_upgrader(meant, newest), image_upgrader(meant, newest, lenient=True)
+    replaced = {column.replaces: column.id for column in newest.columns if column.replaces and not column.is_derived}
     made = {
         key: change._replace(
             image=None if change.image is None else upgrade(change.image),
-            old=None if change.old is None else upgrade(change.old),
+            old=None if change.old is None else upgrade_old(change.old),
+            changed=None if change.changed is None else frozenset(replaced.get(id_, id_) for id_ in change.changed),
             version=newest.version,
         )
         for key, change in changes.items()

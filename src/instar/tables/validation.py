@@ -121,7 +121,7 @@ class _TableReads:
 
     def __init__(self, table: Table, layouts: Layouts) -> None:
         self.table = table
-        self._reader = TableReader(table, range(len(table.columns)), layouts)
+        self._reader = TableReader(table, range(len(table.columns)), layouts, lenient=True)
         self._rows: list[tuple[_Ranges, Moved | None]] = []
         self._entries: list[tuple[IndexCodec, _Ranges]] = []
 

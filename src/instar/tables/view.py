@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from instar.catalog.layouts import Layouts
 from instar.store.engine import Store
+from instar.tables.older import OlderRows
 from instar.transactions.buffer import Buffer, TableBuffer
 from instar.transactions.reads import ReadSet
 
@@ -20,9 +21,9 @@ END = b"\xff"
 
 class View:
     """One statement's reads. `buffer` is None where the transaction has written nothing; `reads` is where SERIALIZABLE
-    transactions remember what they read."""
+    transactions remember what they read; `older`, where rows are noted that the query may migrate."""
 
-    __slots__ = ("buffer", "layouts", "reads", "snapshot", "store")
+    __slots__ = ("buffer", "layouts", "older", "reads", "snapshot", "store")
 
     def __init__(
         self, store: Store, snapshot: int, buffer: Buffer | None, layouts: Layouts, reads: ReadSet | None = None
@@ -32,6 +33,7 @@ class View:
         self.buffer = buffer
         self.layouts = layouts
         self.reads = reads
+        self.older: OlderRows | None = None
 
     def overlay(self, table: int) -> TableBuffer | None:
         """The buffered changes of `table`, or None if there are none."""

@@ -8,23 +8,30 @@ delete-only one loses entries, a write-only or public one gains them too.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, State, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Index, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.store.apply import is_live
 from instar.store.engine import (
     ROW_TOMBSTONE,
     EntryWrite,
+    Fails,
     KeyExists,
     Precondition,
+    PreconditionFailed,
     RangeEmpty,
     Reader,
+    Refused,
     RowWrite,
+    StaleRow,
+    StaleSchema,
     TableWrites,
     prefix_end,
     rowset_prefix,
@@ -33,12 +40,18 @@ from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
+from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
 _TIMESTAMP = struct.Struct("<Q")
+
+# Which CHECKs (by their ids) and NOT NULLs (by their columns') of a table that yield a row of it violates.
+Violated = Callable[[Table, tuple[object, ...]], Iterable[int]]
+# Where the flag of a constraint lies, and what it says.
+Flag = tuple[bytes, Violation]
 
 
 def _layout_of(stored: bytes) -> int:
@@ -52,6 +65,8 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     Statements have judged the constraint on their own snapshot already, so what stands in the way is newer than it:
     a conflict (rule 15), except where the snapshot's schema could not see the index. Then nobody has `judged` it,
     trying again might not help, and the violation is reported as such.
+
+    `flag`: the constraint yields. The commit is to set this flag, which says so much, and to go on.
     """
 
     table: str
@@ -59,9 +74,13 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     reported_as: str
     detail: str
     judged: bool = True
+    flag: Flag | None = None
 
-    def error(self, found: bytes | None = None) -> errors.Error:
-        """40001, or the violation; the detail says more than the key that was `found`."""
+    def error(self, found: bytes | None = None) -> errors.Error | None:
+        """40001, or the violation; the detail says more than the key that was `found`. None if the constraint
+        yields."""
+        if self.flag is not None:
+            return None
         what = {
             errors.UNIQUE_VIOLATION: "duplicate key value violates unique constraint",
             errors.FOREIGN_KEY_VIOLATION: "write violates foreign key constraint",
@@ -74,6 +93,26 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
             detail=self.detail,
             hint="Retry the transaction.",
         )
+
+
+class Met(NamedTuple):
+    """What the flag of a constraint that yields is to say, and the precondition that did not hold: the flag is set only
+    if that is so still."""
+
+    violation: Violation
+    precondition: KeyExists | RangeEmpty
+
+
+def note_refusal(met: dict[bytes, Met], refused: Refused | None) -> None:
+    """Note by their flags the constraints that yield which a commit was refused for, before it is derived again; of a
+    commit that was refused for another state than it was derived on, nothing holds any more."""
+    if isinstance(refused, StaleRow | StaleSchema):
+        met.clear()
+    elif isinstance(refused, PreconditionFailed) and isinstance(refused.precondition, KeyExists | RangeEmpty):
+        failure = refused.precondition.on_failure
+        if isinstance(failure, ConstraintFailure) and failure.flag is not None:
+            key, violation = failure.flag
+            met[key] = Met(violation, refused.precondition)
 
 
 def row_conflict(table: Table, key: bytes) -> Conflict:
@@ -189,14 +228,16 @@ class TableWriter:
         self.per_row = any(column.per_row for column in table.columns)
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
         self.copies = RowCopies(table, table.next_key, self.reader) if table.next_key is not None else None
-        self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys if key.enforced]
+        self.parents = [ForeignKeyProbe(table, key, catalog) for key in table.foreign_keys if key.judged]
         self.children = [
             ParentProbe(table, child, key)
             for child_id in table.referenced_by
             for child in [catalog.table(child_id)]
             for key in child.foreign_keys
-            if key.parent == table.id and key.enforced
+            if key.parent == table.id and key.judged
         ]
+        self.yielding = yielding_checks(table)
+        self.yields = bool(self.yielding) or any(index.yields for index in table.indexes)
 
 
 class Derivation:
@@ -204,11 +245,19 @@ class Derivation:
 
     `recheck` judges NOT NULL and CHECK of rows that no statement has seen: those merged of changes under several locks.
     `leased`: a statement's schema may be older than that of the snapshot which it has read; `behind`: the one that is
-    derived under is older than that of `reader`.
+    derived under is older than that of `reader`. `violated` says which CHECKs and NOT NULLs that yield a row violates;
+    `met` are the flags of other constraints that are found to be violated. `flags` is what the commit is to set.
     """
 
     def __init__(
-        self, reader: Reader, recheck: Recheck | None = None, *, leased: bool = False, behind: bool = False
+        self,
+        reader: Reader,
+        recheck: Recheck | None = None,
+        *,
+        leased: bool = False,
+        behind: bool = False,
+        violated: Violated | None = None,
+        met: Mapping[bytes, Met] | None = None,
     ) -> None:
         self.reader = reader
         self._recheck = recheck
@@ -217,6 +266,9 @@ class Derivation:
         self.tables: list[TableWrites] = []
         self.entries: list[EntryWrite] = []
         self.preconditions: list[Precondition] = []
+        self.flags: dict[bytes, Violation] = {}
+        self._violated = violated
+        self._met = met or {}
 
     def table(self, writer: TableWriter, buffer: TableBuffer, meant: Table | None = None) -> None:
         """Derive all changes of one table, whose images are at `writer.table`'s version. `meant` is the version
@@ -232,6 +284,8 @@ class Derivation:
         if several is not None:
             buffer, moved = self._merged(writer, several, buffer)
             every = {index.id for index in writer.table.indexes}
+        if writer.yielding:
+            self._note_violations(writer, buffer)
         judged = public
         seen = (meant or writer.table).layout.id
         may_be_newer = self._leased and (self._behind or seen < layout)
@@ -245,11 +299,11 @@ class Derivation:
                 locks = several.stamps(change, stored)
                 # A merged row is nobody's but this commit's: what it violates is a conflict.
                 judged = every if key in moved else public
-            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair))
+            keyed = self._entries(writer, key, change, judged)
+            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, None, keyed))
             if copied is not None:
                 copied.append(Copied(key, change, body, locks))
-            self._entries(writer, key, change, judged)
-            self._parents(writer, change, merged=key in moved)
+            self._parents(writer, key, change, merged=key in moved)
         self._children(writer, buffer)
         copies = () if writer.copies is None or copied is None else writer.copies.derive(self.reader, copied)
         table = writer.table
@@ -291,31 +345,38 @@ class Derivation:
         if not live or stored is None or _TIMESTAMP.unpack_from(stored)[0] != change.base:
             raise row_conflict(writer.table, key)
 
-    def _entries(self, writer: TableWriter, key: bytes, change: Change, public: set[int]) -> None:
+    def _entries(self, writer: TableWriter, key: bytes, change: Change, public: set[int]) -> bool:
+        """The row's index entries; whether a unique key of it changes."""
+        keyed = False
         for codec in writer.codecs:
             before = None if change.old is None else codec.entry(change.old, key)
             after = None if change.image is None else codec.entry(change.image, key)
             if before == after:
                 continue
+            keyed = keyed or codec.index.unique
             if before is not None:
                 self.entries.append(EntryWrite(before, codec.primary_offset(before, key), False))
             if after is not None and codec.index.state is not State.DELETE_ONLY:
                 self.entries.append(EntryWrite(after, codec.primary_offset(after, key), True))
                 if codec.index.unique and change.image is not None:
-                    self._unique(writer.table, codec, change.image, after, judged=codec.index.id in public)
+                    self._unique(writer.table, codec, key, change.image, after, judged=codec.index.id in public)
+        return keyed
 
     def _unique(
-        self, table: Table, codec: IndexCodec, image: tuple[object, ...], entry: bytes, *, judged: bool
+        self, table: Table, codec: IndexCodec, key: bytes, image: tuple[object, ...], entry: bytes, *, judged: bool
     ) -> None:
         prefix = codec.unique_prefix(image)
         if prefix is None:
             return
+        flag = self._flag(table, codec.index, table, key)
+        if self._is_flagged(flag):
+            return
         failure = ConstraintFailure(
-            table.name, codec.index.name, errors.UNIQUE_VIOLATION, codec.describe(image), judged
+            table.name, codec.index.name, errors.UNIQUE_VIOLATION, codec.describe(image), judged, flag
         )
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
-    def _parents(self, writer: TableWriter, change: Change, *, merged: bool) -> None:
+    def _parents(self, writer: TableWriter, key: bytes, change: Change, *, merged: bool) -> None:
         """A row that refers to another needs it at the commit; what a merged row violates is a conflict."""
         if change.image is None:
             return
@@ -323,8 +384,9 @@ class Derivation:
             if change.old is not None and probe.values(change.old) == probe.values(change.image):
                 continue
             parent_key = probe.key(change.image)
-            if parent_key is not None:
-                found = probe.foreign_key
+            found = probe.foreign_key
+            flag = self._flag(writer.table, found, writer.table, key)
+            if parent_key is not None and not self._is_flagged(flag):
                 # Rows may violate a key that is not validated yet: one whose primary key changes would do so for ever.
                 failure = ConstraintFailure(
                     writer.table.name,
@@ -332,25 +394,61 @@ class Derivation:
                     errors.FOREIGN_KEY_VIOLATION,
                     "The referenced row is gone.",
                     judged=merged or found.state is State.PUBLIC,
+                    flag=flag,
                 )
                 self.preconditions.append(KeyExists(parent_key, found.parent_index is not None, failure))
 
     def _children(self, writer: TableWriter, buffer: TableBuffer) -> None:
         """A referenced key that goes away needs that nobody refers to it, unless another row here bears it."""
         for probe in writer.children:
-            gone, borne = set(), set()
-            for change in buffer.changes.values():
+            gone: dict[tuple[object, ...], bytes] = {}
+            borne = set()
+            for key, change in buffer.changes.items():
                 if change.old is not None:
-                    gone.add(probe.values(change.old))
+                    gone[probe.values(change.old)] = key
                 if change.image is not None:
                     borne.add(probe.values(change.image))
-            for values in gone - borne:
+            for values in gone.keys() - borne:
                 prefix = probe.key(values)
-                if prefix is not None:
+                flag = self._flag(probe.child, probe.foreign_key, writer.table, gone[values])
+                if prefix is not None and not self._is_flagged(flag):
                     failure = ConstraintFailure(
                         probe.child.name,
                         probe.foreign_key.name,
                         errors.FOREIGN_KEY_VIOLATION,
                         "The row is referred to.",
+                        flag=flag,
                     )
                     self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, failure))
+
+    # --- constraints that yield ---------------------------------------------------------------------------------------
+
+    def _note_violations(self, writer: TableWriter, buffer: TableBuffer) -> None:
+        """Flag the CHECKs and NOT NULLs that yield, as far as they are violated here."""
+        assert self._violated is not None  # where constraints can yield there is somebody to judge them
+        left = {number: flag for number, flag in writer.yielding.items() if violation_at(self.reader, flag) is None}
+        for key, change in buffer.changes.items():
+            if not left:
+                return
+            if change.image is not None:
+                for number in self._violated(writer.table, change.image):
+                    if number in left:
+                        self.flags[left.pop(number)] = Violation(writer.table.name, describe_key(writer.table, key))
+
+    @staticmethod
+    def _flag(owner: Table, element: Index | ForeignKey, table: Table, key: bytes) -> Flag | None:
+        """The flag that the row of `table` at `key` sets if it violates the element of `owner`; None if the element
+        does not yield."""
+        if not element.yields:
+            return None
+        return violation_key(owner.id, element.id), Violation(table.name, describe_key(table, key))
+
+    def _is_flagged(self, flag: Flag | None) -> bool:
+        """Whether the flag is set already, or by this very commit: what it stands for need not be judged again."""
+        if flag is None:
+            return False
+        key = flag[0]
+        if key in self._met and key not in self.flags:
+            self.flags[key], violated = self._met[key]
+            self.preconditions.append(Fails(violated))
+        return key in self.flags or violation_at(self.reader, key) is not None

@@ -105,6 +105,15 @@ class Buffer:
             buffer, key, before = self._journal.pop()
             self._count(buffer.set(key, before), before)
 
+    def changed_since(self, mark: int) -> dict[int, dict[bytes, Change]]:
+        """The changes, by table and key, that were made since `mark` and not taken back."""
+        found: dict[int, dict[bytes, Change]] = {}
+        for buffer, key, _before in self._journal[mark:]:
+            change = buffer.changes.get(key)
+            if change is not None:
+                found.setdefault(buffer.table, {})[key] = change
+        return found
+
     def insert(self, table: int, version: int, key: bytes, image: tuple[object, ...], *, pair: int = 0) -> None:
         """Buffer a new row. The caller has made sure that no visible row has this key."""
         buffer = self._of(table)

@@ -75,7 +75,7 @@ class Transaction(Generic[C, D, T, K]):
 
     `snapshot` is taken by each statement under READ COMMITTED, at the other levels by the first for all. `queried`: a
     statement was executed without one, on the newest state. `reads` is what a SERIALIZABLE transaction that may write
-    has read.
+    has read. `began_under` is the schema of the moment in which a transaction of several statements began.
     `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
     descriptors, by table id, under which the buffered changes were meant (I).
     """
@@ -88,6 +88,7 @@ class Transaction(Generic[C, D, T, K]):
         self.explicit = explicit
         self.buffer = Buffer(max_rows)
         self.snapshot: Snapshot[C] | None = None
+        self.began_under: C | None = None
         self.queried = False
         self.reads: ReadSet | None = None
         self.ddl: D | None = None

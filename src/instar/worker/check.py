@@ -21,6 +21,7 @@ from instar import errors
 from instar.catalog.catalog import Catalog
 from instar.catalog.layouts import Layouts
 from instar.catalog.system_tables import SYSTEM_VIEWS
+from instar.clock import SystemClock
 from instar.pipeline.consistency import Consistency, Problem
 from instar.sql.checks import compile_check
 from instar.store import open_store
@@ -79,8 +80,9 @@ def run(path: str, tables: list[int], spark_rows: int, out: BinaryIO) -> None:
 
     store = open_store(path, create=False)
     try:
+        catalog = Catalog(store, SystemClock(), SYSTEM_VIEWS)
         consistency = Consistency(
-            store, Layouts(store), Catalog(SYSTEM_VIEWS), compile_check, spark=path, spark_rows=spark_rows, told=told
+            store, Layouts(store), catalog, compile_check, spark=path, spark_rows=spark_rows, told=told
         )
         parts = [consistency.check_table(table) for table in tables] if tables else [consistency.check_database()]
         for part in parts:

@@ -19,6 +19,7 @@ from instar.catalog.layouts import layout_key
 from instar.clock import Clock
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import is_at_rest
+from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Facts, TableBusy
 from instar.schemachange.jobs import Job, Jobs, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import plan
@@ -47,6 +48,10 @@ class Compactor:
         self._facts = facts
         self._clock = clock
         self._looked_ns: int | None = None
+        self._version = (
+            -1
+        )  # of the catalog that was gone through for tables of more than one layout: those of these ids
+        self._known: list[int] = []
         self._begun: dict[int, int] = {}  # of each table, the version that a job was begun for: it may have failed
 
     def turn(self) -> bool:
@@ -66,11 +71,19 @@ class Compactor:
         with self._store.read() as reader:
             due = [
                 table
-                for table in self._catalog.at(reader).tables()
+                for table in self._altered(reader)
                 if table.id not in paused and self._begun.get(table.id) != table.version
                 if self._is_due(reader, table)
             ]
         return any(self._compact(table) for table in due)
+
+    def _altered(self, reader: Reader) -> Iterator[Table]:
+        """The tables that have, or had, more than one layout. All are gone through only if the schema has changed."""
+        catalog = self._catalog.at(reader)
+        if catalog.version != self._version:
+            self._known = [table.id for table in catalog.tables() if table.layout.id > FIRST_LAYOUT]
+            self._version = catalog.version
+        return (table for table in map(catalog.by_id, self._known) if isinstance(table, Table))
 
     def _is_due(self, reader: Reader, table: Table) -> bool:
         """Whether it is time to put all rows of the table into its newest layout, and all of them may be."""
@@ -105,7 +118,7 @@ class Compactor:
         with self._store.read() as reader:
             gone = [
                 key
-                for table in self._catalog.at(reader).tables()
+                for table in self._altered(reader)
                 if is_at_rest(reader, table)
                 for key in _layouts_below(reader, table)
             ]

@@ -10,6 +10,8 @@ from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table
+from instar.catalog.history import dropped_table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import Layouts, layout_key
 from instar.catalog.sequences import Sequences
@@ -77,7 +79,7 @@ class Worker:
         self._clock = clock
         self._large = large
         self._stopping = stopping
-        self._catalog = Catalog(loaded=lambda version: store.publish_schema(version, 0))
+        self._catalog = Catalog(store, clock, loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
         self._jobs = Jobs(store, clock)
         self._sequences = Sequences(store)
@@ -98,7 +100,7 @@ class Worker:
         )
         facts = StoreFacts(store, self._jobs, self._sequences)
         self._compactor = Compactor(store, self._catalog, IdAllocator(store), self._jobs, facts, clock)
-        self._dead_entries = DeadEntries(self._newest, self._layouts)
+        self._dead_entries = DeadEntries(self._newest, self._dropped_table, self._layouts)
         self._collected_ns = 0
         self._retry_ns: dict[int, int] = {}
         self._passed: set[int] = set()  # jobs that are not run again in this turn
@@ -106,6 +108,7 @@ class Worker:
     def turn(self) -> bool:
         """Do what there is to do now; returns whether there was anything."""
         self._store.worker_goes_on()
+        self._catalog.cache.tend()
         worked = self._run_jobs()
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
@@ -251,6 +254,10 @@ class Worker:
     def _newest(self) -> CatalogSnapshot:
         with self._store.read() as reader:
             return self._catalog.at(reader)
+
+    def _dropped_table(self, table: int) -> Table | None:
+        with self._store.read() as reader:
+            return dropped_table(reader, table)
 
 
 def replanner(store: Store, clock: Clock) -> Callable[[CatalogChange, Job], Plan]:

@@ -6,12 +6,16 @@ reads a row. `bind` is for statements; the rest is for the expressions and queri
 
 from instar.sql.binder.context import CatalogReader
 from instar.sql.binder.frozen import (
+    FrozenConversion,
     FrozenQuery,
     bind_check,
+    bind_conversion,
     bind_default,
     canonical_view,
     freeze_check,
+    freeze_conversion,
     freeze_default,
+    freeze_default_as,
     freeze_query,
     thaw_check,
     thaw_default,
@@ -21,13 +25,17 @@ from instar.sql.binder.statement import bind
 
 __all__ = [
     "CatalogReader",
+    "FrozenConversion",
     "FrozenQuery",
     "bind",
     "bind_check",
+    "bind_conversion",
     "bind_default",
     "canonical_view",
     "freeze_check",
+    "freeze_conversion",
     "freeze_default",
+    "freeze_default_as",
     "freeze_query",
     "thaw_check",
     "thaw_default",

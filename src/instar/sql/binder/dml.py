@@ -49,7 +49,7 @@ class DmlBinder:
         if not isinstance(found, Table):
             message = f'cannot change relation "{table.name}": it is a system view'
             raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
-        return self.queries.table_scan(found, table.args.get("alias"))
+        return self.queries.table_scan(found, table.args.get("alias"), self.queries.called(found, table.name))
 
     def _ordinal(self, table: Table, node: exp.Expr) -> int:
         for ordinal, column in enumerate(table.columns):
@@ -78,7 +78,7 @@ class DmlBinder:
         defaults = tuple(
             (ordinal, self._default(column))
             for ordinal, column in enumerate(table.columns)
-            if ordinal not in columns and not column.hidden
+            if ordinal not in columns and not column.hidden and not column.is_derived
         )
         conflict = node.args.get("conflict")
         on_conflict = None if conflict is None else self._on_conflict(conflict, target, namespace, scope)

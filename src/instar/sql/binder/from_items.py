@@ -88,14 +88,18 @@ class FromBinder(ABC):
             return self._cte_reference(entry, node)
         found = self.relation(schema, name, node.meta.get("position"))
         if isinstance(found, Table):
-            return self.table_scan(found, node.args.get("alias"))
-        alias = _alias_name(node.args.get("alias")) or found.name
+            return self.table_scan(found, node.args.get("alias"), self.called(found, name))
+        alias = _alias_name(node.args.get("alias")) or self.called(found, name)
         number = self.context.new_relation()
         if isinstance(found, View):
             return self._view(found, number, alias, node)
         columns = tuple(found.columns)
         item = tree.SystemScan(number, f"{found.schema}.{found.name}", columns, alias)
         return item, Namespace.of(self._output_item(alias, number, columns, node.args.get("alias"), found.schema))
+
+    def called(self, found: Table | View | SystemView, name: str) -> str:
+        """What the statement that names a relation calls it: it may know it by a name that it had before."""
+        return found.name if self.by_ids else name
 
     def relation(self, schema: str | None, name: str, position: int | None) -> Table | View | SystemView:
         """The relation of that name; 42P01 if there is none, 42809 for a sequence."""
@@ -120,11 +124,13 @@ class FromBinder(ABC):
             raise errors.error("42602", "invalid name syntax")
         return self.context.catalog.lookup(parts[0] if len(parts) == 2 else None, parts[-1])
 
-    def table_scan(self, table: Table, alias: exp.Expr | None = None) -> tuple[tree.TableScan, Namespace]:
+    def table_scan(
+        self, table: Table, alias: exp.Expr | None = None, called: str = ""
+    ) -> tuple[tree.TableScan, Namespace]:
         """A base table: what is public and not hidden can be seen."""
         self.context.tables[table.id] = table
         number = self.context.new_relation()
-        name = _alias_name(alias) or table.name
+        name = _alias_name(alias) or called or table.name
         columns = table_columns(table, number, self.by_ids)
         item = Item(name, number, _renamed(columns, alias, name), None if alias else "public", table)
         return tree.TableScan(number, table, name), Namespace.of(item)

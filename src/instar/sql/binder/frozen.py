@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from sqlglot import exp
 
-from instar import errors, types
-from instar.catalog.descriptors import Column, Table, View
+from instar import errors, types, values
+from instar.catalog.descriptors import Column, Derivation, Table, View
 from instar.sql import statements, tree
 from instar.sql.binder import coercion
 from instar.sql.binder.context import CatalogReader, Context
@@ -21,7 +21,7 @@ from instar.sql.binder.from_items import table_columns
 from instar.sql.binder.queries import QueryBinder
 from instar.sql.binder.scope import Item, Namespace, Scope
 from instar.sql.parser import parse_expression, parse_query
-from instar.sql.traversal import children, walk
+from instar.sql.traversal import children, is_volatile, locks_rows, walk
 from instar.sql.tree import Expr
 from instar.types import Kind, Type
 
@@ -34,6 +34,14 @@ class FrozenQuery(NamedTuple):
     text: str
     columns: tuple[tuple[str, Type], ...]
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class FrozenConversion(NamedTuple):
+    """A conversion's text by ids, the ids of the columns in it, and whether it is another each time."""
+
+    text: str
+    columns: tuple[int, ...]
+    volatile: bool
 
 
 # --- CHECK and DEFAULT -----------------------------------------------------------------------------------------------
@@ -76,6 +84,62 @@ def _kept(expr: Expr, found: Expr) -> Expr:
     return found if isinstance(found, tree.Literal) or expr.type.kind is Kind.UNKNOWN else expr
 
 
+def freeze_conversion(
+    node: exp.Expr | None, table: Table, column: Column, type_: Type, catalog: CatalogReader
+) -> FrozenConversion:
+    """What ALTER COLUMN TYPE makes of a row: the text by ids of USING, or of the column itself where `node` is None.
+
+    Errors: as for binding; 42804 for what cannot be assigned to the new type; 0A000 for subqueries and nextval.
+    """
+    context = Context(catalog)
+    if node is None:
+        node = exp.Column(this=exp.to_identifier(column.name, quoted=True))
+        message = f'column "{column.name}" cannot be cast automatically to type {type_}'
+        hint = f'You might need to specify "USING {column.name}::{type_}".'
+    else:
+        message = f'result of USING clause for column "{column.name}" cannot be cast automatically to type {type_}'
+        hint = "You might need to add an explicit cast."
+    expr = _bound(QueryBinder(context), node, table, 0)
+    found = coercion.coerce(context, expr, type_, "assignment")
+    if found is None:
+        raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
+    for part in walk(found):
+        if isinstance(part, tree.ScalarSubquery | tree.Exists | tree.InSubquery):
+            raise errors.unsupported("a subquery in a transform expression")
+        if isinstance(part, tree.NextValue):
+            raise errors.unsupported("nextval in a transform expression")
+    ids = {table.columns[part.ordinal].id for part in walk(found) if isinstance(part, tree.ColumnRef)}
+    text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(_kept(expr, found))
+    return FrozenConversion(text, tuple(sorted(ids)), is_volatile(found))
+
+
+def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> str | None:
+    """The text of a column's default once the column is of another type; None if it has no default of its own.
+
+    42804 where it cannot be assigned to that.
+    """
+    message = f'default for column "{column.name}" cannot be cast automatically to type {type_}'
+    if column.default is None:
+        if column.sequence is not None and values.cast_context(types.BIGINT, type_) not in ("implicit", "assignment"):
+            raise errors.error(errors.DATATYPE_MISMATCH, message)
+        return None
+    text = thaw_default(column, catalog)
+    node = parse_expression(f"({text or 'NULL'})::{column.type}")
+    try:
+        return _unplaced(lambda: freeze_default(node, column.name, type_, catalog)[0])
+    except errors.Error as failed:
+        if failed.sqlstate != errors.DATATYPE_MISMATCH:
+            raise
+        raise errors.error(errors.DATATYPE_MISMATCH, message) from None
+
+
+def bind_conversion(derivation: Derivation, table: Table, catalog: CatalogReader) -> Expr:
+    """A frozen conversion over the columns of `table`, as relation 0."""
+    binder = QueryBinder(Context(catalog), by_ids=True)
+    expr = _unplaced(lambda: _bound(binder, parse_expression(derivation.expression), table, 0))
+    return coercion.assign(Context(catalog), expr, derivation.type, "?")
+
+
 def bind_check(text: str, table: Table, relation: int, catalog: CatalogReader) -> Expr:
     """A frozen CHECK over the columns of `relation`."""
     binder = QueryBinder(Context(catalog), by_ids=True)
@@ -105,6 +169,11 @@ def _bind(binder: QueryBinder, node: exp.Expr, table: Table, relation: int, clau
     return binder.binder(Scope(Namespace.of(item)), clause).condition(node, what)
 
 
+def _bound(binder: QueryBinder, node: exp.Expr, table: Table, relation: int) -> Expr:
+    item = Item(table.name, relation, table_columns(table, relation, binder.by_ids), None, table)
+    return binder.binder(Scope(Namespace.of(item)), "transform expressions").bind(node)
+
+
 def _default(context: Context, binder: QueryBinder, node: exp.Expr) -> Expr:
     if node.find(exp.Column) is not None:
         raise errors.unsupported("a column reference in DEFAULT")
@@ -130,6 +199,8 @@ def freeze_query(query: statements.Query, names: Sequence[str], catalog: Catalog
     context = Context(catalog)
     binder = QueryBinder(context)
     bound = binder.query(query.expression, None)
+    if locks_rows(bound):
+        raise errors.unsupported("a row lock in a view")
     columns = binder.columns(bound)
     if len(names) > len(columns):
         raise errors.error(errors.SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns")

@@ -11,7 +11,7 @@ from sqlglot import exp
 from instar import errors, types
 from instar.catalog.descriptors import View
 from instar.sql import tree
-from instar.sql.binder import coercion
+from instar.sql.binder import coercion, row_locks
 from instar.sql.binder.context import Context
 from instar.sql.binder.expressions import constant
 from instar.sql.binder.scope import CteEntry, Scope
@@ -158,6 +158,7 @@ class QueryBinder(SelectBinder):
     # --- set operations and VALUES ---
 
     def _set_operation(self, node: exp.Expr, parent: Scope | None) -> tree.SetOperation:
+        row_locks.refuse(node, "UNION/INTERSECT/EXCEPT")
         kind = _SET_KINDS[type(node)]
         left = self.query(node.this, parent, keep_unknown=True)
         right = self.query(node.expression, parent, keep_unknown=True)
@@ -206,6 +207,7 @@ class QueryBinder(SelectBinder):
         return found[0]
 
     def _values(self, node: exp.Values, parent: Scope | None) -> tree.ValuesQuery:
+        row_locks.refuse(node, "VALUES")
         scope = Scope(parent=parent)
         binder = self.binder(scope, "VALUES")
         constants: Constants = node.args["constants"]

@@ -14,6 +14,7 @@ from instar.sql.binder.expressions import ExpressionBinder
 from instar.sql.binder.from_items import Found, FromBinder
 from instar.sql.binder.grouping import Grouping, check_grouping
 from instar.sql.binder.names import output_name
+from instar.sql.binder.row_locks import locked
 from instar.sql.binder.sameness import SharedSubqueries
 from instar.sql.binder.scope import Namespace, Scope
 from instar.sql.grammar.nodes import position_of
@@ -57,10 +58,12 @@ class SelectBinder(FromBinder):
             checked = (*(output.expr for output in outputs), having, *(key.expr for key in order_by), *distinct_on)
             exprs = check_grouping(self.context, scope, [expr for expr in checked if expr is not None], exprs, sets)
         limit, offset = self.limits(node, scope)
-        return tree.Select(
+        made = tree.Select(
             outputs, None if found is None else found[0], where, exprs, sets, having, aggregated, distinct, distinct_on,
             order_by, limit, offset,
         )  # fmt: skip
+        locks = node.args.get("row_locks")
+        return locked(made, scope.namespace, locks) if locks else made
 
     def _from(self, node: exp.Select, scope: Scope) -> Found | None:
         from_ = node.args.get("from_")

@@ -9,6 +9,9 @@ from instar.sql import statements as ast
 from instar.sql.grammar.queries import QueryGrammar
 from instar.sql.grammar.type_names import take_type
 
+# What WITH (violation = ...) may say, and whether it is the change that a violation ends.
+_POLICIES = {"reject write": False, "abort change": True}
+
 
 class ObjectGrammar(QueryGrammar):
     """Definitions of what is not a table, and what they share with tables."""
@@ -72,10 +75,33 @@ class ObjectGrammar(QueryGrammar):
         if self.at("nulls", "not"):
             raise errors.unsupported("NULLS NOT DISTINCT", position=self.position)
         self.try_words("nulls", "distinct")
-        if self.at_any(("include", "with", "tablespace", "where")):
+        yields = self.at("with") and self.violation_policy()
+        if yields and not unique:
+            raise errors.unsupported("WITH (violation) of an index that is not unique", position=self.position)
+        if self.at_any(("include", "tablespace", "where")):
             what = "a partial index" if self.at("where") else f"{self.token.value.upper()} of CREATE INDEX"
             raise errors.unsupported(what, position=self.position)
-        return ast.CreateIndex(name, table, columns, unique, if_not_exists)
+        return ast.CreateIndex(name, table, columns, unique, if_not_exists, yields)
+
+    def violation_policy(self) -> bool:
+        """WITH (violation = 'reject write' | 'abort change'): whether the change is what a violation ends."""
+        self.take_words("with")
+        self.take_operator("(")
+        position = self.position
+        if (name := self.take_label()) != "violation":
+            raise errors.unsupported(f"WITH ({name})", position=position)
+        self.take_operator("=")
+        position = self.position
+        policy = self.take_string()
+        if policy not in _POLICIES:
+            raise errors.error(
+                errors.INVALID_PARAMETER,
+                f'invalid value for "violation": "{policy}"',
+                hint=f"It is one of: {', '.join(_POLICIES)}.",
+                position=position,
+            )
+        self.take_operator(")")
+        return _POLICIES[policy]
 
     def _index_column(self) -> ast.IndexColumn:
         position = self.position

@@ -14,6 +14,7 @@ from instar.sql.grammar.expressions import RANGE, ExpressionGrammar
 from instar.sql.grammar.keywords import AS_LABEL
 from instar.sql.grammar.lexer import OPERATOR, QUOTED, ROWS, WORD
 from instar.sql.grammar.nodes import identifier, place
+from instar.sql.grammar.row_locks import RowLockGrammar
 from instar.sql.statements import AsOf
 
 _SET_OPERATIONS = {"union": exp.Union, "except": exp.Except, "intersect": exp.Intersect}
@@ -24,7 +25,7 @@ _NOT_AN_ALIAS = ("set", "using", "on", "returning", "where")
 _AS_OF = ("as", "of", "system", "time")
 
 
-class QueryGrammar(ExpressionGrammar):
+class QueryGrammar(ExpressionGrammar, RowLockGrammar):
     """Queries and DML."""
 
     as_of: AsOf | None = None  # of the statement at hand
@@ -56,7 +57,7 @@ class QueryGrammar(ExpressionGrammar):
     def _as_of(self) -> None:
         """[AS OF SYSTEM TIME moment [WITH CURRENT SCHEMA]], at the end of a query or behind its FROM list; it is the
         whole statement's."""
-        if not self.at(*_AS_OF):
+        if not self.at_as_of():
             return
         position = self.position
         if self._depth > 1:
@@ -65,6 +66,18 @@ class QueryGrammar(ExpressionGrammar):
             raise self.syntax_error(self.token)
         self.index += len(_AS_OF)
         self.as_of = AsOf(self.expression(), self.try_words("with", "current", "schema"), position)
+
+    def at_as_of(self) -> bool:
+        """Whether AS OF SYSTEM TIME follows."""
+        return self.at(*_AS_OF)
+
+    def try_as_of(self) -> AsOf | None:
+        """[AS OF SYSTEM TIME moment], of a statement that is no query."""
+        if not self.at_as_of():
+            return None
+        position = self.position
+        self.index += len(_AS_OF)
+        return AsOf(self.expression(), current_schema=False, position=position)
 
     def _set_operation(self, minimum: int) -> exp.Expr:
         left = self._query_primary()
@@ -220,7 +233,11 @@ class QueryGrammar(ExpressionGrammar):
     def _end_clauses(self, query: exp.Expr) -> None:
         if self.at("order"):
             query.set("order", self.order_by())
-        while self.at_any(("limit", "offset", "fetch")):
+        locks = []
+        while (locking := self.at_row_lock()) or self.at_any(("limit", "offset", "fetch")):
+            if locking:
+                locks.append(self.row_lock())
+                continue
             position = self.position
             word = self.advance().value
             if query.args.get("offset" if word == "offset" else "limit") is not None:
@@ -240,9 +257,8 @@ class QueryGrammar(ExpressionGrammar):
                     raise errors.error(
                         errors.SYNTAX_ERROR, message, hint="Use separate LIMIT and OFFSET clauses.", position=position
                     )
-        if self.at("for") and self.peek().value in ("update", "share", "no", "key"):
-            words = "SHARE" if self.peek().value in ("share", "key") else "UPDATE"
-            raise errors.unsupported(f"SELECT FOR {words}", position=self.position)
+        if locks:
+            query.set("row_locks", locks)
 
     def _fetch(self) -> exp.Limit:
         if self.try_any("first", "next") is None:

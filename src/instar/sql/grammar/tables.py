@@ -155,6 +155,8 @@ class TableGrammar(ObjectGrammar, LockGrammar):
         else:
             constraint = self._references(columns, named)
         self._constraint_options()
+        if self.at("with"):
+            raise errors.unsupported("WITH of a column's constraint", position=self.position)
         return constraint
 
     def _conflicting_null(self, column: str, position: int) -> errors.Error:
@@ -209,12 +211,22 @@ class TableGrammar(ObjectGrammar, LockGrammar):
         """What may follow a table's constraint; NOT VALID changes it."""
         self._constraint_options()
         position = self.position
+        if self.at("with"):
+            if isinstance(constraint, ast.PrimaryKey):
+                raise errors.unsupported("WITH of a primary key", position=position)
+            constraint = replace(constraint, yields=self.violation_policy())
+            self._constraint_options()
+            if self.at("not", "valid"):
+                raise errors.unsupported("WITH (violation) of a constraint that is NOT VALID", position=position)
+            return constraint
         if not self.try_words("not", "valid"):
             return constraint
         if not isinstance(constraint, ast.Check | ast.ForeignKey):
             kind = "PRIMARY KEY" if isinstance(constraint, ast.PrimaryKey) else "UNIQUE"
             raise errors.unsupported(f"marking {kind} constraints NOT VALID", position=position)
         self._constraint_options()
+        if self.at("with"):
+            raise errors.unsupported("WITH (violation) of a constraint that is NOT VALID", position=self.position)
         return replace(constraint, not_valid=True)
 
     def _check_expression(self) -> exp.Expr:
@@ -266,7 +278,7 @@ class TableGrammar(ObjectGrammar, LockGrammar):
                 continue
             if self.try_words("initially"):
                 self._initially(position)
-            elif self.at_any(("deferrable", "include", "using", "with")):
+            elif self.at_any(("deferrable", "include", "using")):
                 raise errors.unsupported(f"{self.token.value.upper()} of a constraint", position=position)
             else:
                 return
@@ -314,6 +326,12 @@ class TableGrammar(ObjectGrammar, LockGrammar):
                 return ast.AlterPrimaryKey(self.take_names())
             self.try_words("column")
             return self._alter_column(self.take_name())
+        if word in ("set", "reset") and self.at_operator("("):
+            return self._storage_option(word)
+        if word == "undrop":
+            self.try_words("column")
+            name = self.take_name()
+            return ast.UndropColumn(name, self.take_name() if self.try_words("as") else None, self.cascade())
         if word == "validate":
             self.take_words("constraint")
             return ast.ValidateConstraint(self.take_name())
@@ -321,6 +339,25 @@ class TableGrammar(ObjectGrammar, LockGrammar):
             self.index -= 1
             self.fail()
         raise errors.unsupported(f"ALTER TABLE ... {word.upper()}", position=position)
+
+    def _storage_option(self, word: str) -> ast.SetMigration:
+        """(migration = 'write' | 'read'), or in RESET (migration): the only option that there is."""
+        self.take_operator("(")
+        position = self.position
+        name = self.take_label()
+        if name != "migration":
+            raise errors.error(errors.INVALID_PARAMETER, f'unrecognized parameter "{name}"', position=position)
+        value = "write"
+        if word == "set":
+            self.take_operator("=")
+            position = self.position
+            value = self.advance().value.lower()
+        self.take_operator(")")
+        if value not in ("write", "read"):
+            message = f'invalid value for parameter "migration": "{value}"'
+            hint = 'Available values: "write", "read".'
+            raise errors.error(errors.INVALID_PARAMETER, message, hint=hint, position=position)
+        return ast.SetMigration("read" if value == "read" else "write")
 
     def _add(self) -> ast.AlterAction:
         lock = self.try_add_lock()
@@ -350,7 +387,7 @@ class TableGrammar(ObjectGrammar, LockGrammar):
         if self.try_words("drop", "default"):
             return ast.DropDefault(column)
         if self.try_words("set", "not", "null"):
-            return ast.SetNotNull(column)
+            return ast.SetNotNull(column, self.at("with") and self.violation_policy())
         if self.try_words("drop", "not", "null"):
             return ast.DropNotNull(column)
         if self.try_words("drop", "identity"):

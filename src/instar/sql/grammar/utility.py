@@ -312,6 +312,18 @@ class StatementGrammar(TableGrammar):
         self.take_words("table")
         return ast.CompactTable(self.qualified_name())
 
+    def _undrop(self) -> ast.UndropTable:
+        self.take_words("table")
+        tables = tuple(self.comma_list(self._undropped))
+        as_of = self.try_as_of()
+        return ast.UndropTable(tables, as_of, self.cascade())
+
+    def _undropped(self) -> tuple[ast.Name, str | None]:
+        name = self.qualified_name()
+        if self.at_as_of():
+            return name, None
+        return name, self.take_name() if self.try_words("as") else None
+
 
 _STATEMENTS = {
     "create": StatementGrammar._create,
@@ -335,4 +347,5 @@ _STATEMENTS = {
     "cancel": StatementGrammar._job,
     "check": StatementGrammar._check,
     "compact": StatementGrammar._compact,
+    "undrop": StatementGrammar._undrop,
 }

@@ -1,0 +1,294 @@
+"""What a client keeps of its throughput when its table is changed: once (the thesis, §4.2.2), or every few milliseconds
+(§4.2.3). Both beside a change that blocks: it copies the table while the client waits.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import instar
+from benchmarks.harness import Figure, Options
+from benchmarks.pictures import curves
+from benchmarks.tables import open_instar
+from instar.catalog.descriptors import Table
+from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
+
+# Of its table, what the paper had migrated after five minutes.
+PAPER_MIGRATED = {"uniform": 0.94, "hotspot": 0.52}
+# After so many updates per row a uniform client has met 94 % of the rows: the paper's five minutes, at any speed.
+UPDATES_PER_ROW = -math.log(1 - 0.94)
+HOT_ROWS, HOT_SHARE = 0.05, 0.8
+COLUMNS = tuple(f"c{number}" for number in range(10))
+QUIET_SECONDS = 10.0
+WINDOW_SECONDS = 0.25
+
+INTERVALS_MS = (10, 50, 100)
+KEPT = 0.9
+TIMES_BLOCKING = 40.0
+_FILL = 50_000
+
+Draw = Callable[[], int]
+
+
+def run(options: Options) -> Iterator[Figure]:
+    yield from _one_change(options)
+    yield from _many_changes(options)
+
+
+def _keys(rows: int, *, hot: bool, seed: int = 1) -> Draw:
+    """Keys of a table: uniform, or most of them in a contiguous twentieth."""
+    draw = random.Random(seed)
+    if not hot:
+        return lambda: draw.randrange(rows)
+    first, size = rows // 3, max(int(rows * HOT_ROWS), 1)
+    return lambda: first + draw.randrange(size) if draw.random() < HOT_SHARE else draw.randrange(rows)
+
+
+def _fill(connection: instar.Connection, columns: tuple[str, ...], rows: int) -> None:
+    defined = ", ".join(f"{column} bigint NOT NULL" for column in columns)
+    connection.execute(f"CREATE TABLE t (id bigint PRIMARY KEY, {defined})")
+    values = ", ".join("g" for _ in columns)
+    for first in range(0, rows, _FILL):
+        last = min(first + _FILL, rows) - 1
+        connection.execute(f"INSERT INTO t SELECT g, {values} FROM generate_series(?, ?) AS s (g)", (first, last))
+
+
+# --- one change (§4.2.2) ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Course:
+    """How a client fared: operations per window, and when the change was (seconds)."""
+
+    begun: float = field(default_factory=time.perf_counter)
+    done: list[int] = field(default_factory=list)
+    changed: float = 0.0
+
+    def count(self) -> None:
+        window = int((time.perf_counter() - self.begun) / WINDOW_SECONDS)
+        self.done += [0] * (window + 1 - len(self.done))
+        self.done[window] += 1
+
+    def rates(self) -> list[float]:
+        """Operations per second in each whole window."""
+        return [count / WINDOW_SECONDS for count in self.done[:-1]]
+
+    def before(self) -> float:
+        return _mean(self.rates()[: int(self.changed / WINDOW_SECONDS)])
+
+    def after(self) -> list[float]:
+        return self.rates()[int(self.changed / WINDOW_SECONDS) :]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _one_change(options: Options) -> Iterator[Figure]:
+    """One client that updates all ten columns of a row in a closed loop."""
+    rows = options.size(250_000, 20_000)
+    courses: dict[str, Course] = {}
+    for case in ("no change", "uniform", "hotspot", "hotspot, compacted", "blocking"):
+        with open_instar(options.directory / f"change-{case.replace(', ', '-')}") as connection:
+            _fill(connection, COLUMNS, rows)
+            course = courses[case] = _updates(connection, case, rows, options)
+            yield from _of_one_change(connection, case, course, rows)
+    rates = {case: course.rates() for case, course in courses.items()}
+    curves(options, "layouts-one-change", "updates per second", rates, WINDOW_SECONDS)
+
+
+def _updates(connection: instar.Connection, case: str, rows: int, options: Options) -> Course:
+    quiet = min(QUIET_SECONDS, options.lasting(60.0, 5.0) / 4)
+    until = quiet + options.lasting(290.0, 5.0)
+    draw = _keys(rows, hot=case.startswith("hotspot"))
+    text = f"UPDATE t SET {', '.join(f'{column} = ?' for column in COLUMNS[:-1])}, {{last}} = ? WHERE id = ?"
+    statement, left = text.format(last=COLUMNS[-1]), math.inf
+    course = Course()
+    while left > 0 and (now := time.perf_counter() - course.begun) < until:
+        if not course.changed and now >= quiet:
+            if case != "no change":
+                _change(connection, blocking=case == "blocking")
+                statement = text.format(last="added")
+            if case.endswith("compacted"):
+                connection.execute("SET schema_change_mode = async")
+                connection.execute("COMPACT TABLE t")
+            course.changed, left = now, UPDATES_PER_ROW * rows
+        key = draw()
+        connection.execute(statement, (*range(key, key + len(COLUMNS)), key))
+        course.count()
+        left -= 1
+    return course
+
+
+def _change(connection: instar.Connection, *, blocking: bool) -> None:
+    """Another column in the place of the last: ten columns before, ten after."""
+    if blocking:
+        kept = ", ".join(("id", *COLUMNS[:-1]))
+        connection.execute(
+            f"CREATE TABLE copied (id bigint PRIMARY KEY, {_defined(COLUMNS[:-1])}, added bigint NOT NULL)"
+        )
+        _copy(connection, "copied", f"{kept}, 0")
+        connection.execute("DROP TABLE t")
+        connection.execute("ALTER TABLE copied RENAME TO t")
+        return
+    connection.execute(f"ALTER TABLE t ADD COLUMN added bigint NOT NULL DEFAULT 0, DROP COLUMN {COLUMNS[-1]}")
+    store = connection.database.store
+    store.collect(store.now(), lambda record: [])  # so that compaction may take what the column had
+
+
+def _defined(columns: tuple[str, ...]) -> str:
+    return ", ".join(f"{column} bigint NOT NULL" for column in columns)
+
+
+def _copy(connection: instar.Connection, target: str, columns: str) -> None:
+    """All rows of t, as fast as they are loaded."""
+    names = [column[0] for column in connection.execute(f"SELECT * FROM {target} LIMIT 0").description or ()]
+    rows = connection.execute(f"SELECT {columns} FROM t").fetch_arrow_table()
+    connection.insert_arrow(target, rows.rename_columns(names))
+
+
+def _migrated(connection: instar.Connection) -> float:
+    """The share of rows that are stored in the table's layout of now."""
+    database = connection.database
+    newest = rows = 0
+    with database.store.read() as reader:
+        table = database.catalog.at(reader).lookup(None, "t")
+        assert isinstance(table, Table)
+        prefix = rowset_prefix(table.rowset)
+        for _, value in reader.scan(prefix, prefix_end(prefix)):
+            rows += 1
+            newest += ROW_HEADER.unpack_from(value)[2] >> 8 == table.layout.id
+    return newest / rows
+
+
+def _of_one_change(connection: instar.Connection, case: str, course: Course, rows: int) -> Iterator[Figure]:
+    after, before = course.after(), course.before()
+    name = f"updates of ten columns, {rows:,} rows, {case}"
+    yield Figure(
+        f"{name}: throughput after beside before", _mean(after) / before if before else 0.0, "x", None, ">=",
+        f"{_mean(after):,.0f}/s", f"before {before:,.0f}/s",
+    )  # fmt: skip
+    stalled = sum(1 for rate in after if not rate) * WINDOW_SECONDS
+    yield Figure(f"{name}: seconds without any", stalled, "s", None if case == "blocking" else 0, "<=")
+    if case in PAPER_MIGRATED or case.endswith("compacted"):
+        updates = sum(after) * WINDOW_SECONDS / rows
+        paper = PAPER_MIGRATED.get(case)
+        beside = f"paper {paper:.0%} after five minutes" if paper else "paper has none"
+        ours = f"{updates:.1f} updates per row"
+        yield Figure(f"{name}: rows migrated", 100 * _migrated(connection), "%", None, ">=", ours, beside)
+
+
+# --- many changes (§4.2.3) -------------------------------------------------------------------------------------------
+
+ADD, DROP = "ALTER TABLE t ADD COLUMN extra bigint DEFAULT 1", "ALTER TABLE t DROP COLUMN extra"
+
+
+def _many_changes(options: Options) -> Iterator[Figure]:
+    """70 % select, 20 % insert, 10 % update, beside a change every few milliseconds by another process."""
+    rows = options.size(10**6, 20_000)
+    seconds = options.lasting(30.0, 2.0)
+    path = options.directory / "frequent"
+    with open_instar(path) as connection:
+        _fill(connection, ("a",), rows)
+        client = _Client(connection, rows)
+        client.run(seconds / 4)
+        undisturbed = client.run(seconds)
+        for interval in INTERVALS_MS[:1] if options.quick else INTERVALS_MS:
+            changes, lazy = _beside_changes(client, path, interval / 1000, seconds)
+            blocking = client.run(seconds, _blocking(connection, interval / 1000))
+            name = f"a change every {interval} ms, {rows:,} rows"
+            yield Figure(
+                f"{name}: throughput kept", lazy / undisturbed, "x", KEPT, ">=",
+                f"{lazy:,.0f}/s, {changes:.0f} changes/s", f"undisturbed {undisturbed:,.0f}/s",
+            )  # fmt: skip
+            paper = ", paper about 40 x" if interval == INTERVALS_MS[0] else ""
+            yield Figure(
+                f"{name}: beside blocking changes", lazy / blocking, "x",
+                TIMES_BLOCKING if interval == INTERVALS_MS[0] and not options.quick else None, ">=",
+                f"{lazy:,.0f}/s", f"blocking {blocking:,.0f}/s{paper}",
+            )  # fmt: skip
+
+
+class _Client:
+    """A closed loop of transactions of one statement."""
+
+    def __init__(self, connection: instar.Connection, rows: int) -> None:
+        self._execute = connection.execute
+        self._keys = _keys(rows, hot=True)
+        self._draw = random.Random(2)
+        self._next = rows
+
+    def run(self, seconds: float, before_each: Callable[[], object] = lambda: None) -> float:
+        """Transactions per second that were committed."""
+        begin = time.perf_counter()
+        until, done = begin + seconds, 0
+        while time.perf_counter() < until:
+            before_each()
+            self._transact()
+            done += 1
+        return done / (time.perf_counter() - begin)
+
+    def _transact(self) -> None:
+        kind = self._draw.random()
+        if kind < 0.7:
+            self._execute("SELECT id, a FROM t WHERE id = ?", (self._keys(),)).fetchone()
+        elif kind < 0.9:
+            self._next += 1
+            self._execute("INSERT INTO t (id, a) VALUES (?, ?)", (self._next, self._next))
+        else:
+            self._execute("UPDATE t SET a = ? WHERE id = ?", (self._draw.randrange(10**9), self._keys()))
+
+
+def _beside_changes(client: _Client, path: Path, interval: float, seconds: float) -> tuple[float, float]:
+    """How many changes another process made per second, and what the client did meanwhile."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    ending = context.Event()
+    process = context.Process(target=_changer, args=(path, interval, theirs, ending), daemon=True)
+    process.start()
+    ours.recv()
+    try:
+        throughput = client.run(seconds)
+    finally:
+        ending.set()
+    changes: float = ours.recv()
+    process.join()
+    return changes, throughput
+
+
+def _changer(path: Path, interval: float, pipe: multiprocessing.connection.Connection, ending: Event) -> None:
+    """ADD and DROP COLUMN in turn, at fixed times."""
+    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+        pipe.send(None)
+        made, begun = 0, time.monotonic()
+        due = begun
+        while not ending.is_set() or made % 2:
+            connection.execute(DROP if made % 2 else ADD)
+            made += 1
+            due = max(due + interval, time.monotonic() - interval)
+            time.sleep(max(due - time.monotonic(), 0))
+        pipe.send(made / (time.monotonic() - begun))
+
+
+def _blocking(connection: instar.Connection, interval: float) -> Callable[[], None]:
+    """What a client meets where a change copies the table while all wait: it is copied whenever a change is due. One
+    transaction comes through between two of them, however long they take."""
+    due = time.perf_counter() + interval
+
+    def change_if_due() -> None:
+        nonlocal due
+        if time.perf_counter() >= due:
+            connection.execute("CREATE TABLE copied (id bigint PRIMARY KEY, a bigint NOT NULL)")
+            _copy(connection, "copied", "id, a")
+            connection.execute("DROP TABLE t")
+            connection.execute("ALTER TABLE copied RENAME TO t")
+            due = max(due + interval, time.perf_counter())
+
+    return change_if_due

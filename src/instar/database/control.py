@@ -1,0 +1,113 @@
+"""Transaction control: savepoints, COMMIT and ROLLBACK with their variants, SET TRANSACTION."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from instar import errors
+from instar.catalog.changes import CatalogChange
+from instar.database.commit import SessionTransaction
+from instar.database.result import Result
+from instar.sql import statements as ast
+from instar.transactions.transaction import isolation_of
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+
+
+def copied(ddl: CatalogChange | None) -> CatalogChange | None:
+    """A catalog change as it stands now, for a savepoint."""
+    return ddl.copy() if ddl else None
+
+
+def _savepoint(session: Session, statement: ast.Savepoint) -> Result:
+    open_ = _require_block(session, "SAVEPOINT")
+    open_.savepoint(statement.name, copied(open_.ddl), session.keep())
+    return Result("SAVEPOINT")
+
+
+def _rollback_to(session: Session, statement: ast.RollbackTo) -> Result:
+    open_ = _require_block(session, "ROLLBACK TO SAVEPOINT")
+    session.restore(open_, open_.rollback_to(statement.name))
+    return Result("ROLLBACK")
+
+
+def _release(session: Session, statement: ast.ReleaseSavepoint) -> Result:
+    open_ = _require_block(session, "RELEASE SAVEPOINT")
+    open_.release(statement.name)
+    return Result("RELEASE")
+
+
+def _require_block(session: Session, what: str) -> SessionTransaction:
+    """25P01 outside a transaction; with autocommit off, one is open as soon as it is asked for."""
+    if session.transaction is None:
+        if session.autocommit:
+            raise errors.error(errors.NO_ACTIVE_TRANSACTION, f"{what} can only be used in transaction blocks")
+        return session.open(explicit=False)
+    return session.transaction
+
+
+def _commit(session: Session, statement: ast.Commit) -> Result:
+    if session.transaction is None and session.autocommit:
+        session.notice("there is no transaction in progress", "WARNING")
+    chained = session.transaction if statement.chain else None
+    result = session.commit()
+    return _chain(session, chained, result)
+
+
+def _rollback(session: Session, statement: ast.Rollback) -> Result:
+    if session.transaction is None and session.autocommit:
+        session.notice("there is no transaction in progress", "WARNING")
+    chained = session.transaction if statement.chain else None
+    return _chain(session, chained, session.rollback())
+
+
+def _chain(session: Session, ended: SessionTransaction | None, result: Result) -> Result:
+    if ended is not None:
+        session.open(explicit=True, modes=ast.TransactionModes(ended.isolation.value, ended.read_only))
+    return result
+
+
+def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
+    modes = statement.modes
+    if statement.session:
+        if modes.isolation is not None:
+            isolation_of(modes.isolation)
+            session.set("default_transaction_isolation", modes.isolation)
+        if modes.read_only is not None:
+            session.set("default_transaction_read_only", "on" if modes.read_only else "off")
+        return Result("SET")
+    open_ = session.transaction
+    if open_ is None:
+        if session.autocommit:
+            session.notice("SET TRANSACTION can only be used in transaction blocks", "WARNING")
+            return Result("SET")
+        open_ = session.open(explicit=False)
+    if modes.isolation is not None:
+        if open_.has_begun and isolation_of(modes.isolation) is not open_.isolation:
+            raise errors.error(
+                errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
+            )
+        open_.isolation = isolation_of(modes.isolation)
+    if modes.read_only is not None:
+        if open_.has_begun and open_.read_only and not modes.read_only:
+            raise errors.error(
+                errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
+            )
+        open_.read_only = modes.read_only
+    return Result("SET")
+
+
+# What controls transactions rather than running in one.
+CONTROL: dict[type, Callable[..., Result]] = {
+    ast.Begin: lambda session, statement: session.begin(statement.modes),
+    ast.Commit: _commit,
+    ast.Rollback: _rollback,
+    ast.Savepoint: _savepoint,
+    ast.RollbackTo: _rollback_to,
+    ast.ReleaseSavepoint: _release,
+    ast.SetTransaction: _set_transaction,
+}
+# What a failed transaction still takes.
+ENDINGS = (_commit, _rollback, _rollback_to)

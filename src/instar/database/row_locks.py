@@ -1,0 +1,268 @@
+"""Row locks of a session: what a statement writes or selects FOR UPDATE is locked before its result is given out.
+
+A statement runs on its snapshot and asks for its locks when it has run, all of them, in the order of their keys. If a
+row is another's, the statement is taken back, waits for that transaction to end, and runs again; if a row has moved
+between the snapshot and the lock, it is taken back and runs again too, on a new snapshot, keeping the locks that it
+has. So it comes to an end: what it found the last time cannot move any more. Only then may anybody see its result, and
+nothing that it wrote can be refused at COMMIT.
+
+Transactions that keep a snapshot (REPEATABLE READ, SERIALIZABLE) lock what they select FOR UPDATE; what they write is
+judged at their commit, which waits for the locks of others. Statements in autocommit commit at once and lock nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from instar import errors
+from instar.catalog.descriptors import Table
+from instar.database.commit import SessionTransaction
+from instar.database.lock_names import shown_cycle
+from instar.database.settings import duration_us
+from instar.sql.tree import RowLock
+from instar.store.apply import judge_unchanged
+from instar.store.engine import PreconditionFailed, RangeUnchanged
+from instar.store.lock_modes import Mode
+from instar.store.lock_table import Deadlock, Locked, Wait
+from instar.store.row_locks import Demand
+from instar.tables.row_locks import Needs, of_selected, of_written
+from instar.tables.writes import row_conflict
+from instar.transactions.commit import Conflict
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+    from instar.tables.writes import TableWriter
+
+# How often a statement runs again because rows have moved, before that is reported after all. (How often it waits is
+# bounded by nothing but lock_timeout.)
+MAX_RESTARTS = 50
+# So many locks are taken at once in the store's atomic section, or rows looked at by one reader.
+_BATCH = 1000
+# A waiting session looks again after so many seconds, at first and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
+
+T = TypeVar("T")
+
+
+class Moved(Exception):
+    """A row has changed between the statement's snapshot and its lock."""
+
+    def __init__(self, conflict: Conflict) -> None:
+        super().__init__()
+        self.conflict = conflict
+
+
+class _Selected(NamedTuple):
+    """A row that a query has selected FOR UPDATE or the like."""
+
+    lock: RowLock
+    table: Table
+    key: bytes
+
+
+class RowLocks:
+    """The row locks of one session; those of a transaction are gone with it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._store = session.database.store
+        self.forked()
+
+    def forked(self) -> None:
+        """In a forked child: what is held is the parent's."""
+        self.owner = b""  # of the transaction's locks; none before it needs one
+        self._held: dict[bytes, Mode] = {}
+        self._selected: list[_Selected] = []
+
+    def release(self) -> None:
+        """The transaction is over."""
+        if self.owner:
+            self._store.locks.end(self.owner)
+            self.owner = b""
+            self._held = {}
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def run(
+        self, open_: SessionTransaction, attempt: Callable[[], T], take_back: Callable[[], None], *, writes: bool
+    ) -> T:
+        """`attempt` a statement until its locks are held and it saw what they protect; `take_back` undoes an attempt.
+        `writes`: it is an INSERT, UPDATE or DELETE. What a schema change writes is judged at its commit.
+
+        Errors: 40001 (rows move all the time, or have moved since a snapshot that is kept), 40P01, 55P03, 57014.
+        """
+        restarts = 0
+        while True:
+            self._selected = []
+            mark = open_.buffer.mark()
+            try:
+                result = attempt()
+                self._lock(open_, mark if writes else None)
+                return result
+            except Moved as moved:
+                take_back()
+                restarts += 1
+                if open_.keeps_snapshot or restarts == MAX_RESTARTS:
+                    raise moved.conflict from None
+                self._session.check_cancel()
+            except Locked as met:
+                take_back()
+                self.wait(met)
+
+    def select(self, lock: RowLock, table: Table, key: bytes) -> bool:
+        """A query has come to a row that it is to lock: at the end of the statement, or now, to see whether it can be
+        had (False: the row is to be skipped)."""
+        selected = _Selected(lock, table, key)
+        if lock.wait != "skip":
+            self._selected.append(selected)
+            return True
+        open_ = self._session.open_transaction()
+        wanted: dict[bytes, Mode] = {}
+        unchanged: list[RangeUnchanged] = []
+        self._add(self._needs_of_selected(selected, _snapshot_of(open_)), wanted, unchanged)
+        if wanted:
+            try:
+                self._store.lock(self._own(), sorted(wanted.items()))
+            except Locked:
+                return False
+            self._have(open_, wanted, unchanged, [table])
+        return True
+
+    def require_unlocked(self, resource: bytes) -> None:
+        """What stands in a statement's way may be about to go: if it is another's to take away, the statement waits."""
+        met = self._store.locks.met(resource, Mode.KEY_SHARE, self.owner)
+        if met is not None:
+            raise met
+
+    def _lock(self, open_: SessionTransaction, mark: int | None) -> None:
+        """Lock what the statement has selected, and in a transaction that goes on with new snapshots what it has
+        written since `mark`, if it writes. Locked or Moved: it is to run again."""
+        stays_open = self._session.in_block and not open_.keeps_snapshot
+        changes = open_.buffer.changed_since(mark) if mark is not None and stays_open else {}
+        if not changes and not self._selected:
+            return
+        since = _snapshot_of(open_)
+        wanted: dict[bytes, Mode] = {}
+        unchanged: list[RangeUnchanged] = []
+        impatient: dict[bytes, str] = {}  # tables by resources that NOWAIT is for
+        tables = []
+        for table_id, own in changes.items():
+            writer = self._writer(table_id)
+            tables.append(writer.table)
+            for key, change in own.items():
+                self._add(of_written(writer, key, change, since), wanted, unchanged)
+        for selected in self._selected:
+            needs = self._needs_of_selected(selected, since)
+            self._add(needs, wanted, unchanged)
+            if selected.lock.wait == "nowait":
+                impatient.update((resource, selected.table.name) for resource, _mode in needs.demands)
+        tables += [selected.table for selected in self._selected]
+        self._acquire(sorted(wanted.items()), impatient)
+        self._have(open_, wanted, unchanged, tables)
+
+    def _have(
+        self,
+        open_: SessionTransaction,
+        wanted: dict[bytes, Mode],
+        unchanged: Iterable[RangeUnchanged],
+        tables: Iterable[Table],
+    ) -> None:
+        """Remember what is held. Moved if something is newer than the statement's snapshot: for the last time."""
+        if not open_.keeps_snapshot:
+            self._held.update(wanted)
+        self._look(unchanged, tables)
+        self._held.update(wanted)
+
+    def _add(self, needs: Needs, wanted: dict[bytes, Mode], unchanged: list[RangeUnchanged]) -> None:
+        """What is not held yet: a stronger mode is as good, and then nothing can have moved."""
+        held = self._held
+        missing = [demand for demand in needs.demands if held.get(demand[0], -1) < demand[1]]
+        if missing:
+            unchanged += needs.unchanged
+        for resource, mode in missing:
+            wanted[resource] = max(mode, wanted.get(resource, mode))
+
+    def _needs_of_selected(self, selected: _Selected, since: int) -> Needs:
+        return of_selected(self._writer(selected.table.id), selected.key, selected.lock.mode, since)
+
+    def _writer(self, table: int) -> TableWriter:
+        catalog = self._session.catalog()
+        return self._session.database.writers.get(catalog.table(table), catalog)
+
+    def _own(self) -> bytes:
+        if not self.owner:
+            self.owner = self._store.locks.new_owner()
+        return self.owner
+
+    def _acquire(self, wanted: Iterable[Demand], impatient: dict[bytes, str]) -> None:
+        for batch in _batches(wanted):
+            self._session.check_cancel()
+            try:
+                self._store.lock(self._own(), batch)
+            except Locked as met:
+                if met.resource in impatient:
+                    what = f'could not obtain lock on row in relation "{impatient[met.resource]}"'
+                    raise errors.error(errors.LOCK_NOT_AVAILABLE, what) from None
+                raise
+
+    def _look(self, unchanged: Iterable[RangeUnchanged], tables: Iterable[Table]) -> None:
+        for batch in _batches(unchanged):
+            with self._store.read() as reader:
+                for range_ in batch:
+                    try:
+                        judge_unchanged(reader, range_)
+                    except PreconditionFailed as failed:
+                        raise Moved(self._conflict(failed.found or b"", tables)) from None
+
+    def _conflict(self, found: bytes, tables: Iterable[Table]) -> Conflict:
+        """40001 for a row or an index entry that has moved."""
+        for table in tables:
+            prefix = self._writer(table.id).prefix
+            if found.startswith(prefix):
+                return row_conflict(table, found[len(prefix) :])
+        message = "could not serialize access due to a concurrent update"
+        return Conflict(errors.error(errors.SERIALIZATION_FAILURE, message, hint="Retry the transaction."))
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait(self, met: Locked) -> None:
+        """Until those who are in the way have ended. Errors: 40P01, 55P03, 57014."""
+        session, locks = self._session, self._store.locks
+        timeout = duration_us(session.settings.get("lock_timeout"))
+        now = session.database.clock.monotonic_ns
+        began, waited = now(), 0.0  # by the clock, which a test may hold, and by what has been waited
+        owner = self._own()
+        try:
+            locks.begin_waiting(owner, met)
+        except Deadlock as closed:
+            raise self._deadlock(closed.cycle) from None
+        pause = _FIRST_PAUSE
+        try:
+            while locks.is_blocked(met):
+                if timeout is not None and max((now() - began) / 1e3, waited * 1e6) >= timeout:
+                    raise errors.error(errors.LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
+                session.pause(pause)
+                waited += pause
+                pause = min(pause * 1.5, _LONGEST_PAUSE)
+        finally:
+            locks.end_waiting(owner)
+
+    def _deadlock(self, cycle: Sequence[Wait]) -> errors.Error:
+        database = self._session.database
+        with self._store.read() as reader:
+            catalog = database.catalog.at(reader)
+        detail = shown_cycle(self._store, catalog, cycle)
+        return errors.error(errors.DEADLOCK_DETECTED, "deadlock detected", detail=detail, hint="Retry the transaction.")
+
+
+def _snapshot_of(open_: SessionTransaction) -> int:
+    assert open_.snapshot is not None  # a statement has run
+    return open_.snapshot.timestamp
+
+
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    following = iter(items)
+    while batch := list(islice(following, _BATCH)):
+        yield batch

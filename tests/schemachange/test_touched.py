@@ -1,0 +1,167 @@
+"""The backfill looks at rows outside the atomic section, and inside at what the log says was changed since."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from instar import errors
+from instar.errors import Error
+from instar.schemachange import touched as module
+from instar.schemachange import wanted as want
+from instar.schemachange.reorganize import Backfill
+from instar.schemachange.touched import Touched
+from instar.store.engine import Commit, RowsetReplaced, prefix_end, rowset_prefix
+from support.changes import ChangingWorld, Server
+
+ROWS = [(number, number % 7, f"v{number}") for number in range(200)]
+
+
+@pytest.fixture
+def world() -> ChangingWorld:
+    made = ChangingWorld()
+    made.create_t(ROWS)
+    return made
+
+
+def built(world: ChangingWorld, between: Callable[[], None], *, unique: bool = False, column: str = "a") -> Backfill:
+    """An index that is write-only, filled by steps that were all made before `between` and are run after it."""
+    job = world.execute(want.CreateIndex("t", ((column, False),), "i", unique))
+    made: list[Backfill] = []
+
+    class Capture:
+        def run(self, task, pulse):
+            assert isinstance(task, Backfill)
+            with world.store.read() as reader:
+                entries = task.entries(reader, *reader.batch(task.start, task.stop, 1000))
+            steps = list(task.steps(entries))
+            between()
+            made.append(task)
+            world.store.background(steps)
+
+    assert job is not None
+    done = world.executor(reorganizer=lambda task: Capture()).run(job)
+    assert done is not None
+    if done.problem is not None:
+        raise errors.error(done.problem.sqlstate, done.problem.message)
+    return made[0]
+
+
+def writes(world: ChangingWorld, *steps: Callable[[Server], None]) -> Callable[[], None]:
+    def act() -> None:
+        for step in steps:
+            server = Server(world)
+            step(server)
+            server.commit()
+
+    return act
+
+
+def test_changes_between_looking_and_putting_are_seen(world: ChangingWorld) -> None:
+    built(
+        world,
+        writes(
+            world,
+            lambda server: server.update(3, a=99),
+            lambda server: server.update(4, b="another column"),  # puts no entry itself
+            lambda server: server.delete(5),
+            lambda server: server.insert(500, 1, "new"),
+            lambda server: server.delete(6),
+            lambda server: server.insert(6, 6, "again"),
+            lambda server: server.update(7, a=98),
+            lambda server: server.update(7, a=0),
+        ),
+    )
+    world.check_index("i")
+
+
+def test_without_looking_at_the_log_the_index_is_wrong(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Touched, "none_since", lambda self, timestamp: True)
+    built(world, writes(world, lambda server: server.update(3, a=99)))
+    with pytest.raises(AssertionError):
+        world.check_index("i")
+
+
+def test_a_key_taken_between_looking_and_putting_is_a_duplicate(world: ChangingWorld) -> None:
+    act = writes(world, lambda server: server.insert(500, 1, "v10"))
+    with pytest.raises(Error) as failed:
+        built(world, act, unique=True, column="b")
+    assert failed.value.sqlstate == "23505"
+
+
+def test_two_rows_of_one_step_with_one_key_are_duplicates(world: ChangingWorld) -> None:
+    with pytest.raises(Error) as failed:
+        built(world, lambda: None, unique=True)
+    assert failed.value.sqlstate == "23505"
+
+
+def test_a_log_that_was_cut_meanwhile_tells_nothing(world: ChangingWorld) -> None:
+    def act() -> None:
+        writes(world, lambda server: server.update(3, a=99), lambda server: server.update(4, b="other"))()
+        world.store.collect(world.now(), lambda record: [])
+
+    built(world, act)
+    world.check_index("i")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_writes_between_looking_and_putting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 5)
+    rng = random.Random(seed)
+    world = ChangingWorld()
+    world.create_t(ROWS)
+
+    def act() -> None:
+        for _ in range(rng.randrange(40)):
+            server = Server(world)
+            identity = rng.choice(sorted(row[0] for _, row in world.rows(world.table()).values()))  # type: ignore[type-var]
+            match rng.randrange(4):
+                case 0:
+                    server.update(identity, a=rng.randrange(9))
+                case 1:
+                    server.update(identity, b="another")
+                case 2:
+                    server.delete(identity)
+                case _:
+                    server.insert(rng.randrange(1000, 10**9), rng.randrange(9), "new")
+            server.commit()
+
+    built(world, act)
+    world.check_index("i")
+
+
+def test_what_is_not_known_counts_as_changed(world: ChangingWorld) -> None:
+    table = world.table()
+    row = rowset_prefix(table.rowset) + b"a row"
+    touched = Touched(table.id)
+
+    def follow() -> int:
+        with world.store.read() as reader:
+            return touched.follow(reader)
+
+    begun = follow()
+    assert touched.none_since(begun)
+    assert touched.unchanged(row, begun)
+    assert not touched.unchanged(row, begun - 1)
+    writes(world, lambda server: server.update(3, a=99))()
+    middle = follow()
+    assert not touched.none_since(begun)
+    assert touched.unchanged(row, begun)
+    changed = next(key for key, value in _rows(world) if int.from_bytes(value[:8], "little") == middle)
+    assert not touched.unchanged(changed, begun)
+    assert touched.unchanged(changed, middle)
+    replaced = RowsetReplaced(table.id, table.version, table.rowset, table.rowset + 100)
+    with world.store.read() as reader:
+        version = reader.catalog_version
+    end = world.store.commit(Commit(catalog_version=version, replaced=[replaced]))
+    follow()
+    assert not touched.unchanged(row, middle)
+    assert touched.unchanged(row, end)
+
+
+def _rows(world: ChangingWorld) -> list[tuple[bytes, bytes]]:
+    start = rowset_prefix(world.table().rowset)
+    with world.store.read() as reader:
+        return list(reader.scan(start, prefix_end(start)))
