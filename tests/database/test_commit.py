@@ -274,6 +274,59 @@ def test_a_schema_change_in_autocommit_that_meets_another_is_planned_again(
     assert rows(one, "CHECK DATABASE") == []
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "others",
+    ["INSERT INTO t VALUES (7, 70, 'z')", "UPDATE t SET a = 7 WHERE id = 1", "DELETE FROM t WHERE id = 1", None],
+)
+def test_truncate_takes_no_rows_away_that_a_snapshot_does_not_show(
+    pair: tuple[Connection, Connection], others: str | None, level: str
+) -> None:
+    one, two = pair
+    run(one, "CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t)")
+    run(two, f"BEGIN ISOLATION LEVEL {level}", "SELECT 1", "SAVEPOINT a", "TRUNCATE t, child", "ROLLBACK TO a")
+    run(two, "TRUNCATE t CASCADE", "INSERT INTO t VALUES (8, 80, 'w')")
+    if others is not None:
+        run(one, others)
+    before = rows(one, "SELECT * FROM t ORDER BY id")
+    if level == "READ COMMITTED" or others is None:
+        run(two, "COMMIT")
+        assert rows(one, "SELECT id FROM t") == [(8,)]
+    else:
+        with fails("40001", "could not truncate", f"(id)=({'7' if 'INSERT' in others else '1'})"):
+            two.execute("COMMIT")
+        assert rows(one, "SELECT * FROM t ORDER BY id") == before
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_truncate_in_autocommit_empties_the_table_as_it_is(
+    engine: Engine, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    one, two = pair
+    run(two, f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {level}")
+    store = engine.database.store
+    commit = store.commit
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog:
+            monkeypatch.setattr(store, "commit", commit)
+            one.execute("INSERT INTO t VALUES (7, 70, 'z')")
+        return commit(request)
+
+    monkeypatch.setattr(store, "commit", beside)
+    run(two, "TRUNCATE t")
+    assert rows(one, "SELECT * FROM t") == []
+
+
+def test_truncate_beside_another_that_replaces_the_rows(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", "TRUNCATE t")
+    run(one, "TRUNCATE t")
+    with fails("40001"):
+        two.execute("COMMIT")
+
+
 def test_what_is_done_again_gives_its_notices_once(
     pair: tuple[Connection, Connection], engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

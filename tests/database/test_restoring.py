@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from instar.catalog.descriptors import Table
+from instar.database import restoring
+from instar.schemachange.compact import row_rewriter
+from instar.store.engine import ROW_HEADER, Commit, Section, prefix_end, rowset_prefix
 from support.databases import Engine, fails, rows, run, value
 
 
@@ -132,3 +137,162 @@ def test_it_is_part_of_its_transaction_and_bounded(engine: Engine) -> None:
         connection.commit()
     run(other, "ALTER TABLE t UNDROP COLUMN c")
     assert value(other, "SELECT count(*) FROM t WHERE c = id") == 20
+
+
+def test_a_row_that_was_deleted_and_inserted_again_is_another(engine: Engine) -> None:
+    """In one transaction too; but for an update, and a row that comes back to its key."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, n int, c int DEFAULT 7)",
+        "INSERT INTO t SELECT g, g, g * 10 FROM generate_series(1, 5) g",
+        "ALTER TABLE t DROP COLUMN c",
+        "BEGIN",
+        "DELETE FROM t WHERE id < 3",
+        "INSERT INTO t VALUES (1, 100)",
+        "UPDATE t SET n = 101 WHERE id = 1",
+        "COMMIT",
+        "UPDATE t SET n = 102 WHERE id = 1",
+        "BEGIN",
+        "UPDATE t SET n = n + 1 WHERE id = 5",
+        "UPDATE t SET n = n + 1 WHERE id = 5",
+        "COMMIT",
+        "ALTER TABLE t UNDROP COLUMN c",
+    )
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == [
+        (1, 102, 7), (3, 3, 30), (4, 4, 40), (5, 7, 50)
+    ]  # fmt: skip
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_what_a_converted_column_was_derived_of_may_have_changed_since(engine: Engine) -> None:
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, x int, c text)",
+        "INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b'), (3, 5, 'c'), (4, 10, 'd')",
+        "ALTER TABLE t ALTER c TYPE int USING nullif(10 / x, 2)",
+        "ALTER TABLE t DROP COLUMN c",
+        "UPDATE t SET x = 0 WHERE id IN (1, 3)",
+        "INSERT INTO t VALUES (5, 0), (6, 1)",
+        "ALTER TABLE t UNDROP COLUMN c",
+    )
+    wanted = [(1, 0, 10), (2, 2, 5), (3, 0, None), (4, 10, 1), (5, 0, None), (6, 1, None)]
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == wanted
+    run(connection, "UPDATE t SET x = 0")
+    assert [row[2] for row in rows(connection, "SELECT * FROM t ORDER BY id")] == [row[2] for row in wanted]
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_what_others_write_meanwhile_is_followed(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, *, locked: bool
+) -> None:
+    """A writer that commits again and again between what the statement has read and its commit: the statement is not
+    begun anew, and looks at each row that was not written again but once."""
+    connection, writer = engine.connect(), engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, n int, c int DEFAULT 7)",
+        "INSERT INTO t SELECT g, g, g * 10 FROM generate_series(1, 200) g",
+        *(["ALTER TABLE t ADD LOCK l COVERS (n)"] if locked else []),
+        "ALTER TABLE t DROP COLUMN c",
+        "UPDATE t SET n = n + 1",
+    )
+    store = engine.database.store
+    commit, decoded, writes = store.commit, restoring._Values._row, iter(range(1, 20))
+    looked: list[bytes] = []
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog and (number := next(writes, None)) is not None:
+            monkeypatch.setattr(store, "commit", commit)
+            match number % 4:
+                case 0:
+                    run(writer, f"INSERT INTO t VALUES ({1000 + number}, 0)")
+                case 1:
+                    run(writer, f"UPDATE t SET n = 0 WHERE id = {number}")
+                case 2:
+                    run(writer, f"DELETE FROM t WHERE id = {number}")
+                case 3:
+                    run(writer, f"UPDATE t SET id = {2000 + number} WHERE id = {number}")
+            monkeypatch.setattr(store, "commit", beside)
+        return commit(request)
+
+    def looks(values: restoring._Values, key: bytes, stored: bytes | None, origin: bytes | None) -> object:
+        looked.append(key)
+        return decoded(values, key, stored, origin)
+
+    monkeypatch.setattr(store, "commit", beside)
+    monkeypatch.setattr(restoring._Values, "_row", looks)
+    run(connection, "ALTER TABLE t UNDROP COLUMN c")
+    assert len(looked) < 250
+    found = {key: (n, c) for key, n, c in rows(connection, "SELECT * FROM t")}
+    assert len(found) == 200 + 4 - 5
+    for key, (n, c) in found.items():
+        was = key - 2000 if key > 2000 else key
+        assert (n, c) == ((0, 7) if 1000 < key < 2000 else (0 if was % 4 == 1 and was < 20 else was + 1, was * 10))
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_maintenance_that_moves_a_row_meanwhile(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps timestamps, and the log has nothing of it (rule 10)."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, c int)",
+        "INSERT INTO t VALUES (1, 10), (2, 20)",
+        "ALTER TABLE t DROP COLUMN c",
+        "ALTER TABLE t ADD COLUMN n int",
+        "UPDATE t SET n = 0",
+        "ALTER TABLE t ADD COLUMN m int",
+    )
+    store = engine.database.store
+    commit = store.commit
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog:
+            monkeypatch.setattr(store, "commit", commit)
+            with store.read() as reader:
+                table = engine.database.catalog.at(reader).lookup("public", "t")
+            assert isinstance(table, Table)
+            rows_of = rowset_prefix(table.rowset)
+
+            def step(section: Section) -> None:
+                for key, value in list(section.scan(rows_of, prefix_end(rows_of))):
+                    layout = engine.database.layouts.get(table.id, ROW_HEADER.unpack_from(value)[2] >> 8)
+                    section.put(key, row_rewriter(table, layout)(value))
+
+            store.background([step])
+        return commit(request)
+
+    monkeypatch.setattr(store, "commit", beside)
+    run(connection, "ALTER TABLE t UNDROP COLUMN c")
+    assert rows(connection, "SELECT id, c, n, m FROM t ORDER BY id") == [(1, 10, 0, None), (2, 20, 0, None)]
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize("statement", ["UPDATE t SET n = 5 WHERE id = 1", "SELECT * FROM t WHERE id = 1 FOR UPDATE"])
+@pytest.mark.parametrize("block", [False, True])
+def test_row_locks_of_others_are_waited_for_no_longer_than_ddl_wait(
+    engine: Engine, statement: str, *, block: bool
+) -> None:
+    holder, connection = engine.connect(), engine.connect(ddl_wait="200ms")
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, n int, c int)",
+        "INSERT INTO t VALUES (1, 1, 10), (2, 2, 20)",
+        "ALTER TABLE t DROP COLUMN c",
+        "UPDATE t SET n = n + 1",
+    )
+    run(holder, "BEGIN", statement)
+    with ThreadPoolExecutor(1) as pool:
+        statements = ["ALTER TABLE t UNDROP COLUMN c"]
+        pool.submit(run, connection, *(["BEGIN", *statements, "COMMIT"] if block else statements)).result(timeout=20)
+    assert rows(connection, "SELECT id, n, c FROM t ORDER BY id") == [(1, 2, 10), (2, 3, 20)]
+    if statement.startswith("UPDATE"):
+        with fails("40001", "undrop column"):
+            holder.execute("COMMIT")
+    else:
+        run(holder, "UPDATE t SET n = 6 WHERE id = 1", "COMMIT")
+        assert rows(connection, "SELECT n, c FROM t WHERE id = 1") == [(6, 10)]
+    assert rows(connection, "CHECK DATABASE") == []

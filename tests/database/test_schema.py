@@ -94,7 +94,8 @@ def test_a_second_change_waits_for_the_first(
 ) -> None:
     building.execute(statement)
     ((state, reason),) = building.execute("SELECT state, reason FROM instar.jobs WHERE id = 2").fetchall()
-    assert (state, reason) == ("waiting", "waits for job 1 (CREATE INDEX i ON t (a))")
+    assert (state, reason) == ("waiting", "waits for job 1 (CREATE INDEX i ON t (a)), which is paused")
+    assert f"NOTICE:  job 2 {reason}" in building.notices
     building.execute("INSERT INTO t VALUES (-1, 5)")
     building.execute("RESUME JOB 1")
     assert wait_for(building, 1)[0] == "succeeded"

@@ -426,6 +426,19 @@ GONE: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "drop table": ("SELECT b FROM t WHERE id = 4", "DROP TABLE t", ('"t"', "drop table")),
     "drop index": ("SELECT b FROM t WHERE a = 4", "DROP INDEX ta", ('"t"', '"ta"')),
     "drop and create index": ("SELECT b FROM t WHERE a = 4", "DROP INDEX ta; CREATE INDEX ta ON t (a)", ('"ta"',)),
+    "drop column": ("SELECT b FROM t WHERE id = 4", "ALTER TABLE t DROP COLUMN b", ('"t"', "drop column")),
+    "drop column, in a filter": ("SELECT id FROM t WHERE b = 1", "ALTER TABLE t DROP COLUMN b", ('"t"', "drop column")),
+    "drop column, in DuckDB": ("SELECT sum(b) FROM t", "ALTER TABLE t DROP COLUMN b", ('"t"', "drop column")),
+    "drop and undrop column": (
+        "SELECT b FROM t WHERE id = 4",
+        "ALTER TABLE t DROP COLUMN b; ALTER TABLE t UNDROP COLUMN b",
+        ('"t"', "drop column"),
+    ),
+    "change type": (
+        "SELECT b FROM t WHERE id = 4",
+        "ALTER TABLE t ALTER b TYPE varchar(9) USING 'x'",
+        ('"t"', "change type"),
+    ),
     "drop and create table": ("SELECT id FROM log", "DROP TABLE log; CREATE TABLE log (id int)", ('"log"',)),
 }
 
@@ -441,6 +454,53 @@ def test_schema_changes_that_take_away_what_was_read(pair: Pair, case: str) -> N
     assert rows(two, query) == before
     refused(two, *words)
     assert value(one, "SELECT count(*) FROM parent") == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "change"),
+    [
+        ("SELECT a FROM t WHERE id = 4", "ALTER TABLE t DROP COLUMN b"),
+        ("SELECT count(*) FROM t", "ALTER TABLE t DROP COLUMN b"),
+        ("UPDATE t SET a = 5 WHERE a = 4 RETURNING id", "ALTER TABLE parent DROP COLUMN note"),
+        ("SELECT b FROM t WHERE id = 4", "ALTER TABLE t RENAME COLUMN b TO bb"),
+        ("SELECT b FROM t WHERE id = 4", "ALTER TABLE t ALTER b TYPE bigint"),
+        ("SELECT b FROM t WHERE id = 4", "ALTER TABLE t ADD COLUMN d int"),
+    ],
+)
+def test_changes_of_what_was_not_read(pair: Pair, query: str, change: str) -> None:
+    one, two = pair
+    run(two, SERIALIZABLE)
+    rows(two, query)
+    run(two, "INSERT INTO log VALUES (7)")
+    run(one, change)
+    two.execute("COMMIT")
+
+
+def test_why_whoever_has_read_a_dropped_column_cannot_stand_before_the_drop(engine: Engine) -> None:
+    """R has read the column, so it comes before the drop D; T has seen the drop, so it comes after D; and T has read
+    what R writes as it was before, so it comes before R. R does not commit."""
+    r, t, d = engine.connect(), engine.connect(), engine.connect()
+    run(d, "CREATE TABLE t (id int PRIMARY KEY, b int)", "CREATE TABLE log (x int)", "INSERT INTO t VALUES (1, 1)")
+    run(r, SERIALIZABLE)
+    assert rows(r, "SELECT b FROM t") == [(1,)]
+    run(d, "ALTER TABLE t DROP COLUMN b")
+    run(t, SERIALIZABLE)
+    assert rows(t, "SELECT * FROM t") == [(1,)]
+    assert rows(t, "SELECT * FROM log") == []
+    run(t, "INSERT INTO t VALUES (2)", "COMMIT")
+    run(r, "INSERT INTO log VALUES (1)")
+    refused(r, '"t"', "drop column")
+
+
+def test_the_transactions_own_drop_dooms_nobody(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, b int)", "INSERT INTO t VALUES (1, 1)")
+    run(two, SERIALIZABLE)
+    assert rows(two, "SELECT b FROM t") == [(1,)]
+    run(two, "ALTER TABLE t DROP COLUMN b")
+    run(one, "CREATE TABLE beside (id int)")
+    two.execute("COMMIT")
+    assert rows(two, "SELECT * FROM t") == [(1,)]
 
 
 def test_a_bulk_load_into_a_table_that_was_seen_empty(engine: Engine) -> None:

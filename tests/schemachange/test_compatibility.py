@@ -12,6 +12,8 @@ from instar.schemachange.stages import KEPT_STEPS
 from schemachange.test_rules import table
 
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)
+COLUMN = 7  # that the step is about
+SERIALIZABLE = Usage(wrote=False, read=frozenset({1, COLUMN}))
 VETOED = {
     StepKind.CHANGE_TYPE,
     StepKind.DROP_COLUMN,
@@ -24,9 +26,12 @@ VETOED = {
 
 @pytest.mark.parametrize("kind", list(StepKind))
 def test_the_table_of_verdicts(kind: StepKind) -> None:
-    step = Step(version=2, kind=kind)
+    step = Step(version=2, kind=kind, columns=(COLUMN,))
     assert (verdict(step, WRITER) is Vote.INCOMPATIBLE) == (kind in VETOED)
     assert verdict(step, READER) is Vote.COMPATIBLE
+    gone = kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE}
+    assert (verdict(step, SERIALIZABLE) is Vote.INCOMPATIBLE) == gone
+    assert verdict(step, Usage(wrote=False, read=frozenset({1}))) is Vote.COMPATIBLE
 
 
 def test_one_veto_among_many_steps_decides_and_is_named() -> None:
@@ -50,6 +55,9 @@ def test_steps_that_are_no_longer_listed_cannot_be_vouched_for() -> None:
     newest = table(100 + KEPT_STEPS - 1, steps=steps)
     require_compatible(newest, 100, WRITER)
     require_compatible(newest, 50, READER)
+    require_compatible(newest, 50, Usage(wrote=False, read=frozenset({newest.columns[0].id})))
+    with pytest.raises(errors.Error, match="too often"):
+        require_compatible(newest, 50, Usage(wrote=False, read=frozenset({9_999})))
     with pytest.raises(errors.Error, match="too often"):
         require_compatible(newest, 99, WRITER)  # version 100 may have had more steps than are listed
 
@@ -60,7 +68,7 @@ BEGIN, END = "<!-- votes, made by test_compatibility.py -->\n", "<!-- end of vot
 
 def votes(kind: StepKind, usage: Usage) -> str:
     """The verdict on a kind of step, and whose votes made it."""
-    step = Step(version=2, kind=kind)
+    step = Step(version=2, kind=kind, columns=(COLUMN,))
     made = verdict(step, usage)
     who = [validator.__name__.replace("_", " ") for validator in VALIDATORS if validator(step, usage) is made]
     return f"{made.value}: {', '.join(who)}"
@@ -68,8 +76,12 @@ def votes(kind: StepKind, usage: Usage) -> str:
 
 def test_the_table_of_the_documentation_is_what_the_validators_say() -> None:
     """To accept a change: UPDATE_GOLDEN=1, and read the diff."""
-    lines = ["| step | the transaction wrote to the table | it only read, or never touched it |", "|---|---|---|"]
-    lines += [f"| {kind.value} | {votes(kind, WRITER)} | {votes(kind, READER)} |" for kind in StepKind]
+    heads = ("step", "the transaction wrote to the table", "it only read, or never touched it")
+    lines = [f"| {' | '.join(heads)} | it is SERIALIZABLE, has read the column and writes elsewhere |", "|---|---|---|---|"]
+    lines += [
+        f"| {kind.value} | {votes(kind, WRITER)} | {votes(kind, READER)} | {votes(kind, SERIALIZABLE)} |"
+        for kind in StepKind
+    ]
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)

@@ -27,7 +27,18 @@ IDS = st.integers(0, 2**32 - 1)
 KEY = log_key(2**63, 7)
 
 
-@given(KEYS, st.binary(max_size=50), st.booleans(), AFTERS, PAIRS, IDS, IDS, st.booleans(), st.integers(0, 2**64 - 1))
+@given(
+    KEYS,
+    st.binary(max_size=50),
+    st.booleans(),
+    AFTERS,
+    PAIRS,
+    IDS,
+    IDS,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**64 - 1),
+)
 def test_changes(
     key: bytes,
     old: bytes,
@@ -37,15 +48,17 @@ def test_changes(
     table: int,
     version: int,
     delete: bool,
+    renewed: bool,
     place: int,
 ) -> None:
     before = ROW_HEADER.pack(1, 2, 3 << 8 | dead) + old
-    row = RowWrite(key, before, None if delete else b"new", 1, (), pair, after)
+    row = RowWrite(key, before, None if delete else b"new", 1, (), pair, after, renewed=renewed)
     record = encode_change(place, table, version, row, before)
     assert log_place(KEY, record) == (2**63, place)
     (decoded,) = decode(KEY, record)
     assert (decoded.timestamp, decoded.sequence, decoded.table, decoded.version) == (2**63, 7, table, version)
     assert (decoded.key, decoded.after, decoded.pair, decoded.deleted) == (key, after, pair, delete)
+    assert decoded.renewed == renewed
     assert decoded.before == (None if dead else before)
     assert before_image(record) == before
 

@@ -6,9 +6,9 @@ object at a time is such a precondition, not a held lock. A refused one is 40001
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -28,6 +28,7 @@ from instar.store.engine import (
     RangeUnchanged,
     Reader,
     RowsetReplaced,
+    Store,
     TableHeader,
     TableWrites,
     ValueUnchanged,
@@ -109,16 +110,37 @@ def deallocated(name: str) -> errors.Error:
     )
 
 
-def _untouched(reader: Reader, table: Object, since: int, kept: int) -> Precondition:
-    """Nobody has written to the table since a snapshot: as far as the reader sees, and up to the commit. 40001 if
-    somebody has, 55000 if the watermark has passed `kept`."""
-    if reader.watermark > kept:
-        raise deallocated(table.name)
-    conflict = _Written(table.name)
-    for key, value in reader.scan(log_key(since + 1, 0), log_key(reader.timestamp + 1, 0)):
-        if any(record.table == table.id for record in decode(key, value)):
-            raise conflict.error()
-    return LogUntouched(reader.timestamp, _LOOKED_AT, partial(_key_of, table.id), conflict)
+class Conflicting(Protocol):
+    """What makes an error of a precondition that has failed."""
+
+    def error(self, found: bytes | None = None) -> errors.Error:
+        """The error; `found` is the key at which it has failed."""
+        ...
+
+
+class _Untouched(NamedTuple):
+    """Nobody has written to a table since a snapshot, and the watermark has not passed `kept`. `judged`: up to this
+    timestamp it has been looked after."""
+
+    since: int
+    kept: int
+    judged: int
+    conflict: Conflicting
+
+    def precondition(self, reader: Reader, table: Object) -> Precondition:
+        """As far as the reader sees, and up to the commit. The conflict's error if somebody has written, 55000 if the
+        watermark has passed `kept`."""
+        if reader.watermark > self.kept:
+            raise deallocated(table.name)
+        for key, value in reader.scan(log_key(self.judged + 1, 0), log_key(reader.timestamp + 1, 0)):
+            self.judge(decode(key, value), table)
+        return LogUntouched(reader.timestamp, _LOOKED_AT, partial(_key_of, table.id), self.conflict)
+
+    def judge(self, records: Iterable[LogRecord], table: Object) -> None:
+        """The conflict's error if one of the records is of the table."""
+        for record in records:
+            if record.table == table.id:
+                raise self.conflict.error(None if record.replaced else record.key)
 
 
 def _key_of(table: int, _view: StoreView, record: LogRecord) -> bytes | None:
@@ -145,7 +167,7 @@ class CatalogChange:
         self._records: dict[bytes, bytes] = {}
         self._layouts: dict[tuple[int, int], Layout] = {}
         self._revived: dict[int, int] = {}
-        self._untouched: dict[int, tuple[int, int]] = {}
+        self._untouched: dict[int, _Untouched] = {}
         self._statements: list[str] = []
 
     def __bool__(self) -> bool:
@@ -157,8 +179,7 @@ class CatalogChange:
         other.view = self.view
         for name in (
             "_put", "_before", "_dropped", "_floors", "_required", "_live_rowsets", "_dead_rowsets", "_created",
-            "_empty", "_fences", "_records", "_layouts", "_revived", "_untouched",
-            "_statements",
+            "_empty", "_fences", "_records", "_layouts", "_revived", "_untouched", "_statements",
         ):  # fmt: skip
             setattr(other, name, getattr(self, name).copy())
         return other
@@ -228,7 +249,9 @@ class CatalogChange:
 
     def _add_layout(self, new: Object) -> None:
         if isinstance(new, Table):
-            self._layouts[new.id, new.layout.id] = new.layout
+            for layout in (new.layout, new.layout.wide):
+                if layout is not None:
+                    self._layouts[new.id, layout.id] = layout
 
     def drop(self, old: Object) -> None:
         """Take an object out. Its rowsets are freed apart (`free_rowset`)."""
@@ -258,10 +281,28 @@ class CatalogChange:
         """Precondition: `table` has no row at the commit, as a collapsed path needs it."""
         self._empty[table.rowset] = table
 
-    def require_untouched(self, table: Table, since: int, kept: int) -> None:
-        """Precondition: nobody has written to `table` since a snapshot, and the watermark has not passed `kept`."""
-        known = self._untouched.get(table.id, (since, kept))
-        self._untouched[table.id] = min(since, known[0]), min(kept, known[1])
+    def require_untouched(
+        self, table: Table, since: int, *, kept: int | None = None, conflict: Conflicting | None = None
+    ) -> None:
+        """Precondition: nobody has written to `table` since a snapshot (`conflict`, 40001), and the watermark has not
+        passed `kept`."""
+        kept = since if kept is None else kept
+        known = self._untouched.get(table.id)
+        if known is not None:
+            since, kept = min(since, known.since), min(kept, known.kept)
+        self._untouched[table.id] = _Untouched(since, kept, since, conflict or _Written(table.name))
+
+    def judge_writes(self, store: Store) -> None:
+        """Look whether others have written what they may not, as far as that takes longer than a reader may be open.
+        40001 if so, 72000 if the log does not tell any more."""
+        if not self._untouched:
+            return
+        with store.read() as reader:
+            upto = reader.timestamp
+        for table_id, untouched in self._untouched.items():
+            if table_id in self._put and upto > untouched.judged:
+                untouched.judge(store.log(untouched.judged, upto), self._put[table_id])
+                self._untouched[table_id] = untouched._replace(judged=upto)
 
     def fence(self, table: Table) -> None:
         """Raise the floor of `table` to its current version without a version of its own (rule 19)."""
@@ -312,9 +353,9 @@ class CatalogChange:
                 preconditions.append(self._unchanged(reader, self.committed(object_id) or new))
         for object_id, dropped_at in self._revived.items():
             self._require_kept(reader, self._put[object_id], dropped_at)
-        for table_id, (since, kept) in self._untouched.items():
+        for table_id, untouched in self._untouched.items():
             if table_id in self._put:
-                preconditions.append(_untouched(reader, self._put[table_id], since, kept))
+                preconditions.append(untouched.precondition(reader, self._put[table_id]))
         for old in self._dropped.values():
             preconditions.append(self._unchanged(reader, old))
             if isinstance(old, Table):
@@ -345,7 +386,7 @@ class CatalogChange:
         )  # fmt: skip
 
     def _kept(self) -> Iterator[int]:
-        return (kept for table, (_since, kept) in self._untouched.items() if table in self._put)
+        return (untouched.kept for table, untouched in self._untouched.items() if table in self._put)
 
     def _is_abrupt(self) -> bool:
         """Whether a server that has the version before must not use it on a snapshot that shows this one (rule 17).

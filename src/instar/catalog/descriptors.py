@@ -176,16 +176,26 @@ class Layout(msgspec.Struct, frozen=True):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
-    only, whose timestamp is the row's own. `gone` are columns that layouts before this one had, as far back as there
-    may be rows; `lost`, those that a row in this one may have had before a job put it here, where it stood: an older
-    snapshot looks for them in vain.
+    only, whose timestamp is the row's own. `dropped` are columns that layouts before this one had, as far back as there
+    may be rows, as they were last.
+
+    `has_wide`: beside this layout there is a `wide` one, under the id before it, which has those columns too. A job
+    that gives rows values puts those into it that older snapshots may yet be asked for such a column of.
     """
 
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
     locks: tuple[int, ...] = ()
-    gone: tuple[int, ...] = ()
-    lost: tuple[int, ...] = ()
+    dropped: tuple[Column, ...] = ()
+    has_wide: bool = False
+
+    @property
+    def wide(self) -> Layout | None:
+        """The layout beside this one, in which nobody writes new rows."""
+        if not self.has_wide:
+            return None
+        kept = tuple((column.id, column.type) for column in self.dropped)
+        return Layout(self.id - 1, (*self.columns, *kept), self.locks)
 
 
 DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does; it has no descriptor

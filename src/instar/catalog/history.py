@@ -25,15 +25,15 @@ class Dropped(NamedTuple):
 
 
 class DroppedColumn(NamedTuple):
-    """A column that a table has lost: the table as it was right before, and the commit timestamp of the drop.
-
-    `populated`: columns that a job has given rows values of since, by which it put rows into layouts without this one.
-    """
+    """A column that a table has lost: the table as it was right before, and the commit timestamp of the drop."""
 
     table: Table
     column: Column
     timestamp: int
-    populated: tuple[str, ...]
+
+    def is_kept(self, table: Table) -> bool:
+        """Whether the rows of the table, as it is now, may have its values still: they are not others since."""
+        return (table.rowset, table.primary_key) == (self.table.rowset, self.table.primary_key)
 
 
 def versions(view: View, object_id: int) -> Iterator[tuple[int, Object | None]]:
@@ -83,17 +83,15 @@ def dropped_columns(view: View, table: Table) -> Iterator[DroppedColumn]:
     """The columns that users saw in a table and that it has lost, the one dropped last first. One that another has
     taken the place of, with another type, is not lost."""
     known = {column.id for column in table.columns}
-    given: dict[int, str] = {}  # columns that a job was giving rows values of, in the versions so far
     since = 0
     for timestamp, found in versions(view, table.id):
         if not isinstance(found, Table):
             continue
-        given |= {column.id: column.name for column in found.columns if column.per_row and not column.visible}
         known |= {column.replaces for column in found.columns if column.replaces is not None and column.visible}
         for column in found.columns:
             if column.visible and column.id not in known:
                 known.add(column.id)
                 if not since:  # by a transaction that has not committed
                     continue
-                yield DroppedColumn(found, column, since, tuple(given.values()))
+                yield DroppedColumn(found, column, since)
         since = timestamp

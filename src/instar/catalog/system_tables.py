@@ -126,7 +126,9 @@ def _dropped(source: Source) -> Iterator[Row]:
     kept_us = int(source.store.retention_seconds * 1e6)
     with source.store.read() as reader:
         objects = list(dropped_objects(reader))
-        columns = [one for table in source.catalog.tables() for one in dropped_columns(reader, table)]
+        columns = [
+            one for table in source.catalog.tables() for one in dropped_columns(reader, table) if one.is_kept(table)
+        ]
     found: list[tuple[int, str, int, str, str | None]] = [
         (one.timestamp, "table", one.found.id, one.found.name, None) for one in objects if isinstance(one.found, Table)
     ]

@@ -26,6 +26,7 @@ from instar.store.engine import (
     Refused,
     StaleSchema,
     View,
+    rowset_prefix,
 )
 from instar.store.lock_table import Locked
 from instar.tables.completion import unseen
@@ -36,10 +37,12 @@ from instar.tables.validation import Validation
 from instar.tables.writes import Derivation, Met, NewerRow, TableWriter, Violated, note_refusal, row_conflict
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
+from instar.transactions.reads import ReadSet
 from instar.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from instar.database.database import Database
+    from instar.database.restoring import Restoring
     from instar.database.row_locks import RowLocks
 
 # What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
@@ -78,6 +81,17 @@ def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Chan
     except errors.Error as refused:
         raise Crossed(meant.id, refused) from None
     return newest
+
+
+def require_read_columns(reads: ReadSet, known: CatalogSnapshot, newest: CatalogSnapshot) -> None:
+    """Crossed if a column that a SERIALIZABLE transaction has read, on a snapshot whose catalog is `known`, is gone."""
+    for place, _ranges in reads:
+        meant, now = known.by_id(place.table), newest.by_id(place.table)
+        if isinstance(meant, Table) and isinstance(now, Table):
+            try:
+                require_compatible(now, meant.version, Usage(wrote=False, read=place.columns))
+            except errors.Error as refused:
+                raise Crossed(meant.id, refused) from None
 
 
 def require_undoomed(database: Database, transaction: SessionTransaction, touched: Collection[int] = ()) -> None:
@@ -184,10 +198,13 @@ class Committer:
         functions: Callable[[], Context],
         tokens: list[int],
         locks: RowLocks,
+        restoring: Restoring | None = None,
     ) -> None:
         """`functions`: what the transaction's stable functions read. `tokens`: of what it has enlisted for, the session
-        withdraws. `locks`: those that it holds."""
+        withdraws. `locks`: those that it holds. `restoring`: the columns that it brings back."""
         self._locks = locks
+        self._restoring = restoring
+        self._heeds_locks = True  # on rows of the tables that get a column back
         self._database = database
         self._transaction = transaction
         self._functions = functions
@@ -212,7 +229,7 @@ class Committer:
         the schema's lease, and judge what a SERIALIZABLE transaction has read, as far as that takes longer than a
         reader may be open."""
         if isinstance(refused, Locked):
-            self._locks.wait(refused)
+            self._wait(refused)
         note_refusal(self._met, refused)
         if isinstance(refused, StaleSchema):
             self._turned_back += 1
@@ -226,12 +243,38 @@ class Committer:
                 repository.reload()
             else:
                 repository.schema(self._at_least)
+        self._follow(refused)
         if self._transaction.reads:
             database = self._database
             with database.store.read() as reader:
                 validation = self._validation_under(database.catalog.at(reader))
                 upto = reader.timestamp
             self._validated = validation.check(database.store, self._validated, upto)
+
+    def _wait(self, met: Locked) -> None:
+        """Wait for a lock of another transaction. A change of the schema waits for so long only: whoever has written to
+        a table that gets a column back is to get 40001, and whoever has only selected its rows reads them as before."""
+        restoring = self._restoring
+        prefixes = () if restoring is None else tuple(rowset_prefix(table.rowset) for table in restoring.tables)
+        if restoring is None or not met.resource.startswith(prefixes):
+            self._locks.wait(met)
+            return
+        left = max(0, restoring.until_ns - self._database.clock.monotonic_ns()) / 1e3
+        self._heeds_locks = self._locks.wait(met, left)
+
+    def _follow(self, refused: Refused | None) -> None:
+        """What the changes of the schema have to know of the writes of others, as far as that takes longer than a
+        reader may be open."""
+        try:
+            if self._transaction.ddl:
+                self._transaction.ddl.judge_writes(self._database.store)
+            if self._restoring is not None:
+                for restoration in self._restoring.restorations:
+                    restoration.follow(refused)
+        except errors.Error as met:
+            if met.sqlstate != errors.SERIALIZATION_FAILURE:
+                raise
+            raise Conflict(met) from None
 
     def _ask_for_way(self) -> None:
         """Have schema changes wait until this is committed: else one after the other might turn it back."""
@@ -246,6 +289,8 @@ class Committer:
         assert transaction.reads is not None  # or there would be nothing to validate
         assert transaction.snapshot is not None  # or nothing could have been read
         known, snapshot = transaction.snapshot.catalog, transaction.snapshot.timestamp
+        if known.version != newest.version:
+            require_read_columns(transaction.reads, known, newest)
         validation = Validation(transaction.reads, known, newest, snapshot, self._database.layouts)
         self._validation = newest, validation
         return validation
@@ -295,10 +340,16 @@ class Committer:
             except NewerRow:
                 self._database.outdate_schema()
                 raise
-            request.tables.extend(derivation.tables)
+            restored = () if self._restoring is None else [table.id for table in self._restoring.tables]
+            request.tables.extend(
+                writes._replace(heeds_locks=self._heeds_locks) if writes.table in restored else writes
+                for writes in derivation.tables
+            )
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)
             request.raw.extend((key, encode_violation(found)) for key, found in derivation.flags.items())
+        for restoration in () if self._restoring is None else self._restoring.restorations:
+            restoration.add_to(request, reader, heeds_locks=self._heeds_locks)
         if not request.tables and not request.raw:
             return None
         return request

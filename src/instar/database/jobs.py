@@ -11,7 +11,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
-from instar.schemachange.jobs import Job
+from instar.schemachange.jobs import Job, JobState
 from instar.schemachange.progress import Progress
 from instar.schemachange.shown import Shown, shown
 from instar.sql import statements as ast
@@ -31,7 +31,15 @@ def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
     """The job as it is shown at this moment."""
     worker = database.store.worker_present()
     now = database.clock.wall_ns() // 1000
-    return shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now)
+    seen = shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now)
+    return seen._replace(reason=f"{seen.reason}, which is paused") if _waits_for_paused(database, job) else seen
+
+
+def _waits_for_paused(database: Database, job: Job) -> bool:
+    """Whether the job waits for another one that somebody has to resume. (One that has ended may be forgotten.)"""
+    if job.after is None or job.is_finished or job.state is not JobState.WAITING:
+        return False
+    return any(first.id == job.after and first.state is JobState.PAUSED for first in database.jobs.all())
 
 
 def job_rows(database: Database) -> Iterator[tuple[object, ...]]:

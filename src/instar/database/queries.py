@@ -134,7 +134,11 @@ class Queries:
         """The lines of the plan."""
         from instar.sql.explain import explain
 
-        return explain(plan_statement(bind(statement, self._session.catalog())))
+        try:
+            bound = bind(statement, self._session.catalog())
+        except errors.Error as failed:
+            bound = bind(statement, self._session.remembered(failed))
+        return explain(plan_statement(bound))
 
     def _run_many(self, prepared: Prepared | None, sets: list[Sequence[object]]) -> int:
         if prepared is None or not sets:
@@ -159,8 +163,8 @@ class Queries:
             try:
                 found = self._plan(parsed, catalog, parameters)
             except errors.Error as failed:
-                found = self._plan_by_former_names(parsed, failed, parameters)
-                is_own = True
+                found = self._plan(parsed, self._session.remembered(failed), parameters)
+                is_own = True  # nobody else may use it
             if not is_own:
                 self._plans.add(text, parameters, catalog, found)
         if not found.is_query:
@@ -169,19 +173,6 @@ class Queries:
         elif found.locks is not None:
             self._session.open_transaction().require_writable(f"SELECT FOR {found.locks.shown}")
         return found
-
-    def _plan_by_former_names(
-        self, statement: ast.Query | ast.Dml, failed: errors.Error, parameters: Sequence[object]
-    ) -> Prepared:
-        """The plan of a statement that names a table as it was called when the transaction began. READ COMMITTED takes
-        the schema of each statement's snapshot, where the name is gone (IEP-110, the alias for older transactions).
-        Nobody else may use the plan, and who changes the schema itself goes by the names of now. Raises what `failed`
-        if the names are not to blame."""
-        open_ = self._session.open_transaction()
-        by_now = failed.sqlstate != errors.UNDEFINED_TABLE or open_.keeps_snapshot or bool(open_.ddl)
-        if open_.began_under is None or by_now:
-            raise failed
-        return self._plan(statement, self._session.catalog().remembering(open_.began_under), parameters)
 
     def _keep_writer(self, text: str, command: str, prepared: Prepared, parameters: Sequence[object]) -> None:
         """Have the next execution of this text take the short way, if it has one."""

@@ -5,96 +5,89 @@ another key by now; the log tells. A row that has come since has the column's de
 now. Both are updates of the statement's own transaction, so that they are bounded, logged and judged like any other.
 Rows that nobody has written since are not touched: they are in layouts that have the column.
 
-That nobody writes to the table between the statement's snapshot and the commit is a precondition of the commit.
+Nobody may write to the table between what was read of it and the commit. Of a statement in autocommit nobody sees
+anything before that, so the log is followed in passes (`Restoration`), each of which only looks at what was written
+since the one before; the atomic section only sees that nothing was since the last. In a transaction of several
+statements, which goes on with the values, a write of others since its snapshot ends it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, NamedTuple
 
 from instar import errors
+from instar.catalog.changes import deallocated
 from instar.catalog.descriptors import Column, Table
 from instar.catalog.history import DroppedColumn, dropped_columns
 from instar.sql.defaults import compile_default
-from instar.store.engine import LogRecord, rowset_prefix
+from instar.store.engine import (
+    ROW_HEADER,
+    Commit,
+    LogRecord,
+    LogUntouched,
+    Reader,
+    Refused,
+    RowWrite,
+    StaleRow,
+    TableWrites,
+    rowset_prefix,
+)
+from instar.store.engine import View as StoreView
+from instar.store.log import decode, log_key
 from instar.store.versions import read_row
+from instar.tables.layout import body_encoder
+from instar.tables.locks import RowLocks
 from instar.tables.rowset import TableReader
-from instar.tables.view import View
+from instar.transactions.buffer import Change, too_many_rows
 
 if TYPE_CHECKING:
     from instar.database.session import Session
 
-# Records of the log after which it is looked whether the statement was cancelled.
+# Records of the log after which it is looked whether the statement was cancelled; rows that one reader looks at.
 _BATCH = 1000
-
-# Where the row at a key was at the drop: None if it has come since.
-Origins = dict[bytes, bytes | None]
-
-
-def restore_values(session: Session, table: Table, before: Table) -> None:
-    """Buffer what makes the rows of `table` have the values of the columns that `before` had not. Errors: 23502 (rows
-    that have come since have no value of a NOT NULL column), 54000 (too many rows), 55000 (it is not known where a row
-    comes from), 72000 (the store has forgotten what rows had)."""
-    known = {column.id for column in before.columns}
-    with session.database.store.read() as reader:
-        found = {lost.column.id: lost for lost in dropped_columns(reader, before)}
-    for column in table.columns:
-        if column.id not in known:
-            if column.id not in found:
-                raise errors.error(errors.SNAPSHOT_TOO_OLD, f'the values of column "{column.name}" are gone')
-            _restore(session, table, column, found[column.id])
+# So many passes are made in a row; then the commit is tried. What is written faster than it is followed ends as 40001.
+_PASSES = 20
+# So many changes that others commit meanwhile are looked at in the atomic section.
+_LOOKED_AT = 1000
 
 
-def _restore(session: Session, table: Table, column: Column, lost: DroppedColumn) -> None:
-    open_ = session.open_transaction()
-    assert open_.snapshot is not None  # a statement is running
-    snapshot, kept = open_.snapshot.timestamp, lost.timestamp - 1
-    session.change().require_untouched(table, snapshot, kept)
-    store = session.database.store
-    prefix = rowset_prefix(table.rowset)
-    records = (record for record in store.log(kept, snapshot) if record.table == table.id)
-    origins = _origins(_checked(session, records), table)
-    layouts = session.database.layouts
-    reader = TableReader(table, range(len(table.columns)), layouts)
-    ordinal = table.columns.index(column)
-    then = TableReader(lost.table, [lost.table.columns.index(lost.column)], layouts)
-    view = View(store, snapshot, None, layouts)
-    default = _default(session, column)
-    without = 0
-    for key, origin in origins.items():
-        version = reader.get_version(view, key[len(prefix) :])
-        if version is None:
-            continue
-        session.check_cancel()
-        with store.read_at(kept) as past:
-            stored = None if origin is None else read_row(past, origin, kept)
-        value = default() if stored is None else then.decode(stored)[0]
-        if value is None:
-            without += column.refuses_null
-            if version.values[ordinal] is None:
-                continue
-        image = (*version.values[:ordinal], value, *version.values[ordinal + 1 :])
-        open_.buffer.update(
-            table.id, table.version, version.key, version.base, version.values, image, frozenset({column.id})
-        )
-    if without:
-        raise _null_values(table, column, without)
-    session.enlist()
+class _Row(NamedTuple):
+    """A row as it stands, and as it is to be with its value."""
+
+    key: bytes  # in the store
+    stored: bytes
+    base: int
+    old: tuple[object, ...]
+    image: tuple[object, ...]
+    is_needed: bool  # whether the value has to be written
 
 
-def _origins(records: Iterable[LogRecord], table: Table) -> Origins:
-    """The keys at which rows were written since the drop. 55000 for one that has come to the place of another by a
-    change of keys: the log does not tell from where."""
-    origins: Origins = {}
-    unknown: set[bytes] = set()
-    for _timestamp, group in groupby(records, lambda record: record.timestamp):
-        commit = list(group)
+class Origins:
+    """Where the rows that were written since the drop were at the drop, by their keys now; None if they have come
+    since."""
+
+    def __init__(self) -> None:
+        self.of: dict[bytes, bytes | None] = {}
+        self._unknown: set[bytes] = set()
+
+    def follow(self, records: Iterable[LogRecord]) -> set[bytes]:
+        """Learn what was done by later commits, whole ones; returns the keys that they have written."""
+        touched: set[bytes] = set()
+        for _timestamp, group in groupby(records, lambda record: record.timestamp):
+            commit = list(group)
+            touched.update(one.key for one in commit)
+            self._follow(commit)
+        return touched
+
+    def _follow(self, commit: Sequence[LogRecord]) -> None:
+        origins, unknown = self.of, self._unknown
         moved = {one.pair: origins.get(one.key, one.key) for one in commit if one.deleted and one.pair}
         lost = {one.pair for one in commit if one.deleted and one.key in unknown}
         for one in commit:
-            if one.deleted or (one.before is None and not one.pair):
+            if one.deleted or (not one.pair and (one.before is None or one.renewed)):
                 unknown.discard(one.key)
                 origins[one.key] = None
         for one in commit:
@@ -108,21 +101,218 @@ def _origins(records: Iterable[LogRecord], table: Table) -> Origins:
                 unknown.discard(one.key)
             else:
                 unknown.add(one.key)
-    if unknown:
-        raise errors.error(
-            errors.OBJECT_NOT_READY,
-            f'it is not known which rows of table "{table.name}" had which values of the column',
-            detail=f"Since it was dropped, {len(unknown)} rows have taken others' places by changes of keys.",
+
+    def require_known(self, table: Table) -> None:
+        """55000 for rows that have come to others' places by changes of keys: the log does not tell from where."""
+        if self._unknown:
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f'it is not known which rows of table "{table.name}" had which values of the column',
+                detail=f"Since it was dropped, {len(self._unknown)} rows have taken others' places by changes of keys.",
+            )
+
+
+class _Values:
+    """The values of one column that comes back."""
+
+    def __init__(self, session: Session, table: Table, before: Table) -> None:
+        """`before`: the table without the column. 72000 if the store has forgotten what rows had."""
+        known = {column.id for column in before.columns}
+        (column,) = (column for column in table.columns if column.id not in known)
+        with session.database.store.read() as reader:
+            lost = next((one for one in dropped_columns(reader, before) if one.column.id == column.id), None)
+        if lost is None:
+            raise errors.error(errors.SNAPSHOT_TOO_OLD, f'the values of column "{column.name}" are gone')
+        layouts = session.database.layouts
+        self.table, self.column = table, column
+        self.kept = lost.timestamp - 1
+        self.prefix = rowset_prefix(table.rowset)
+        self.origins = Origins()
+        self.without: set[bytes] = set()  # rows that have no value, though they must have one
+        self._session = session
+        self._ordinal = table.columns.index(column)
+        # Of rows that were written since, nothing says that what the column is derived of could be converted.
+        self._rows = TableReader(table, range(len(table.columns)), layouts, lenient=True)
+        self._then = _reader_of(lost, session)
+        self._default = _default(session, column)
+        self._new: dict[bytes, object] = {}  # of rows that have come since, as it was made
+
+    def follow(self, after: int, upto: int) -> set[bytes]:
+        """What was written to the table after one timestamp and up to another: the keys."""
+        store, table = self._session.database.store, self.table.id
+        return self.origins.follow(
+            record for record in self._checked(store.log(after, upto)) if record.table == table and not record.replaced
         )
-    return origins
+
+    def rows(self, keys: Iterable[bytes], snapshot: int | None = None) -> Iterator[list[_Row]]:
+        """The rows at these keys, those that are gone left out, in batches: as they stand, or at a snapshot."""
+        store = self._session.database.store
+        following = iter(keys)
+        while batch := list(islice(following, _BATCH)):
+            self._session.check_cancel()
+            with store.read() if snapshot is None else store.read_at(snapshot) as reader:
+                if reader.watermark > self.kept:
+                    raise deallocated(self.table.name)
+                found = [(key, self._stored(reader, key, snapshot), self._origin(reader, key)) for key in batch]
+            yield [row for part in found if (row := self._row(*part)) is not None]
+
+    def _stored(self, reader: Reader, key: bytes, snapshot: int | None) -> bytes | None:
+        return read_row(reader, key, reader.timestamp if snapshot is None else snapshot)
+
+    def _origin(self, reader: Reader, key: bytes) -> bytes | None:
+        origin = self.origins.of.get(key, key)
+        return None if origin is None else read_row(reader, origin, self.kept)
+
+    def _row(self, key: bytes, stored: bytes | None, origin: bytes | None) -> _Row | None:
+        """The reader is closed: a sequence may have to reserve its next values."""
+        self.without.discard(key)
+        if stored is None:
+            self._new.pop(key, None)
+            return None
+        old = self._rows.decode(stored)
+        value = self._then.decode(origin)[0] if origin is not None else self._made(key)
+        if value is None and self.column.refuses_null:
+            self.without.add(key)
+        # What it is derived of may have been changed since; then a NULL of the past is to stand in the row.
+        needed = value is not None or old[self._ordinal] is not None or self.column.derived is not None
+        image = (*old[: self._ordinal], value, *old[self._ordinal + 1 :])
+        return _Row(key, stored, ROW_HEADER.unpack_from(stored)[0], old, image, needed)
+
+    def _made(self, key: bytes) -> object:
+        if key not in self._new:
+            self._new[key] = self._default()
+        return self._new[key]
+
+    def _checked(self, records: Iterable[LogRecord]) -> Iterator[LogRecord]:
+        """The records, for as long as the statement is not cancelled."""
+        for number, record in enumerate(records):
+            if not number % _BATCH:
+                self._session.check_cancel()
+            yield record
+
+    def require_values(self) -> None:
+        """23502 if rows have no value of a NOT NULL column, 55000 if it is not known where some come from."""
+        self.origins.require_known(self.table)
+        if self.without:
+            raise errors.error(
+                errors.NOT_NULL_VIOLATION,
+                f'column "{self.column.name}" of relation "{self.table.name}" contains null values',
+                detail=f"{len(self.without)} rows have come since it was dropped, and it has no default.",
+                hint="UNDROP COLUMN ... CASCADE brings it back without NOT NULL.",
+            )
 
 
-def _checked(session: Session, records: Iterable[LogRecord]) -> Iterator[LogRecord]:
-    """The records, for as long as the statement is not cancelled."""
-    for number, record in enumerate(records):
-        if not number % _BATCH:
-            session.check_cancel()
-        yield record
+def restore_values(session: Session, table: Table, before: Table) -> None:
+    """Buffer what makes the rows of `table` have the values of the column that `before` had not. Errors: 23502 (rows
+    that have come since have no value of a NOT NULL column), 54000 (too many rows), 55000 (it is not known where a row
+    comes from), 72000 (the store has forgotten what rows had)."""
+    open_ = session.open_transaction()
+    assert open_.snapshot is not None  # a statement is running
+    snapshot = open_.snapshot.timestamp
+    values = _Values(session, table, before)
+    session.change().require_untouched(table, snapshot, kept=values.kept)
+    values.follow(values.kept, snapshot)
+    values.origins.require_known(table)
+    changed, skip = frozenset({values.column.id}), len(values.prefix)
+    for rows in values.rows(values.origins.of, snapshot):
+        for row in rows:
+            if row.is_needed:
+                key = row.key[skip:]
+                open_.buffer.update(table.id, table.version, key, row.base, row.old, row.image, changed)
+    values.require_values()
+    session.enlist()
+
+
+class _Written:
+    """Handed to the store with a precondition: if others have written, the commit is derived again."""
+
+    def error(self, found: bytes | None = None) -> errors.Error | None:
+        """None."""
+        return None
+
+
+class Restoring(NamedTuple):
+    """What the columns that a transaction brings back have its commit do. `tables`: those that get one; until
+    `until_ns`, on the monotonic clock, the commit waits for locks on their rows."""
+
+    tables: tuple[Table, ...]
+    restorations: tuple[Restoration, ...]
+    until_ns: int
+
+
+class Restoration:
+    """The values of a column that comes back by a statement in autocommit: what its commit writes beside the schema
+    change. Errors as of `restore_values`, from each step."""
+
+    def __init__(self, session: Session, table: Table, before: Table) -> None:
+        self._session = session
+        self._values = _Values(session, table, before)
+        self._upto = self._values.kept
+        self._rows: dict[bytes, RowWrite] = {}
+        self._encode = body_encoder(table.layout)
+        self._locks = RowLocks(table, session.database.layouts) if table.layout.locks else None
+        self._most = session.open_transaction().buffer.max_rows
+        self.table = table
+
+    def follow(self, refused: Refused | None = None) -> None:
+        """Outside of the atomic section: up to now, in passes, each as long as what was written during the one before.
+        `refused`: what the last attempt failed of."""
+        if isinstance(refused, StaleRow) and refused.key.startswith(self._values.prefix):
+            self._derive({refused.key})  # maintenance has put it elsewhere, of which the log has nothing
+        store = self._session.database.store
+        for _ in range(_PASSES):
+            with store.read() as reader:
+                upto = reader.timestamp
+            touched = self._values.follow(self._upto, upto)
+            self._derive(touched)
+            self._upto = upto
+            if not touched:
+                break
+        self._values.require_values()
+
+    def _derive(self, keys: set[bytes]) -> None:
+        """The writes of the rows at these keys, as they stand."""
+        for key in keys:
+            self._rows.pop(key, None)
+        for rows in self._values.rows(sorted(keys)):
+            for row in rows:
+                if row.is_needed:
+                    self._rows[row.key] = self._write(row)
+            if len(self._rows) > self._most:
+                raise too_many_rows(self._most)
+
+    def _write(self, row: _Row) -> RowWrite:
+        """No index and no constraint stands on the column, so that the row is all that changes."""
+        stamps: tuple[int, ...] = ()
+        if self._locks is not None:
+            change = Change(row.base, row.image, row.old, frozenset({self._values.column.id}), self.table.version)
+            stamps = self._locks.stamps(change, row.stored)
+        return RowWrite(row.key, row.stored, self._encode(row.image), self.table.layout.id, stamps)
+
+    def add_to(self, request: Commit, reader: Reader, *, heeds_locks: bool) -> None:
+        """Make it part of the commit, on the state that `reader` sees. StaleRow if something was written meanwhile."""
+        if reader.watermark > self._values.kept:
+            raise deallocated(self.table.name)
+        find = partial(_key_of, self.table.id)
+        for key, value in reader.scan(log_key(self._upto + 1, 0), log_key(reader.timestamp + 1, 0)):
+            for record in decode(key, value):
+                if (found := find(reader, record)) is not None:
+                    raise StaleRow(found)
+        rows = list(self._rows.values())
+        table = self.table
+        request.tables.append(TableWrites(table.id, table.version, table.checks_version, rows, (), heeds_locks))
+        request.preconditions.append(LogUntouched(reader.timestamp, _LOOKED_AT, find, _Written()))
+        kept = self._values.kept
+        request.snapshot = kept if request.snapshot is None else min(kept, request.snapshot)
+
+
+def _key_of(table: int, _view: StoreView, record: LogRecord) -> bytes | None:
+    return record.key if record.table == table else None
+
+
+def _reader_of(lost: DroppedColumn, session: Session) -> TableReader:
+    """Reads the column as it was."""
+    return TableReader(lost.table, [lost.table.columns.index(lost.column)], session.database.layouts, lenient=True)
 
 
 def _default(session: Session, column: Column) -> Callable[[], object]:
@@ -133,12 +323,3 @@ def _default(session: Session, column: Column) -> Callable[[], object]:
         return database.sequences.next_value(database.sequence(sequence, catalog))
 
     return compile_default(column, catalog, session.function_context(), next_value)
-
-
-def _null_values(table: Table, column: Column, rows: int) -> errors.Error:
-    return errors.error(
-        errors.NOT_NULL_VIOLATION,
-        f'column "{column.name}" of relation "{table.name}" contains null values',
-        detail=f"{rows} rows have come since it was dropped, and it has no default.",
-        hint="UNDROP COLUMN ... CASCADE brings it back without NOT NULL.",
-    )

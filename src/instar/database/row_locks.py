@@ -227,8 +227,9 @@ class RowLocks:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def wait(self, met: Locked) -> None:
-        """Until those who are in the way have ended. Errors: 40P01, 55P03, 57014."""
+    def wait(self, met: Locked, at_most: float | None = None) -> bool:
+        """Until those who are in the way have ended: True. Or for so many microseconds: False, if they have not by
+        then. Errors: 40P01, 55P03, 57014."""
         session, locks = self._session, self._store.locks
         timeout = duration_us(session.settings.get("lock_timeout"))
         now = session.database.clock.monotonic_ns
@@ -241,13 +242,17 @@ class RowLocks:
         pause = _FIRST_PAUSE
         try:
             while locks.is_blocked(met):
-                if timeout is not None and max((now() - began) / 1e3, waited * 1e6) >= timeout:
+                passed = max((now() - began) / 1e3, waited * 1e6)
+                if at_most is not None and passed >= at_most:
+                    return False
+                if timeout is not None and passed >= timeout:
                     raise errors.error(errors.LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
                 session.pause(pause)
                 waited += pause
                 pause = min(pause * 1.5, _LONGEST_PAUSE)
         finally:
             locks.end_waiting(owner)
+        return True
 
     def _deadlock(self, cycle: Sequence[Wait]) -> errors.Error:
         database = self._session.database

@@ -17,7 +17,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database.jobs import rate_of, seen_now
 from instar.database.past import timestamp_of
-from instar.database.restoring import restore_values
+from instar.database.restoring import Restoration, Restoring, restore_values
 from instar.database.result import Result
 from instar.database.settings import duration_us
 from instar.database.utility import rows_of
@@ -36,6 +36,7 @@ from instar.schemachange.wanted import Truncate, UndropColumn, UndropTables, Wan
 from instar.sql import ddl
 from instar.sql import statements as ast
 from instar.sql.replan import named_tables
+from instar.tables.validation import UnseenRows
 from instar.transactions.commit import Conflict
 from instar.types import TEXT
 
@@ -57,6 +58,9 @@ class SchemaChanges:
         self._queued: Job | None = None  # the statement's own job, if it waits for another one
         self._doomed: set[int] = set()  # tables whose other writers the transaction will doom
         self._moved: set[int] = set()  # tables whose other writers it may turn back
+        self._restored: list[Table] = []  # tables that get a column back
+        self._restorations: list[Restoration] = []  # as far as the rows' values are not buffered
+        self._patient_until_ns = 0  # until when what it commits waits for others
 
     def execute(self, statement: ast.Ddl, text: str) -> Result:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
@@ -74,6 +78,8 @@ class SchemaChanges:
                 return Result(translation.tag)
             before = change.view
             self._apply(made, change)
+            if any(isinstance(action, Truncate) for action in translation.wanted):
+                self._require_seen(made, change)
             for action in translation.wanted:
                 if isinstance(action, UndropColumn):
                     self._restore(action, before, change)
@@ -81,11 +87,37 @@ class SchemaChanges:
             return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
         return Result(translation.tag)
 
+    def _require_seen(self, made: Plan, change: CatalogChange) -> None:
+        """A transaction that keeps its snapshot takes no rows away that are newer, or changed since, as its DELETE
+        would not. An autocommit statement, and one of READ COMMITTED, empties the table as it is when it commits."""
+        open_ = self._session.open_transaction()
+        if not open_.keeps_snapshot or not self._session.in_block:
+            return
+        assert open_.snapshot is not None  # a statement is running
+        for published in made.first.published:
+            if isinstance(published.before, Table) and published.before.id in made.first.emptied:
+                unseen = UnseenRows(published.before)
+                change.require_untouched(published.before, open_.snapshot.timestamp, conflict=unseen)
+
     def _restore(self, action: UndropColumn, before: CatalogSnapshot, change: CatalogChange) -> None:
         """The values of a column that is back, in rows that were written since it was dropped."""
         table = before.lookup("public", action.table)
         assert isinstance(table, Table)  # as it was planned
-        restore_values(self._session, change.view.table(table.id), table)
+        after = change.view.table(table.id)
+        self._restored.append(after)
+        if self._session.in_block:
+            restore_values(self._session, after, table)
+            return
+        restoration = Restoration(self._session, after, table)
+        restoration.follow()
+        self._restorations.append(restoration)
+
+    @property
+    def restoring(self) -> Restoring | None:
+        """The columns that the transaction which is about to commit brings back."""
+        if not self._restored:
+            return None
+        return Restoring(tuple(self._restored), tuple(self._restorations), self._patient_until_ns)
 
     def explain(self, statement: ast.Statement, text: str) -> Result:
         """EXPLAIN (DDL): the stages, without doing anything: planned on a change that is thrown away."""
@@ -175,10 +207,12 @@ class SchemaChanges:
     def await_writers(self, own: Collection[int]) -> None:
         """Wait, for `ddl_wait` at most, for transactions that what is about to be committed would doom, or turn back
         once more; `own` are the tokens of this very one."""
-        if not self._moved and not self._doomed:
-            return
         session = self._session
         store, clock = session.database.store, session.database.clock
+        seconds = (duration_us(session.settings.get("ddl_wait")) or 0) / 1e6
+        self._patient_until_ns = clock.monotonic_ns() + int(seconds * 1e9)
+        if not self._moved and not self._doomed:
+            return
         told = False
 
         def tick(names: str) -> None:
@@ -189,7 +223,6 @@ class SchemaChanges:
                 session.notice(f"waits for {names}, until ddl_wait ({session.settings.get('ddl_wait')}) has passed")
                 session.deliver_notices()
 
-        seconds = (duration_us(session.settings.get("ddl_wait")) or 0) / 1e6
         wait_for_writers(store, clock, self._doomed, seconds, tick, own, self._moved)
 
     def forget(self) -> None:
@@ -198,6 +231,8 @@ class SchemaChanges:
         self._queued = None
         self._doomed = set()
         self._moved = set()
+        self._restored = []
+        self._restorations = []
 
     def mark(self) -> int:
         """For savepoints: how many changes have been planned."""
@@ -233,7 +268,8 @@ class SchemaChanges:
     def _finish_job(self, job: Job, *, explicit: bool) -> None:
         database = self._session.database
         if job.after is not None:
-            self._session.notice(f"job {job.id} {job.reason}")
+            seen = seen_now(database, job, database.jobs.progress(job))
+            self._session.notice(f"job {job.id} {seen.reason}")
             database.ensure_worker()
         elif self._is_in_call(job.rows_at_once):
             database.run_job(job.id)
@@ -323,7 +359,13 @@ class SchemaChanges:
         as_of = None
         if isinstance(statement, ast.UndropTable) and statement.as_of is not None:
             as_of = timestamp_of(session, statement.as_of.moment, statement.as_of)
-        return ddl.translate(statement, change.view, session.function_context(), session.notice, as_of)
+        context = session.function_context()
+        try:
+            return ddl.translate(statement, change.view, context, session.notice, as_of)
+        except errors.Error as failed:
+            if not isinstance(statement, ast.CreateView):
+                raise
+            return ddl.translate(statement, session.remembered(failed), context, session.notice, as_of)
 
     def _begun(self) -> Change | None:
         """What the statements of the transaction have begun so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from instar import errors
 from instar.database import Session
@@ -59,10 +59,9 @@ def apply(session: Session, plan: Plan, tell: Tell, *, allow_destructive: bool =
         batch.commit()
     except BaseException as error:
         session.rollback()
-        if isinstance(error, errors.Error) and batch.committed:
-            count = len(batch.committed)
-            applied = f"{count} of {len(plan.steps)} statements had been committed before."
-            error.detail = applied if error.detail is None else f"{error.detail}\n{applied}"
+        if isinstance(error, errors.Error) and (batch.committed or batch.reverted):
+            told = [*filter(None, [error.detail]), *batch.told(len(plan.steps))]
+            error.detail = "\n".join(told)
         raise
 
 
@@ -74,6 +73,12 @@ class _Batch:
         self._tell = tell
         self._open: list[Step] = []
         self.committed: list[Step] = []
+        self.reverted: list[Step] = []  # committed, and taken back with the job that they took
+
+    def told(self, steps: int) -> Iterator[str]:
+        """What stands of so many statements, in words."""
+        yield f"{len(self.committed)} of {steps} statements had been committed before."
+        yield from (f"It was reverted: {step.statement}" for step in self.reverted)
 
     def add(self, step: Step) -> None:
         """Execute a statement in the transaction, or in a new one if it cannot be in one with those before it."""
@@ -109,7 +114,10 @@ class _Batch:
             self._session.execute("COMMIT")
         except errors.Error as error:
             # The transaction stands, its jobs go on or were taken back: see Session.commit.
-            if error.sqlstate in (errors.SCHEMA_CHANGE_FAILED, errors.QUERY_CANCELED):
+            if error.sqlstate == errors.SCHEMA_CHANGE_FAILED:
+                self.committed += [step for step in began if not step.takes_job]
+                self.reverted += [step for step in began if step.takes_job]
+            elif error.sqlstate == errors.QUERY_CANCELED:
                 self.committed += began
             raise
         self.committed += began

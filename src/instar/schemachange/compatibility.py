@@ -29,10 +29,12 @@ class Vote(enum.Enum):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What the transaction did with one table. `columns`: those it set (None: whole rows were inserted or deleted)."""
+    """What the transaction did with one table. `columns`: those it set (None: whole rows were inserted or deleted);
+    `read`: those that it has read, if it is SERIALIZABLE and writes, to whatever table."""
 
     wrote: bool
     columns: frozenset[int] | None = None
+    read: frozenset[int] = frozenset()
 
 
 Validator = Callable[[Step, Usage], Vote]
@@ -73,6 +75,14 @@ def readers_only(step: Step, usage: Usage) -> Vote:
     return Vote.DONT_CARE if usage.wrote else Vote.COMPATIBLE
 
 
+def read_column(step: Step, usage: Usage) -> Vote:
+    """SERIALIZABLE transactions come in the order of their commits: whoever commits after a change, and so after those
+    that have seen it, can have read no column that was gone by then. (To put him before the change is no way out: one
+    that has seen it may have read, before he committed, what he writes.)"""
+    gone = step.kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE}
+    return Vote.INCOMPATIBLE if gone and not usage.read.isdisjoint(step.columns) else Vote.DONT_CARE
+
+
 def dropped_column(step: Step, usage: Usage) -> Vote:
     """A row written with the column would be read with less in it than the writer put there (IEP-110, point 2)."""
     return Vote.INCOMPATIBLE if step.kind is StepKind.DROP_COLUMN and usage.wrote else Vote.DONT_CARE
@@ -96,7 +106,7 @@ def vanished_rows(step: Step, usage: Usage) -> Vote:
 
 
 VALIDATORS: tuple[Validator, ...] = (
-    forward_compatible, derived_anew, readers_only, dropped_column, rows_without_value, other_type,
+    forward_compatible, derived_anew, readers_only, read_column, dropped_column, rows_without_value, other_type,
     vanished_rows,
 )  # fmt: skip
 
@@ -119,10 +129,11 @@ def require_compatible(table: Table, version: int, usage: Usage) -> None:
 
     `version` may be so old that its steps are no longer listed: then nobody can vouch for what was written.
     """
-    if usage.wrote and _forgotten(table, version):
+    gone = not usage.read <= {column.id for column in table.columns}
+    if (usage.wrote or gone) and _forgotten(table, version):
         raise errors.error(
             errors.SERIALIZATION_FAILURE,
-            f'table "{table.name}" was changed too often since this transaction wrote to it',
+            f'table "{table.name}" was changed too often since this transaction used it',
             hint="Retry the transaction.",
         )
     veto = first_veto((step for step in table.steps if step.version > version), usage)

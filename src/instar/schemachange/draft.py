@@ -32,6 +32,7 @@ from instar.schemachange import replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
 from instar.schemachange.key_elements import is_held
 from instar.schemachange.naming import generated_name
+from instar.schemachange.next_layout import numbered
 from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish, revived
 from instar.schemachange.states import first_state
 from instar.schemachange.wanted import Freezer
@@ -321,9 +322,7 @@ class Draft:
             edited = msgspec.structs.replace(edited, version=version)
         if isinstance(old, Table) and edited.layout.id > old.layout.id:
             # However many actions make one, the statement publishes one: the numbers of layouts have no gaps.
-            edited = msgspec.structs.replace(
-                edited, layout=msgspec.structs.replace(edited.layout, id=old.layout.id + 1)
-            )
+            edited = msgspec.structs.replace(edited, layout=numbered(edited.layout, old.layout))
         self.view = self.view.changed([edited], [])
         return edited
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from instar.catalog.descriptors import Layout, Table
+import msgspec
+
+from instar.catalog.descriptors import Layout, State, Table
 from instar.types import Type
 
 
 def next_layout(
     table: Table, columns: Sequence[tuple[int, Type]], *, locks: tuple[int, ...] | None = None, populated: bool = False
 ) -> Layout:
-    """The one after the table's own. `locks`: if they are others; `populated`: a job gives rows that are there values
-    of a column, and so puts them into this layout, whatever theirs had."""
+    """The one after the table's own. `locks`: if they are others; `populated`: a job is to give rows that are there
+    values of a column, and so puts them into another layout; if it drops nothing that older snapshots may read, into
+    this one, else into the one that is kept beside it."""
     before = table.layout
     has = {column for column, _ in columns}
-    gone: tuple[int, ...] = ()
-    lost: tuple[int, ...] = ()
-    if table.oldest_layout < before.id:
-        gone, lost = before.gone, tuple(column for column in before.lost if column not in has)
-    gone = tuple(column for column in (*gone, *(column for column, _ in before.columns)) if column not in has)
-    if populated:
-        lost = (*lost, *(column for column in gone if column not in lost))
-    return Layout(before.id + 1, tuple(columns), before.locks if locks is None else locks, gone, lost)
+    dropped = before.dropped if table.oldest_layout < before.id else ()
+    dropped = tuple(
+        column for column in (*dropped, *table.columns) if column.id not in has and not column.hidden
+    )  # fmt: skip
+    populated |= any(column.per_row and column.state is not State.PUBLIC for column in table.columns)
+    made = Layout(0, tuple(columns), before.locks if locks is None else locks, dropped, populated and bool(dropped))
+    return numbered(made, before)
+
+
+def numbered(layout: Layout, before: Layout) -> Layout:
+    """The layout as the next one after `before`, with room for the one beside it."""
+    return msgspec.structs.replace(layout, id=before.id + (2 if layout.has_wide else 1))

@@ -1,5 +1,9 @@
 """Population (F1 §4.4): every row that has no value of a new column is given one, and put into the newest layout.
 
+A row that has values of columns which were dropped, and which older snapshots may yet be asked for, keeps them: it is
+put into the layout beside the newest one that has those columns too (`Layout.wide`). Compaction takes them away once
+the watermark has passed the drop.
+
 The walk is over *current* keys and needs no snapshot (rule 20). Values are evaluated outside the atomic section, one
 per row. Inside it a row is put only if it still has no value: as it was read, or, if somebody has changed it since,
 made anew of the bytes that stand there now (rule 10). A row that has a value is left alone, so all of it may be done
@@ -34,7 +38,7 @@ from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Column, Layout, State, Table
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
-from instar.encoding.rows import RowReader
+from instar.encoding.rows import RowEncoder, RowReader
 from instar.schemachange.elements import Element
 from instar.schemachange.reorganize import STEP_ROWS
 from instar.schemachange.stages import Superseded
@@ -81,10 +85,12 @@ class Populated(NamedTuple):
 
 
 class _Rewriter(NamedTuple):
-    """What rows of one layout need: how they are read, the ordinals of the columns that they lack, how values of those
-    are made, which ones they lack that are derived as they are read, where their lock timestamps lie, and where their
-    bodies begin."""
+    """What rows of one layout need: the one that they are put into, how they are read for that, the ordinals of the
+    columns that they lack, how values of those are made, which ones they lack that are derived as they are read, where
+    their lock timestamps lie, and where their bodies begin."""
 
+    target: Layout
+    encode: RowEncoder
     read: RowReader
     lacking: tuple[int, ...]
     make: tuple[Callable[[], object], ...]
@@ -191,7 +197,8 @@ class Population(RowTask[Populated]):
         self._layouts[table.layout.id] = table.layout
         # What is derived of the row is computed here and nowhere else: it may be another each time.
         self._wanted = [wanted(column)._replace(derived=column.derived, lenient=False) for column in table.columns]
-        self._encode = body_encoder(table.layout)
+        # As they were when they were dropped: what is not of such a type, older snapshots were not told either.
+        self._dropped = [wanted(column)._replace(lenient=True) for column in table.layout.dropped]
         # All of them: a row in the newest layout has a value of every column of it.
         self._columns = {
             ordinal: (column, self._maker(column, self.compile_default(column, snapshot, self.now, self.zone)))
@@ -217,14 +224,18 @@ class Population(RowTask[Populated]):
     def _rewriter_of(self, layout: Layout) -> _Rewriter:
         has = {column for column, _ in layout.columns}
         lacking = {ordinal: make for ordinal, (column, make) in self._columns.items() if column.id not in has}
-        read = resolver(layout, self._wanted)
+        target, columns = self.table.layout, self._wanted
+        if target.wide is not None and any(column.column in has for column in self._dropped):
+            target, columns = target.wide, self._wanted + self._dropped
+        read = resolver(layout, columns)
         derived = [
             ordinal
             for ordinal, column in enumerate(self.table.columns)
             if column.per_row and column.derived is not None and column.id not in has
         ]
         start = layout_format(layout).start
-        return _Rewriter(read, tuple(lacking), tuple(lacking.values()), tuple(derived), lock_places(layout), start)
+        made = tuple(lacking), tuple(lacking.values()), tuple(derived)
+        return _Rewriter(target, body_encoder(target), read, *made, lock_places(layout), start)
 
     def _maker(self, column: Column, evaluate: Callable[[], object]) -> Callable[[], object]:
         """Makes a value, which is not NULL where the column is NOT NULL."""
@@ -255,7 +266,7 @@ class Population(RowTask[Populated]):
             raise
 
     def _rewritten(self, stored: bytes, rewriter: _Rewriter, given: Sequence[object]) -> bytes:
-        """The row in the newest layout; its header stays but for the layout."""
+        """The row in the newest layout, or the one beside it; its header stays but for the layout."""
         values = list(rewriter.read(stored))
         for ordinal, value in zip(rewriter.lacking, given, strict=True):
             values[ordinal] = value
@@ -263,13 +274,13 @@ class Population(RowTask[Populated]):
             if values[ordinal] is None and self.table.columns[ordinal].refuses_null:
                 raise self._is_null(self.table.columns[ordinal])
         timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
-        layout = self.table.layout
+        layout = rewriter.target
         header = ROW_HEADER.pack(timestamp, sequence, layout.id << 8 | tag & 0xFF)
         if not layout.locks:
-            return header + self._encode(values)
+            return header + rewriter.encode(values)
         # A lock that the old layout does not know moved when the row did, as far as is known.
         locks = [_TIMESTAMP.unpack_from(stored, rewriter.places.get(lock, _ROW_TIMESTAMP))[0] for lock in layout.locks]
-        return header + b"".join([_TIMESTAMP.pack(lock) for lock in locks]) + self._encode(values)
+        return header + b"".join([_TIMESTAMP.pack(lock) for lock in locks]) + rewriter.encode(values)
 
     def steps(self, made: Sequence[Populated]) -> Iterator[Step]:
         """As in `RowTask`."""

@@ -17,6 +17,7 @@ from instar.catalog.descriptors import Check, Column, ForeignKey, Index, Object,
 from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
+from instar.schemachange.next_layout import numbered
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
 
@@ -258,7 +259,7 @@ def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], st
             steps.append((StepKind.CHANGE_TYPE, (replaced,)))
         moved = msgspec.structs.replace(moved, **_moved(moved, move))
     if moved.layout != table.layout:  # however many steps, one layout
-        moved = msgspec.structs.replace(moved, layout=msgspec.structs.replace(moved.layout, id=table.layout.id + 1))
+        moved = msgspec.structs.replace(moved, layout=numbered(moved.layout, table.layout))
     made = [Step(version=version, kind=kind, columns=ids, statement=statement) for kind, ids in steps]
     return new_version(moved, made)
 

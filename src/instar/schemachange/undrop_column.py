@@ -62,15 +62,12 @@ def _found(draft: Draft, table: Table, name: str) -> DroppedColumn:
 
 def _require_values(draft: Draft, table: Table, lost: DroppedColumn) -> None:
     """55000 if rows were put elsewhere since, where nothing says what they had."""
-    why = None
-    if (table.rowset, table.primary_key) != (lost.table.rowset, lost.table.primary_key):
-        why = "All rows of the table were replaced since, by TRUNCATE, ALTER PRIMARY KEY or a load."
-    elif lost.populated:
-        names = ", ".join(f'"{name}"' for name in lost.populated)
-        why = f"Rows were rewritten without it since, to be given values of {names}."
-    if why is not None:
-        message = f'the values of column "{lost.column.name}" of table "{table.name}" are gone'
-        raise errors.error(errors.OBJECT_NOT_READY, message, detail=why)
+    if not lost.is_kept(table):
+        raise errors.error(
+            errors.OBJECT_NOT_READY,
+            f'the values of column "{lost.column.name}" of table "{table.name}" are gone',
+            detail="All rows of the table were replaced since, by TRUNCATE, ALTER PRIMARY KEY or a load.",
+        )
     if draft.facts.has_buffered(table):
         raise errors.unsupported("UNDROP COLUMN in a transaction that has written to the table")
 

@@ -40,6 +40,7 @@ from instar.store.engine import (
     View,
     prefix_end,
 )
+from instar.store.header import shown_time
 from instar.store.log import LOG_KEY, decode, encode_change, encode_inserts, encode_replaced
 from instar.store.records import decode_table_header, table_key
 from instar.store.row_locks import demands, derived_demands
@@ -128,7 +129,8 @@ def snapshot_too_old(snapshot: int, watermark: int) -> errors.Error:
     """72000: versions that `snapshot` needs may have been cut."""
     return errors.error(
         errors.SNAPSHOT_TOO_OLD,
-        f"snapshot too old: {snapshot} is below the watermark {watermark}",
+        f"snapshot too old: it is of {shown_time(snapshot)}, and the store keeps what there was since "
+        f"{shown_time(watermark)}",
         hint="Begin a new transaction, or raise the store's retention.",
     )
 
@@ -341,7 +343,7 @@ def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) 
     """Rows where nothing was, not even a tombstone: their header says that no version came before."""
     headers: dict[int, bytes] = {}
     pairs = []
-    for key, _stored, body, layout, locks, _pair, _after, _keyed in rows:
+    for key, _stored, body, layout, locks, _pair, _after, _keyed, _renewed in rows:
         header = headers.get(layout)
         if header is None:
             header = headers[layout] = ROW_HEADER.pack(timestamp, NO_RECORD, layout << 8)

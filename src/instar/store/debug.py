@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +25,7 @@ from instar.store.engine import (
     ROW_TOMBSTONE,
     LogRecord,
 )
-from instar.store.header import HEADER_KEY, IDENTITY_KEY, TIMESTAMP_SHIFT, decode_header
+from instar.store.header import HEADER_KEY, IDENTITY_KEY, TIMESTAMP_SHIFT, decode_header, shown_time
 from instar.store.records import Latest, decode_rowset_record, decode_table_header
 from instar.store.schema_version import COPIES, decode_copy
 
@@ -44,8 +43,7 @@ def _no_body(_rowset: int, _layout: int, body: bytes) -> str | None:
 def format_timestamp(timestamp: int) -> str:
     """A commit timestamp with the time of day that it holds: 1700000000000.5 (2023-11-14 22:13:20.000)."""
     milliseconds, counter = timestamp >> TIMESTAMP_SHIFT, timestamp & ((1 << TIMESTAMP_SHIFT) - 1)
-    wall = datetime.datetime.fromtimestamp(milliseconds // 1000, datetime.UTC)  # 64 bits end in the year 2527
-    return f"{milliseconds}.{counter} ({wall:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03d})"
+    return f"{milliseconds}.{counter} ({shown_time(timestamp).removesuffix('+00')})"
 
 
 def describe(key: bytes, value: bytes, format_body: FormatBody = _no_body) -> tuple[str, str]:

@@ -145,6 +145,7 @@ class RowWrite(NamedTuple):
     pair: int = 0  # a key change is a delete and an insert bearing one pair number (rule 2)
     after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
     keyed: bool = False  # a unique key of the row changes, which its row lock is to know
+    renewed: bool = False  # the row that stood there was deleted, and this one inserted: it is another
 
 
 class CopyWrite(NamedTuple):
@@ -172,6 +173,7 @@ class TableWrites(NamedTuple):
     checks: int  # version of the list of checks that was evaluated (rule 16)
     rows: list[RowWrite]
     copies: Sequence[CopyWrite] = ()  # while the table gets another primary key
+    heeds_locks: bool = True  # whether row locks of others stand in the way
 
 
 class EntryWrite(NamedTuple):
@@ -308,6 +310,7 @@ class RowCommit(msgspec.Struct):
     locks: tuple[int, ...] = ()
     pair: int = 0
     after: bytes | None = None
+    renewed: bool = False
 
 
 # What a commit derives from the state that it is judged on; None: nothing is to be written.
@@ -367,6 +370,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     after: bytes | None
     pair: int
     deleted: bool
+    renewed: bool = False  # the row before was deleted and this one inserted, both by this commit
     replaced: tuple[int, int] | None = None  # no row change, but the table's rowset: (old, new); key is empty
 
 

@@ -10,6 +10,7 @@ counter, which also carries on where the wall clock stands still or falls.
 
 from __future__ import annotations
 
+import datetime
 import struct
 import uuid as uuids
 from typing import NamedTuple
@@ -158,3 +159,10 @@ def believed_wall(clock: Clock, header: Header, monotonic: int) -> tuple[int, He
 def wall_timestamp(wall_ns: int) -> int:
     """The first timestamp of the millisecond that `wall_ns` lies in."""
     return wall_ns // 1_000_000 << TIMESTAMP_SHIFT
+
+
+def shown_time(timestamp: int) -> str:
+    """The time of day that a timestamp holds, as PostgreSQL shows it in UTC: 2023-11-14 22:13:20.000+00."""
+    milliseconds = timestamp >> TIMESTAMP_SHIFT
+    wall = datetime.datetime.fromtimestamp(milliseconds // 1000, datetime.UTC)  # 64 bits end in the year 2527
+    return f"{wall:%Y-%m-%d %H:%M:%S}.{milliseconds % 1000:03d}+00"

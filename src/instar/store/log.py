@@ -31,6 +31,7 @@ _PLACE = struct.Struct("<12xQ")
 _DELETED = 0x01
 _HAS_AFTER = 0x02
 _BEFORE_TOMBSTONE = 0x04
+_RENEWED = 0x08
 
 _HAS_PAIRS = 0x01
 _HAS_AFTERS = 0x02
@@ -57,6 +58,8 @@ def encode_change(place: int, table: int, version: int, row: RowWrite | RowCommi
     flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0
     if row.body is None:
         flags |= _DELETED
+    if row.renewed:
+        flags |= _RENEWED
     if after is not None:
         flags |= _HAS_AFTER
     else:
@@ -135,7 +138,7 @@ def decode(key: bytes, value: bytes) -> list[LogRecord]:
         return _decode_inserts(timestamp, sequence, value)
     if kind == REPLACED:
         _kind, _flags, _none, table, version, _place, old, new = _REPLACED.unpack(value)
-        return [LogRecord(timestamp, sequence, table, version, b"", None, None, 0, False, (old, new))]
+        return [LogRecord(timestamp, sequence, table, version, b"", None, None, 0, False, replaced=(old, new))]
     raise errors.error(errors.DATA_CORRUPTED, f"log record {timestamp}/{sequence} is of unknown kind {kind}")
 
 
@@ -146,7 +149,8 @@ def _decode_change(timestamp: int, sequence: int, value: bytes) -> LogRecord:
     before = None if flags & _BEFORE_TOMBSTONE else value[middle:end]
     after = value[end:] if flags & _HAS_AFTER else None
     key = value[_CHANGE.size : middle]
-    return LogRecord(timestamp, sequence, table, version, key, before, after, pair, bool(flags & _DELETED))
+    deleted, renewed = bool(flags & _DELETED), bool(flags & _RENEWED)
+    return LogRecord(timestamp, sequence, table, version, key, before, after, pair, deleted, renewed)
 
 
 def _decode_inserts(timestamp: int, sequence: int, value: bytes) -> list[LogRecord]:

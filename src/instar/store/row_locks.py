@@ -42,7 +42,7 @@ def demands(request: Commit) -> Iterator[Demand]:
     Of indexes that are not unique nobody locks anything; they are not told from the others here.
     """
     for writes in request.tables:
-        for row in writes.rows:
+        for row in writes.rows if writes.heeds_locks else ():
             yield from row_demands(row, keyed=row.keyed)
     for entry in request.entries:
         yield entry.key[: entry.primary_offset], Mode.UPDATE

@@ -19,7 +19,6 @@ from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
-from instar.errors import SERIALIZATION_FAILURE, error
 from instar.store.blocks import Block
 from instar.store.engine import ROW_TOMBSTONE, rowset_prefix
 from instar.store.versions import BATCH_ROWS, headers, read_row, visible_rows, visible_values
@@ -119,23 +118,8 @@ class TableReader:
         """Stored bytes in that layout to the wanted columns."""
         found = self._decoders.get(layout_id)
         if found is None:
-            found = self._decoders[layout_id] = resolver(self._readable(layout_id), self.wanted)
+            found = self._decoders[layout_id] = resolver(self._layout(layout_id), self.wanted)
         return found
-
-    def _readable(self, layout_id: int) -> Layout:
-        """The layout, for rows to be read under this schema. 40001 if it came later, and rows were put into it that had
-        a column by then of which nothing is left."""
-        layout = self._layout(layout_id)
-        if layout.lost and layout_id > self.table.layout.id:
-            for column in (self.table.columns[ordinal] for ordinal in self.ordinals):
-                if column.visible and column.id in layout.lost:
-                    raise error(
-                        SERIALIZATION_FAILURE,
-                        f'column "{column.name}" of table "{self.table.name}" is gone from rows of this snapshot',
-                        detail="It was dropped since, and the rows were rewritten.",
-                        hint="Retry the transaction.",
-                    )
-        return layout
 
     def layout_of(self, value: bytes) -> Layout:
         """The layout that a stored row value is in."""
@@ -234,7 +218,7 @@ class TableReader:
     def arrow(self, view: View, start: bytes = b"", stop: bytes = END) -> Iterator[pa.RecordBatch]:
         """The rows as Arrow batches; the order of rows that this transaction changed is not promised."""
         overlay = view.overlay(self.table.id)
-        decode = mixed_decoder(self._readable, self.wanted)
+        decode = mixed_decoder(self._layout, self.wanted)
         for joined in self._blocks(view, overlay, start, stop):
             if len(joined.starts):
                 yield self._record_batch(decode(joined), len(joined.starts))

@@ -76,6 +76,28 @@ def _refused(table: Table, detail: str | None) -> errors.Error:
     )
 
 
+class UnseenRows(msgspec.Struct, frozen=True):
+    """Handed back by the store: a table that was to be emptied as a snapshot shows it has been written to since."""
+
+    table: Table
+
+    def error(self, found: bytes | None = None) -> errors.Error:
+        """40001 that names the row at `found`."""
+        name = self.table.name
+        detail = None
+        if found is not None:
+            row = describe_key(self.table, found[_PREFIX_BYTES:])
+            detail = (
+                f"Row {row}, which TRUNCATE would take away unseen, was written by a transaction that committed first."
+            )
+        return errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'could not truncate table "{name}" due to concurrent changes',
+            detail=detail,
+            hint="Retry the transaction.",
+        )
+
+
 # Whether a row stored as these bytes, newer than the snapshot, is another one for who has read certain columns of it.
 Moved = Callable[[bytes], bool]
 

@@ -300,7 +300,8 @@ class Derivation:
                 # A merged row is nobody's but this commit's: what it violates is a conflict.
                 judged = every if key in moved else public
             keyed = self._entries(writer, key, change, judged)
-            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, None, keyed))
+            renewed = change.changed is None and body is not None and change.base is not None
+            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, None, keyed, renewed))
             if copied is not None:
                 copied.append(Copied(key, change, body, locks))
             self._parents(writer, key, change, merged=key in moved)

@@ -206,11 +206,16 @@ class Buffer:
         self._journal.append((buffer, key, before))
         self._count(before, change)
         if self.rows > self.max_rows:
-            raise errors.error(
-                errors.LIMIT_EXCEEDED,
-                f"transaction changes more than {self.max_rows} rows",
-                hint="Raise max_transaction_rows, or load in bulk with instar import or Connection.insert_arrow.",
-            )
+            raise too_many_rows(self.max_rows)
 
     def _count(self, before: Change | None, after: Change | None) -> None:
         self.rows += (after is not None) - (before is not None)
+
+
+def too_many_rows(most: int) -> errors.Error:
+    """54000: a transaction changes more rows than it may."""
+    return errors.error(
+        errors.LIMIT_EXCEEDED,
+        f"transaction changes more than {most} rows",
+        hint="Raise max_transaction_rows, or load in bulk with instar import or Connection.insert_arrow.",
+    )
