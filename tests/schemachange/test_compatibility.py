@@ -76,8 +76,13 @@ def votes(kind: StepKind, usage: Usage) -> str:
 
 def test_the_table_of_the_documentation_is_what_the_validators_say() -> None:
     """To accept a change: UPDATE_GOLDEN=1, and read the diff."""
-    heads = ("step", "the transaction wrote to the table", "it only read, or never touched it")
-    lines = [f"| {' | '.join(heads)} | it is SERIALIZABLE, has read the column and writes elsewhere |", "|---|---|---|---|"]
+    heads = (
+        "step",
+        "the transaction wrote to the table",
+        "it only read, or never touched it",
+        "it is SERIALIZABLE, has read the column and writes elsewhere",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|---|"]
     lines += [
         f"| {kind.value} | {votes(kind, WRITER)} | {votes(kind, READER)} | {votes(kind, SERIALIZABLE)} |"
         for kind in StepKind
