@@ -350,7 +350,8 @@ class Workload:
         for client in self._clients:
             client.session.rollback()
         for job in self.world.jobs.all():
-            if not job.is_finished and job.requested != "cancel":  # a pause may be asked for and not yet heard
+            paused = job.state is JobState.PAUSED and job.requested is None  # else it is being cancelled
+            if paused or (job.requested == "pause" and job.state is not JobState.REVERTING):
                 self.world.jobs.resume(job.id)
         for _ in range(8):
             self.world.clock.advance(LEASE_SECONDS + 1)

@@ -135,8 +135,10 @@ class EatsOne:
         self._lock = threading.Lock()
         self._lock.acquire()
         self._eaten = False
+        self.waited_for = threading.Event()
 
     def acquire(self, timeout: float) -> bool:
+        self.waited_for.set()
         found = self._lock.acquire(timeout=timeout)
         if found and not self._eaten and threading.current_thread().name == "victim":
             self._eaten = True
@@ -175,6 +177,7 @@ def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatc
         victim.start()
         while not queue._queue:
             victim.join(0.001)
+        queue._queue[-1].wake.waited_for.wait(10)  # who is called before it waits is not woken
 
     leader = threading.Thread(target=change, args=(store, {1: b"leader"}))
     if together:

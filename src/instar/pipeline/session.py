@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
+from instar.pipeline.read_ahead import read_ahead
 from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
 
 if TYPE_CHECKING:
@@ -88,8 +89,18 @@ def spark_session(
 
 
 def background_master() -> str:
-    """Where Spark runs in the background: on half of this host's processors, at least on one."""
-    return f"local[{max(1, (os.cpu_count() or 1) // 2)}]"
+    """Where Spark runs in the background: with a task for each of its processors."""
+    return f"local[{len(background_processors())}]"
+
+
+def background_processors() -> set[int]:
+    """The processors for Spark in the background: half of those that this process may run on, at least one.
+
+    The Java virtual machine has threads beside the tasks, to compile and to collect garbage. They are kept to these
+    too: where all processors run something, whoever wakes up has to push somebody aside first, however idle.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    return set(allowed[: max(1, len(allowed) // 2)])
 
 
 def is_lost() -> bool:
@@ -217,7 +228,7 @@ def _in_idle_thread(action: Callable[[], Any]) -> Any:
 
     A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
     milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
-    from it without privileges, hence the thread.
+    from it without privileges, hence the thread. It also keeps to the processors of the background.
     """
     with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
         return pool.submit(action).result()
@@ -225,6 +236,7 @@ def _in_idle_thread(action: Callable[[], Any]) -> Any:
 
 def _become_idle() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setaffinity(0, background_processors())
 
 
 def class_archive(home: Path) -> Path:
@@ -246,14 +258,21 @@ def jvm_options(home: Path, archive: Path | None = None) -> list[str]:
     return [*_JVM, *silent, f"-XX:SharedArchiveFile={made}"] if made.exists() else [*_JVM]
 
 
+def mapped_files(home: Path) -> list[Path]:
+    """What a JVM maps when it starts."""
+    libraries = home / "lib"
+    return [class_archive(home), libraries / "server" / "libjvm.so", libraries / "modules"]
+
+
 def _start(master: str, memory: str, background: bool, local: Path, archive: Path | None) -> SparkSession:
     home = java_home()
     scratch = new_scratch()
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-    if background:  # a second of work
+    if background:  # a second of work each
         _in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
+        _in_idle_thread(partial(read_ahead, mapped_files(home)))
     from py4j.protocol import Py4JError
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkException
