@@ -89,18 +89,8 @@ def spark_session(
 
 
 def background_master() -> str:
-    """Where Spark runs in the background: with a task for each of its processors."""
-    return f"local[{len(background_processors())}]"
-
-
-def background_processors() -> set[int]:
-    """The processors for Spark in the background: half of those that this process may run on, at least one.
-
-    The Java virtual machine has threads beside the tasks, to compile and to collect garbage. They are kept to these
-    too: where all processors run something, whoever wakes up has to push somebody aside first, however idle.
-    """
-    allowed = sorted(os.sched_getaffinity(0))
-    return set(allowed[: max(1, len(allowed) // 2)])
+    """Where Spark runs in the background: on half of this host's processors, at least on one."""
+    return f"local[{max(1, (os.cpu_count() or 1) // 2)}]"
 
 
 def is_lost() -> bool:
@@ -228,7 +218,7 @@ def _in_idle_thread(action: Callable[[], Any]) -> Any:
 
     A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
     milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
-    from it without privileges, hence the thread. It also keeps to the processors of the background.
+    from it without privileges, hence the thread.
     """
     with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
         return pool.submit(action).result()
@@ -236,7 +226,6 @@ def _in_idle_thread(action: Callable[[], Any]) -> Any:
 
 def _become_idle() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    os.sched_setaffinity(0, background_processors())
 
 
 def class_archive(home: Path) -> Path:
