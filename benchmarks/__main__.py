@@ -36,6 +36,7 @@ NAMES = (
     "md_mvcc",
     "migration",
     "metadata",
+    "tpc_like",
     "curve",
     "gating",
     "leases",

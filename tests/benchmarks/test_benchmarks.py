@@ -12,7 +12,7 @@ import pytest
 from benchmarks.__main__ import NAMES
 from benchmarks.harness import Options, end_workers
 
-from benchmarks import clients, curve, layouts, leases, metadata, servers, update, versions
+from benchmarks import clients, curve, layouts, leases, metadata, servers, tpc_like, update, versions
 
 FIGURES = {
     "lookup": 1,
@@ -24,6 +24,7 @@ FIGURES = {
     "layouts": 33,
     "migration": 10,
     "metadata": 20,
+    "tpc_like": 2,
     "curve": 7,
     "gating": 6,
     "leases": 8,
@@ -52,11 +53,11 @@ def tiny(monkeypatch):
     monkeypatch.setattr(metadata, "CHANGES", 2)
     monkeypatch.setattr(leases, "OPERATIONS", 20)
     monkeypatch.setattr(servers, "SERVERS", (2,))
+    monkeypatch.setattr(tpc_like, "TRANSACTIONS", 5)
     monkeypatch.setattr(update, "COUNT", 100)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as directory:
         gc.freeze()  # a round collects garbage first: not that of the tests before
         yield Options(quick=True, directory=Path(directory), rows=2000, seconds=0.3, repeated=1, output=Path(directory))
-        gc.unfreeze()
         end_workers(Path(directory))
 
 

@@ -7,11 +7,9 @@ for a night. Histories of several processes cannot be replayed, but a failure sh
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,14 +63,6 @@ def interleave(path: Path, seeds: range, *, lease: float | None = None) -> list[
         histories.append(history)
     world.close()
     return histories
-
-
-@pytest.fixture(autouse=True)
-def _few_collections() -> Iterator[None]:
-    """What is loaded already is no garbage: not to look at it each time saves a tenth of the time."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("share", range(SHARES))
