@@ -35,9 +35,9 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     commits after gets 40001. `empties`, `drops`: what becomes of t. `traffic`: more statements that go well at any
     time, `{key}` and `{fresh}` standing for a row that is there and one that is not. `conflicting`: statements that may
     be refused, or make the change fail, with one of `conflicts`. `merges`: before or afterwards a and n are under two
-    optimistic locks, so that changes of both in one row are merged. `leasable`: not refused (0A000) under a lease.
-    `alone`: refused in a transaction block (25001). `writes`: its statement writes rows itself, and so waits for who
-    has locked one. `retained`: goes by what the log has, so not once that is cut.
+    optimistic locks, so that changes of both in one row are merged. `by_paths`: takes a job under a lease only, whose
+    plan is golden too. `alone`: refused in a transaction block (25001). `writes`: its statement writes rows itself, and
+    so waits for who has locked one. `retained`: goes by what the log has, so not once that is cut.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     conflicting: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     merges: bool = False
-    leasable: bool = True
+    by_paths: bool = False
     alone: bool = False
     writes: bool = False
     retained: bool = False

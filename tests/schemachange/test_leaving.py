@@ -8,7 +8,7 @@ from instar import errors, types
 from instar.catalog.descriptors import Sequence, State
 from instar.clock import ManualClock
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import JobState
+from instar.schemachange.jobs import Job, JobState
 from instar.schemachange.wanted import Frozen, NewColumn
 from instar.store import MemoryStore
 from support.changes import ChangingWorld, Server
@@ -170,13 +170,81 @@ def test_what_leaves_cannot_leave_twice(world: ChangingWorld) -> None:
     assert caught.value.sqlstate == errors.OBJECT_IN_USE
 
 
-def test_a_table_does_not_go_while_keys_to_it_leave(world: ChangingWorld) -> None:
-    """The stages of the keys' way out need both tables."""
-    with pytest.raises(errors.Error, match="dropping a table together with foreign keys") as refused:
-        world.plan(want.DropTables(("p",), cascade=True))
-    assert refused.value.sqlstate == "0A000"
-    assert run(world, world.execute(want.DropConstraint("t", "f"))) is JobState.SUCCEEDED
-    assert moves(world, want.DropTables(("p",), cascade=True)) == [[]]
+def test_a_table_goes_when_the_last_key_to_it_is_gone(world: ChangingWorld) -> None:
+    """The stages of the keys' way out need both tables, and both get a version with each."""
+    stages = world.plan(want.DropTables(("p",), cascade=True)).stages
+    (left,) = (number for number, stage in enumerate(stages) if stage.drops)
+    assert left == len(stages) - 1
+    assert ("foreign key", "absent") in moves(world, want.DropTables(("p",), cascade=True))[2]
+    assert [stage.revertible for stage in stages] == [True, *[False] * (len(stages) - 1)]
+    before = world.table("p").version, world.table().version
+    job = world.execute(want.DropTables(("p",), cascade=True))
+    assert (world.table("p").version, world.table().version) == (before[0] + 1, before[1] + 1)
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.catalog().lookup("public", "p") is None
+    assert (world.table().foreign_keys, [index.name for index in world.table().indexes]) == ((), ["i"])
+
+
+def test_a_table_that_refers_to_others_goes_with_what_it_owns(world: ChangingWorld) -> None:
+    columns = (
+        NewColumn("id", types.BIGINT),
+        NewColumn("n", types.BIGINT, identity="always", sequence=want.SequenceOptions()),
+    )
+    keys = (want.ForeignKey(("id",), "p", name="rp"),)
+    world.execute(want.CreateTable("r", columns, ("id",), constraints=keys))
+    child = (want.ForeignKey(("id",), "r", name="sr"),)
+    world.execute(want.CreateTable("s", (NewColumn("id", types.BIGINT),), ("id",), constraints=child))
+    server = Server(world, "p")
+    server.insert(7)
+    server.commit()
+    assert world.table("p").referenced_by == (world.table().id, world.table("r").id)
+    assert len(list(world.catalog().sequences())) == 1
+    job = world.execute(want.DropTables(("r",), cascade=True))
+    assert run(world, job) is JobState.SUCCEEDED
+    assert world.catalog().lookup("public", "r") is None
+    assert world.table("p").referenced_by == (world.table().id,)
+    assert list(world.catalog().sequences()) == []
+
+
+@pytest.mark.parametrize("user", ["view", "foreign key"])
+def test_what_came_to_use_a_table_that_is_to_go(world: ChangingWorld, user: str) -> None:
+    """Before the first stage that cannot be taken back the job looks, fails for it, and leaves all as it was."""
+    job = world.execute(want.DropTables(("p",), cascade=True))
+    world.execute(using(world, user))
+    assert job is not None
+    assert run(world, job) is JobState.FAILED
+    problem = world.jobs.get(job).problem
+    assert problem is not None
+    assert problem.sqlstate == errors.DEPENDENT_OBJECTS
+    assert world.catalog().lookup("public", "p") is not None
+    assert [key.state for key in world.table().foreign_keys] == [State.PUBLIC]
+
+
+@pytest.mark.parametrize("user", ["view", "foreign key"])
+def test_what_would_use_a_table_that_is_bound_to_go_is_refused(world: ChangingWorld, user: str) -> None:
+    job = world.execute(want.DropTables(("p",), cascade=True))
+    assert job is not None
+    refused: list[str] = []
+
+    def hook(found: Job) -> str:
+        if found.stage == 2 and not refused:
+            with pytest.raises(errors.Error, match='table "p" is being dropped') as caught:
+                world.execute(using(world, user))
+            refused.append(caught.value.sqlstate)
+        return ""
+
+    done = world.executor(hook=hook).run(job)
+    assert done is not None
+    assert (done.state, refused) == (JobState.SUCCEEDED, [errors.OBJECT_IN_USE])
+
+
+def using(world: ChangingWorld, user: str) -> want.Wanted:
+    """A change that brings something which uses p."""
+    number = world.table("p").id
+    if user == "view":
+        return want.CreateView("v", f'SELECT count(*) FROM "#{number}"', (("n", types.BIGINT),), ((number, ()),))
+    key = want.ForeignKey(("id",), "p", name="cp")
+    return want.CreateTable("c", (NewColumn("id", types.BIGINT),), ("id",), constraints=(key,))
 
 
 def test_without_a_lease_a_drop_is_one_step() -> None:

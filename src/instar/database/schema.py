@@ -151,7 +151,7 @@ class SchemaChanges:
         rows = explain.explain(made, change.view, in_call=self._is_in_call)
         apply(made.first, change)
         for stage in made.stages[1:]:
-            apply(advance(change.view.table, stage, made.statement), change)
+            apply(advance(change.view.by_id, stage, made.statement), change)
         return rows
 
     def _queue(self, busy: TableBusy, text: str, wanted: tuple[Wanted, ...]) -> None:

@@ -25,10 +25,16 @@ def require_unused(catalog: CatalogSnapshot, publication: Publication) -> None:
     for one in publication.published:
         if isinstance(one.before, Table) and isinstance(one.after, Table):
             for user, used in _left_without(catalog, after, one.before, one.after):
-                raise errors.error(
-                    errors.DEPENDENT_OBJECTS, f"cannot drop {used} because other objects depend on it", detail=user
-                )
+                raise _is_used(user, used)
             _require_types(catalog, one.before, one.after)
+    for dropped in publication.dropped:
+        if isinstance(dropped, Table):
+            for user, used in _left_without_table(catalog, after, publication, dropped):
+                raise _is_used(user, used)
+
+
+def _is_used(user: str, used: str) -> errors.Error:
+    return errors.error(errors.DEPENDENT_OBJECTS, f"cannot drop {used} because other objects depend on it", detail=user)
 
 
 def rest_of(job: Job, catalog: CatalogSnapshot) -> Publication:
@@ -42,9 +48,9 @@ def rest_of(job: Job, catalog: CatalogSnapshot) -> Publication:
     gone = _taken(left)
     found = {element: phase_of(table(element.table), element) for element in gone}
     moves = tuple(Move(element, phase, Phase.ABSENT) for element, phase in found.items() if phase is not Phase.ABSENT)
-    return advance(
-        table, Stage(moves=moves, edits=tuple(edit for stage in left for edit in stage.edits)), job.statement
-    )
+    edits = tuple(edit for stage in left for edit in stage.edits)
+    drops = tuple(number for stage in left for number in stage.drops)
+    return advance(catalog.by_id, Stage(moves=moves, edits=edits, drops=drops), job.statement)
 
 
 def bound_elements(job: Job) -> set[Element]:
@@ -56,7 +62,8 @@ def bound_elements(job: Job) -> set[Element]:
     retyped = {
         Element(ElementKind.COLUMN, table, before.id) for table, before, after in columns if before.type != after.type
     }
-    return set(_taken(left)) | retyped
+    dropped = {Element(ElementKind.TABLE, number, number) for stage in left for number in stage.drops}
+    return set(_taken(left)) | retyped | dropped
 
 
 def _taken(stages: tuple[Stage, ...]) -> dict[Element, None]:
@@ -72,9 +79,12 @@ def require_staying(
     jobs = bound() if anew else {}
     for used in anew & jobs.keys():
         table = catalog.table(used.table)
+        what = f'{name_of(table, used)} of table "{table.name}"'
+        if used.kind is ElementKind.TABLE:
+            what = f'table "{table.name}"'
         raise errors.error(
             errors.OBJECT_IN_USE,
-            f'{name_of(table, used)} of table "{table.name}" is being dropped or changed by job {jobs[used]}',
+            f"{what} is being dropped or changed by job {jobs[used]}",
             hint="That job cannot be taken back any more.",
         )
 
@@ -84,6 +94,7 @@ def _used_anew(catalog: CatalogSnapshot, publication: Publication) -> Iterator[E
     for one in publication.published:
         if isinstance(one.after, View):
             for used, columns in one.after.depends_on:
+                yield Element(ElementKind.TABLE, used, used)
                 yield from (Element(ElementKind.COLUMN, used, column) for column in columns)
         if not isinstance(one.after, Table):
             continue
@@ -91,8 +102,10 @@ def _used_anew(catalog: CatalogSnapshot, publication: Publication) -> Iterator[E
         for element in phases(one.after).keys() - known.keys():
             yield from used_columns(one.after, element)
         for key in one.after.foreign_keys:
-            if Element(ElementKind.FOREIGN_KEY, one.after.id, key.id) not in known and key.parent_index is not None:
-                yield Element(ElementKind.INDEX, key.parent, key.parent_index)
+            if Element(ElementKind.FOREIGN_KEY, one.after.id, key.id) not in known:
+                yield Element(ElementKind.TABLE, key.parent, key.parent)
+                if key.parent_index is not None:
+                    yield Element(ElementKind.INDEX, key.parent, key.parent_index)
         yield from _owners(catalog, _new_defaults(one.before, one.after))
 
 
@@ -106,6 +119,7 @@ def _owners(catalog: CatalogSnapshot, columns: Sequence[Column]) -> Iterator[Ele
     """The columns that own sequences of which these take values."""
     for sequence in catalog.sequences() if columns else ():
         if sequence.owned_by is not None and any(column.takes_from(sequence.id) for column in columns):
+            yield Element(ElementKind.TABLE, sequence.owned_by[0], sequence.owned_by[0])
             yield Element(ElementKind.COLUMN, *sequence.owned_by)
 
 
@@ -133,6 +147,28 @@ def _left_without(
             yield f"view {view.name} depends on {what}", what
     yield from _defaults_without(catalog, published, table, gone)
     yield from _keys_without(catalog, published, before, table)
+
+
+def _left_without_table(
+    catalog: CatalogSnapshot, published: dict[int, Table], publication: Publication, table: Table
+) -> Iterator[tuple[str, str]]:
+    """(what uses a table that goes, the table), in words."""
+    gone = {found.id for found in publication.dropped}
+    what = f"table {table.name}"
+    for view in catalog.views():
+        if view.id not in gone and any(used == table.id for used, _ in view.depends_on):
+            yield f"view {view.name} depends on {what}", what
+    for child_id in table.referenced_by:
+        child = published.get(child_id) or catalog.table(child_id)
+        for key in child.foreign_keys if child_id not in gone else ():
+            if key.parent == table.id:
+                yield f"constraint {key.name} on table {child.name} depends on {what}", what
+    owned = [found for found in catalog.sequences() if found.owned_by is not None and found.owned_by[0] == table.id]
+    for other in catalog.tables() if owned else ():
+        for column in other.columns if other.id not in gone else ():
+            for sequence in owned:
+                if column.takes_from(sequence.id):
+                    yield f"default value for column {column.name} of table {other.name} depends on it", what
 
 
 def _defaults_without(

@@ -140,6 +140,7 @@ class Draft:
         self.scheduled: list[Scheduled] = []
         self.resting: list[Scheduled] = []  # what has come as far as it is to come, and goes if the job fails
         self.at_the_end: list[Move] = []  # of the job, in its last stage
+        self.objects: list[int] = []  # tables and views that go in it
         self.own: set[Element] = set()  # what this statement has begun or made
         # What is there all the same: what the statement drops, for what it adds; what it adds, for what it drops.
         self.unseen: set[Element] = set()

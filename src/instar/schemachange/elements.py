@@ -26,6 +26,7 @@ class ElementKind(enum.Enum):
     LOCK = "lock"
     COVERAGE = "lock coverage"  # of columns: absent is the old one, write-only dual coverage
     LAYOUT = "layout"  # the one that rows are compacted into; it has no states, and is named by work alone
+    TABLE = "table"  # the whole, where a job is bound to drop it; it has no states, and nothing moves it
     PRIMARY_KEY = "primary key"  # the next one; once it has become the table's own it is listed no more
 
 

@@ -378,7 +378,7 @@ class Executor:
             wait_for_leases(self._store.schema_lease, self._clock, self._published_ns, pulse.wait)
         with self._store.read() as reader:
             catalog = self._catalog.at(reader)
-        publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
+        publication = advance(catalog.by_id, stage, job.statement)
         doomed, moved = doomed_tables(publication), moved_tables(publication)
         wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
 
@@ -441,12 +441,12 @@ class Executor:
             return Commit(catalog_version=reader.catalog_version, raw=[(job_key(job.id), encode_job(after))])
         catalog = self._catalog.at(reader)
         change = CatalogChange(catalog, self._ids)
-        publication = advance(lambda table: _find_table(catalog, table), stage, job.statement)
+        publication = advance(catalog.by_id, stage, job.statement)
         require_unused(catalog, publication)
         if job.is_revertible and not stage.revertible and job.state is not JobState.REVERTING:
             require_unused(catalog, rest_of(job, catalog))
         apply(publication, change)
-        for sequence in _orphaned(catalog, stage):
+        for sequence in list(_orphaned(catalog, stage)):
             change.drop(sequence)
         for sequence in handed_on(publication.published, catalog.sequences()):
             change.update(sequence)
@@ -516,13 +516,15 @@ def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
 
 
 def _orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[SequenceDescriptor]:
-    """The sequences that go with the columns which the stage drops."""
+    """The sequences that go with the columns and tables which the stage drops."""
     gone = {
         (move.element.table, move.element.id)
         for move in stage.moves
         if move.element.kind is ElementKind.COLUMN and move.goal is Phase.ABSENT
     }
-    return (sequence for sequence in catalog.sequences() if sequence.owned_by in gone)
+    for sequence in catalog.sequences():
+        if sequence.owned_by is not None and (sequence.owned_by in gone or sequence.owned_by[0] in stage.drops):
+            yield sequence
 
 
 def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:

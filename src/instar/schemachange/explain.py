@@ -45,18 +45,11 @@ def explain(
     done_by = "in the call" if in_call(largest) else "by the worker"
     rows: list[Row] = []
     for number, stage in enumerate(plan.stages, 1):
-        publication = plan.first if number == 1 else advance(_finder(catalog), stage, plan.statement)
-        catalog = catalog.changed([published.after for published in publication.published], ())
+        publication = plan.first if number == 1 else advance(catalog.by_id, stage, plan.statement)
+        gone = [found.id for found in publication.dropped]
+        catalog = catalog.changed([published.after for published in publication.published], gone)
         rows.extend(_stage(number, stage, publication, catalog, waits(publication, number), done_by))
     return rows
-
-
-def _finder(catalog: CatalogSnapshot) -> Callable[[int], Table | None]:
-    def find(number: int) -> Table | None:
-        found = catalog.by_id(number)
-        return found if isinstance(found, Table) else None
-
-    return find
 
 
 def _stage(

@@ -47,6 +47,12 @@ def leave_column(draft: Draft, table: Table, column: int) -> None:
     draft.at_the_end.append(Move(Element(ElementKind.COLUMN, table.id, column), Phase.PUBLIC, Phase.ABSENT))
 
 
+def leave_tables(draft: Draft, tables: Iterable[int], views: Iterable[int]) -> None:
+    """Tables, and the views on them, go in one direct step, in the stage in which the last of the foreign keys that
+    refer to them is gone (rule 25)."""
+    draft.objects += [*views, *tables]
+
+
 def set_out(draft: Draft, moves: Iterable[Move]) -> None:
     """Publish the first steps of what leaves with the statement itself."""
     stage = Stage(moves=tuple(moves))

@@ -110,7 +110,7 @@ def _plan(
             _act(draft, action)
         return Plan(statement, draft.publication(), (Stage(),), tuple(draft.notices))
     edits, dropped, notices = ending.at_the_end(draft, _act, later, earlier)
-    change = Change(tuple(draft.scheduled), edits, (*draft.at_the_end, *dropped))
+    change = Change(tuple(draft.scheduled), edits, (*draft.at_the_end, *dropped), tuple(draft.objects))
     if change == Change(()):
         return Plan(statement, draft.publication(), (Stage(),), (*draft.notices, *notices))
     stages = stages_of(change)
@@ -168,6 +168,7 @@ def combine(plans: Sequence[Plan]) -> Plan:
         tuple(dict.fromkeys(found for one in changes for found in one.scheduled)),
         tuple(found for one in changes for found in one.edits),
         tuple(found for one in changes for found in one.dropped),
+        tuple(dict.fromkeys(found for one in changes for found in one.objects)),
     )
     return Plan("; ".join(made.statement for made in plans), Publication(), stages_of(change), (), change)
 
@@ -175,14 +176,13 @@ def combine(plans: Sequence[Plan]) -> Plan:
 def stages_of(change: Change) -> tuple[Stage, ...]:
     """The stages of what one statement, or one transaction, has begun."""
     stages = schedule(change.scheduled)
-    if change.edits or change.dropped:
+    if change.edits or change.dropped or change.objects:
         if len(stages) == 1:  # the statement's own transaction publishes the first
             stages = (*stages, Stage())
         last = stages[-1]
-        stages = (
-            *stages[:-1],
-            msgspec.structs.replace(last, moves=(*last.moves, *change.dropped), edits=change.edits, revertible=False),
-        )
+        moves = (*last.moves, *change.dropped)
+        last = msgspec.structs.replace(last, moves=moves, edits=change.edits, drops=change.objects, revertible=False)
+        stages = (*stages[:-1], last)
     return stages
 
 

@@ -20,7 +20,7 @@ from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent
 from instar.schemachange.key_elements import without_column
-from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, takes_path
+from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, leave_tables, takes_path
 from instar.schemachange.probed_indexes import without_keys
 
 
@@ -216,8 +216,12 @@ def drop_tables(draft: Draft, wanted: want.DropTables) -> None:
             dependents += _sequence_users(draft, sequence, ids)
     what = f"table {targets[0].name}" if len(targets) == 1 else "desired object(s)"
     if wanted.cascade and any(found.key and takes_path(draft, draft.table(found.key[0])) for found in dependents):
-        # The keys leave in stages, through which the tables would have to stay.
-        raise errors.unsupported("under a schema lease, dropping a table together with foreign keys of other tables")
+        # The keys leave in stages, through which the tables have to stay, and what else stands on them.
+        views = [found.view.id for found in dependents if found.view is not None]
+        _resolve(draft, what, [found for found in dependents if found.view is None], cascade=True)
+        draft.notices += [f"drop cascades to {found.subject}" for found in dependents if found.view is not None]
+        leave_tables(draft, sorted(ids), views)
+        return
     _resolve(draft, what, dependents, cascade=wanted.cascade)
     for table_id in sorted(ids):
         table = draft.table(table_id)

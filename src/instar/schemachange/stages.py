@@ -58,7 +58,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     """One transaction of a change and the work that follows it.
 
     `fences`: tables whose floor is raised to their current version, before `work` starts (rule 19). `revertible`: once
-    this stage is published, the change can still be taken back by the reverse path.
+    this stage is published, the change can still be taken back by the reverse path. `drops`: tables, with all that they
+    own, and views, by their ids, that go in one direct step.
     """
 
     moves: tuple[Move, ...] = ()
@@ -66,6 +67,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     work: tuple[Reorganization, ...] = ()
     revertible: bool = False
     edits: tuple[Edit, ...] = ()
+    drops: tuple[int, ...] = ()
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -126,11 +128,12 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 class Change(msgspec.Struct, frozen=True):
     """What one statement, or one transaction, has begun and a job is to finish: elements on their paths, direct steps
-    for the end, and what the end drops."""
+    for the end, and what the end drops: columns and constraints; `objects`, tables and views, by their ids."""
 
     scheduled: tuple[Scheduled, ...]
     edits: tuple[Edit, ...] = ()
     dropped: tuple[Move, ...] = ()
+    objects: tuple[int, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -163,7 +166,7 @@ def new_version(table: Table, steps: list[Step], **changes: object) -> Table:
     return msgspec.structs.replace(table, version=table.version + 1, steps=tuple(kept), **changes)
 
 
-def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str) -> Publication:
+def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str) -> Publication:
     """What publishing `stage` does to the descriptors that `lookup` gives. Superseded if they no longer fit it."""
     before: dict[int, Table] = {}
     after: dict[int, Table] = {}
@@ -171,7 +174,7 @@ def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str)
     def current(table_id: int) -> Table:
         if table_id not in after:
             found = lookup(table_id)
-            if found is None:
+            if not isinstance(found, Table):
                 raise Superseded(f"table {table_id} was dropped")
             before[table_id] = after[table_id] = found
         return after[table_id]
@@ -185,9 +188,32 @@ def advance(lookup: Callable[[int], Table | None], stage: Stage, statement: str)
             _tell_parent(move, before, after, current, statement)
         elif move.element.kind is ElementKind.PRIMARY_KEY and move.goal is Phase.PUBLIC:
             _tell_relatives(before[move.element.table], before, after, current, statement)
-    published = [publish(before[table_id], found) for table_id, found in after.items()]
-    freed = {rowset for key, found in after.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
-    return Publication(tuple(published), freed=tuple(sorted(freed)))
+    for table_id in stage.drops:
+        _tell_parents(table_id, stage.drops, lookup, before, after, current, statement)
+    dropped = [found for number in stage.drops if (found := lookup(number)) is not None]
+    kept = {table_id: found for table_id, found in after.items() if table_id not in stage.drops}
+    published = [publish(before[table_id], found) for table_id, found in kept.items()]
+    freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
+    freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
+    return Publication(tuple(published), dropped=tuple(dropped), freed=tuple(sorted(freed)))
+
+
+def _tell_parents(
+    dropped: int,
+    gone: Sequence[int],
+    lookup: Callable[[int], Object | None],
+    before: dict[int, Table],
+    after: dict[int, Table],
+    current: Callable[[int], Table],
+    statement: str,
+) -> None:
+    """The tables that a table which goes refers to hear of it."""
+    child = lookup(dropped)
+    keys = child.foreign_keys if isinstance(child, Table) else ()
+    for number in sorted({key.parent for key in keys}.difference(gone)):
+        parent = current(number)
+        left = tuple(found for found in parent.referenced_by if found != dropped)
+        after[number] = _told(before[number], parent, statement, referenced_by=left)
 
 
 def _tell_parent(
