@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from instar.catalog import system
 from instar.catalog.catalog import Catalog
-from instar.catalog.descriptors import Object, Sequence, View
-from instar.catalog.directory import Directory
+from instar.catalog.descriptors import Object, Sequence, Table, View
+from instar.catalog.directory import Directory, is_no_table
 from instar.store.memory import MemoryReader
 from instar.store.schema_version import KEPT_VERSIONS
 from instar.tables.rowset import key_encoder
@@ -48,7 +49,7 @@ def test_it_follows_what_comes_and_goes(scans: list[int]) -> None:
     world = World()
     world.create_table("t")
     first = view(world, "first")
-    directory = Directory(world.store)
+    directory = Directory(world.store, is_no_table)
     assert directory.ids(world.now()) == [first.id]
     then = world.now()
     second = view(world, "second")
@@ -73,7 +74,7 @@ def test_it_follows_what_comes_and_goes(scans: list[int]) -> None:
 def test_rows_of_the_same_commit_are_not_gone_through(scans: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     table = world.create_table("t", [("id", BIGINT)])
-    directory = Directory(world.store)
+    directory = Directory(world.store, is_no_table)
     assert directory.ids(world.now()) == []
     change = world.change()
     made = View(id=change.new_id(), name="v", version=1, query="SELECT 1", columns=(), depends_on=())
@@ -100,7 +101,7 @@ def test_rows_of_the_same_commit_are_not_gone_through(scans: list[int], monkeypa
 def test_it_reads_anew_what_it_cannot_follow(scans: list[int], why: str) -> None:
     world = World()
     first = view(world, "first")
-    directory = Directory(world.store)
+    directory = Directory(world.store, is_no_table)
     assert directory.ids(world.now()) == [first.id]
     then = world.now()
     drop(world, first)
@@ -136,4 +137,41 @@ def test_views_of_a_snapshot_are_found_without_the_tables(scans: list[int]) -> N
     assert views() == []
     assert list(old.views()) == [made]
     assert list(old.sequences()) == []
+    assert len(scans) == 1
+
+
+def test_tables_that_take_values_of_a_sequence_are_found_without_the_others(scans: list[int]) -> None:
+    """Those that have taken some for as long as the directory knows them, whoever else may look."""
+    world = World()
+    change = world.change()
+    sequences = [Sequence(id=1100 + number, name=f"s{number}", version=1, type=BIGINT) for number in range(3)]
+    for sequence in sequences:
+        change.create(sequence)
+    world.commit(change=change)
+    tables = [world.create_table(name, [("id", BIGINT), ("a", BIGINT)]) for name in ("by_default", "plain", "owner")]
+
+    def with_column(table: Table, **fields: object) -> Table:
+        *first, last = table.columns
+        return world.alter(table, columns=(*first, msgspec.structs.replace(last, **fields)))
+
+    catalog = Catalog(world.store, world.clock)
+
+    def takers() -> list[list[tuple[str, str]]]:
+        with world.store.read() as reader:
+            found = catalog.at(reader)
+        return [[(table.name, column.name) for table, column in found.takers(one.id)] for one in sequences]
+
+    assert takers() == [[], [], []]
+    by_default = with_column(tables[0], default="nextval('\"#1100\"')")
+    with_column(tables[2], sequence=1101, identity="always")
+    wanted = [[("by_default", "a")], [("owner", "a")], []]
+    assert takers() == wanted
+    with world.store.read() as reader:
+        old = catalog.at(reader)
+    by_default = with_column(by_default, default="7")
+    with_column(by_default, default="nextval('\"#1102\"')")
+    assert takers() == [[], [("owner", "a")], [("by_default", "a")]]
+    drop(world, world.catalog().table(tables[2].id))
+    assert takers() == [[], [], [("by_default", "a")]]
+    assert [[table.name for table, _ in old.takers(one.id)] for one in sequences] == [["by_default"], ["owner"], []]
     assert len(scans) == 1

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from instar import errors
-from instar.catalog.descriptors import Object, Sequence, Table, View
+from instar.catalog.descriptors import Column, Object, Sequence, Table, View
 from instar.catalog.system import relation_names
 from instar.catalog.versions import DEFAULT_CACHE_BYTES, MetadataCache, Seen
 from instar.clock import Clock
@@ -48,7 +48,7 @@ class Objects(Protocol):
 
     def bearer(self, name: str) -> Object | None: ...
 
-    def of_kind(self, kind: type[Object] | None) -> Iterator[Object]: ...
+    def of_kind(self, kind: type[Object] | None, *, taking: bool = False) -> Iterator[Object]: ...
 
     def own(self) -> tuple[Set[int], Set[str]]: ...
 
@@ -64,7 +64,7 @@ class _Nothing:
     def bearer(self, name: str) -> Object | None:
         return None
 
-    def of_kind(self, kind: type[Object] | None) -> Iterator[Object]:
+    def of_kind(self, kind: type[Object] | None, *, taking: bool = False) -> Iterator[Object]:
         return iter(())
 
     def own(self) -> tuple[Set[int], Set[str]]:
@@ -95,10 +95,10 @@ class _Changed:
             return None if found is None else self.by_id(found)
         return self._base.bearer(name)
 
-    def of_kind(self, kind: type[Object] | None) -> Iterator[Object]:
+    def of_kind(self, kind: type[Object] | None, *, taking: bool = False) -> Iterator[Object]:
         own = (found for _, found in sorted(self._objects.items()) if found is not None)
         put = (found for found in own if kind is None or isinstance(found, kind))
-        left = (found for found in self._base.of_kind(kind) if found.id not in self._objects)
+        left = (found for found in self._base.of_kind(kind, taking=taking) if found.id not in self._objects)
         return heapq.merge(left, put, key=lambda found: found.id)
 
     def own(self) -> tuple[Set[int], Set[str]]:
@@ -151,8 +151,8 @@ class _Mapped:
     def bearer(self, name: str) -> Object | None:
         return self._of(self._base.bearer(name))
 
-    def of_kind(self, kind: type[Object] | None) -> Iterator[Object]:
-        return (made for found in self._base.of_kind(kind) if (made := self._of(found)) is not None)
+    def of_kind(self, kind: type[Object] | None, *, taking: bool = False) -> Iterator[Object]:
+        return (made for found in self._base.of_kind(kind, taking=taking) if (made := self._of(found)) is not None)
 
     def own(self) -> tuple[Set[int], Set[str]]:
         return self._base.own()
@@ -224,6 +224,12 @@ class CatalogSnapshot:
 
     def tables(self) -> Iterator[Table]:
         return (found for found in self._objects.of_kind(Table) if isinstance(found, Table))
+
+    def takers(self, sequence: int) -> Iterator[tuple[Table, Column]]:
+        """The columns that take values of the sequence of that id."""
+        for found in self._objects.of_kind(Table, taking=True):
+            if isinstance(found, Table):
+                yield from ((found, column) for column in found.columns if column.takes_from(sequence))
 
     def views(self) -> Iterator[View]:
         return (found for found in self._objects.of_kind(View) if isinstance(found, View))

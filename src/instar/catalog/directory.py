@@ -1,17 +1,18 @@
-"""Which objects are no tables: the ids of views and sequences, for those who look for what uses a table.
+"""Which objects are no tables, and which tables take values of sequences: the ids, for those who look for what uses a
+table or a sequence.
 
-Tables may be many, and a change of one is not to go through all. The ids are read once, and from then on followed: the
-history of catalog versions says when the catalog was changed, and the log what was changed then. Where they do not
-reach back far enough, the ids are read anew.
+Tables may be many, and a change of one object is not to go through all. The ids are read once, and from then on
+followed: the history of catalog versions says when the catalog was changed, and the log what was changed then. Where
+they do not reach back far enough, the ids are read anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from instar.catalog import system
 from instar.catalog.descriptors import Table
-from instar.store.engine import LogRecord, Reader, Store
+from instar.store.engine import LogRecord, Reader, Store, View
 from instar.store.log import decode, log_key
 from instar.store.schema_version import history_after
 
@@ -20,11 +21,12 @@ _BATCH = 64
 
 
 class Directory:
-    """The ids of all objects but tables that a snapshot from `_since` on may see: maybe more, never less. Not to be
-    used by two threads at once."""
+    """The ids of all objects of which `lists` says, of a stored descriptor, that they are to be listed, and that a
+    snapshot from `_since` on may see: maybe more, never less. Not to be used by two threads at once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, lists: Callable[[bytes], bool]) -> None:
         self._store = store
+        self._lists = lists
         self._known: set[int] = set()
         self._dropped: dict[int, int] = {}  # id -> when
         self._since = 0  # 0: nothing has been read yet
@@ -56,7 +58,7 @@ class Directory:
         if None in changes:
             self._since = 0
             found = system.iterate_descriptors(self._store, upto)
-            self._known = {object_id for object_id, stored in found if not system.is_kind(stored, Table)}
+            self._known = {object_id for object_id, stored in found if self._lists(stored)}
             self._dropped = {}
             self._since = upto
         self._upto, self._version = upto, version
@@ -69,15 +71,15 @@ class Directory:
             if version != self._version or timestamp <= reader.watermark:
                 yield None
                 return
-            yield from _of_descriptors(reader, timestamp)
+            yield from descriptor_changes(reader, timestamp)
         if self._version != reader.catalog_version:
             yield None
 
     def _note(self, reader: Reader, record: LogRecord) -> None:
         object_id = system.decode_id(record.key)
-        stored = reader.get(record.key) if record.before is None else record.before
-        # One that was created and is gone again by now has another record, of its end.
-        if stored is None or system.is_tombstone(stored) or system.is_kind(stored, Table):
+        # As it was before and as it is now; what it was in between, the records after this one have.
+        images = (stored for stored in (record.before, reader.get(record.key)) if stored is not None)
+        if not any(not system.is_tombstone(stored) and self._lists(stored) for stored in images):
             return
         self._known.add(object_id)
         if record.deleted:
@@ -86,7 +88,21 @@ class Directory:
             self._dropped.pop(object_id, None)
 
 
-def _of_descriptors(reader: Reader, timestamp: int) -> Iterator[LogRecord]:
+def is_no_table(stored: bytes) -> bool:
+    """Whether a stored descriptor is a view's or a sequence's."""
+    return not system.is_kind(stored, Table)
+
+
+def takes_numbers(stored: bytes) -> bool:
+    """Whether a stored descriptor is that of a table which may take values of sequences."""
+    found = system.decode_stored(stored) if system.is_kind(stored, Table) else None
+    return isinstance(found, Table) and any(
+        column.sequence is not None or "#" in (column.default or "") for column in found.columns
+    )
+
+
+def descriptor_changes(reader: View, timestamp: int) -> Iterator[LogRecord]:
+    """What the commit of that timestamp has done to descriptors."""
     position, stop = log_key(timestamp, 0), log_key(timestamp + 1, 0)
     while True:
         keys, values = reader.batch(position, stop, _BATCH)

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from instar.catalog import system
 from instar.catalog.descriptors import Column, Object, Table
+from instar.catalog.directory import descriptor_changes
 from instar.store.engine import NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, View
 from instar.store.log import before_image, log_key
+from instar.store.schema_version import history
 from instar.store.versions import read_row
 
 
@@ -54,7 +56,35 @@ def _before(view: View, timestamp: int, sequence: int) -> bytes | None:
 
 
 def dropped_objects(view: View) -> Iterator[Dropped]:
-    """All that was dropped and that the watermark has not passed, in the order of ids."""
+    """All that was dropped and that the watermark has not passed, in the order of ids: by the history of catalog
+    versions, as far as that tells of all since then, else among all objects."""
+    commits = _commits_since_watermark(view)
+    if commits is None:
+        yield from _all_dropped(view)
+        return
+    found: dict[int, Dropped] = {}
+    for timestamp in commits:
+        for record in descriptor_changes(view, timestamp):
+            number = system.decode_id(record.key)
+            found.pop(number, None)  # it has come back
+            before = None if record.before is None or not record.deleted else system.decode_stored(record.before)
+            if before is not None:
+                found[number] = Dropped(before, timestamp)
+    yield from (found[number] for number in sorted(found))
+
+
+def _commits_since_watermark(view: View) -> list[int] | None:
+    """The timestamps of the catalog's commits that the log still has; None if the history does not tell of all."""
+    known = list(history(view))
+    numbers = [version for version, _ in known]
+    if numbers != list(range(view.catalog_version - len(known) + 1, view.catalog_version + 1)):
+        return None
+    kept = [published.timestamp for _, published in known if published.timestamp > view.watermark]
+    is_whole = len(kept) < len(known) or view.catalog_version == len(known)
+    return kept if is_whole else None
+
+
+def _all_dropped(view: View) -> Iterator[Dropped]:
     for _key, stored in system.scan_descriptors(view):
         timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
         if tag & ROW_TOMBSTONE:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from instar import errors
 from instar.catalog import system
 from instar.catalog.descriptors import Object, Sequence, View
-from instar.catalog.directory import Directory
+from instar.catalog.directory import Directory, is_no_table, takes_numbers
 from instar.clock import Clock
 from instar.store.engine import ROW_HEADER, Store
 from instar.store.forks import begin_anew_in_child
@@ -134,9 +134,10 @@ class Seen:
         found = self._cache.bearer_at(name, self)
         return None if found is None else self._cache.object_at(found, self)
 
-    def of_kind(self, kind: type[Object] | None) -> Iterator[Object]:
-        """All objects, or those of one kind, in the order of their ids: read from the store. 72000 as above."""
-        return self._cache.scan(kind, self)
+    def of_kind(self, kind: type[Object] | None, *, taking: bool = False) -> Iterator[Object]:
+        """All objects, or those of one kind, in the order of their ids: read from the store. `taking`: of the tables
+        those that take values of sequences. 72000 as above."""
+        return self._cache.scan(kind, self, taking=taking)
 
     def own(self) -> tuple[Set[int], Set[str]]:
         """The ids and names of what is otherwise than what is committed: none."""
@@ -160,7 +161,8 @@ class MetadataCache:
         self._queue: dict[Version, None] = {}  # versions with payload, the first to be put out first
         self._several: set[Container] = set()  # containers of which there may be something to collect
         self._live: weakref.WeakSet[Seen] = weakref.WeakSet()
-        self._directory = Directory(store)
+        self._directory = Directory(store, is_no_table)
+        self._takers = Directory(store, takes_numbers)
         self._collected_ns = clock.monotonic_ns()
         self._lock = threading.Lock()
         begin_anew_in_child(self)
@@ -169,7 +171,8 @@ class MetadataCache:
         """In a child: what is cached holds there too; a thread that is not there may have been in the middle of it."""
         self._lock = threading.Lock()
         self._live = weakref.WeakSet(list(self._live))
-        self._directory = Directory(self._store)
+        self._directory = Directory(self._store, is_no_table)
+        self._takers = Directory(self._store, takes_numbers)
         containers = list(self._containers.values())
         versions = [version for container in containers for version in container.versions]
         self._queue = {version: None for version in versions if version.payload is not None}
@@ -217,11 +220,12 @@ class MetadataCache:
         version.used = self._now()
         return version.id
 
-    def scan(self, kind: type[Object] | None, seen: Seen) -> Iterator[Object]:
-        """All objects, or those of one kind; others are not decoded, and for views and sequences tables not read."""
-        if kind in (View, Sequence):
+    def scan(self, kind: type[Object] | None, seen: Seen, *, taking: bool = False) -> Iterator[Object]:
+        """All objects, or those of one kind; others are not decoded, and for views and sequences tables not read.
+        `taking`: of the tables at least those that take values of sequences, and no others than must be."""
+        if kind is not None and (taking or kind in (View, Sequence)):
             with self._lock:
-                ids = self._directory.ids(seen.timestamp)
+                ids = (self._takers if taking else self._directory).ids(seen.timestamp)
             if ids is not None:
                 found = (self.object_at(object_id, seen) for object_id in ids)
                 yield from (one for one in found if isinstance(one, kind))
@@ -373,6 +377,7 @@ class MetadataCache:
             live = [found.timestamp for found in seen]
             if seen:
                 self._directory.forget(live[0])
+                self._takers.forget(live[0])
                 self._examine(seen[-1])
             count = 0
             for container in list(self._several):

@@ -163,11 +163,10 @@ def _left_without_table(
         for key in child.foreign_keys if child_id not in gone else ():
             if key.parent == table.id:
                 yield f"constraint {key.name} on table {child.name} depends on {what}", what
-    owned = [found for found in catalog.sequences() if found.owned_by is not None and found.owned_by[0] == table.id]
-    for other in catalog.tables() if owned else ():
-        for column in other.columns if other.id not in gone else ():
-            for sequence in owned:
-                if column.takes_from(sequence.id):
+    for sequence in catalog.sequences():
+        if sequence.owned_by is not None and sequence.owned_by[0] == table.id:
+            for other, column in catalog.takers(sequence.id):
+                if other.id not in gone:
                     yield f"default value for column {column.name} of table {other.name} depends on it", what
 
 
@@ -179,7 +178,8 @@ def _defaults_without(
     for sequence in catalog.sequences() if gone else ():
         if sequence.owned_by is None or sequence.owned_by[0] != table.id or sequence.owned_by[1] not in gone:
             continue
-        for other in (published.get(found.id, found) for found in catalog.tables()):
+        takers = {found.id: found for found, _column in catalog.takers(sequence.id)} | published
+        for other in takers.values():
             for column in other.columns:
                 if column.takes_from(sequence.id):
                     user = f"default value for column {column.name} of table {other.name}"

@@ -128,10 +128,8 @@ def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list
             f"sequence {sequence.name}",
             default=(table.id, column.id),
         )
-        for table in draft.view.tables()
+        for table, column in draft.view.takers(sequence.id)
         if table.id not in outside
-        for column in table.columns
-        if column.takes_from(sequence.id)
     ]
 
 
@@ -387,14 +385,13 @@ def drop_sequences(draft: Draft, wanted: want.DropSequences) -> None:
     """DROP SEQUENCE. One that an identity column owns goes with the column only."""
     for name in wanted.names:
         sequence = draft.find(Sequence, name)
-        for table in draft.view.tables():
-            for column in table.columns:
-                if column.sequence == sequence.id and column.identity is not None:
-                    raise errors.error(
-                        errors.DEPENDENT_OBJECTS,
-                        f"cannot drop sequence {name} because column {column.name} of table {table.name} requires it",
-                        hint=f"You can drop column {column.name} of table {table.name} instead.",
-                    )
+        for table, column in draft.view.takers(sequence.id):
+            if column.sequence == sequence.id and column.identity is not None:
+                raise errors.error(
+                    errors.DEPENDENT_OBJECTS,
+                    f"cannot drop sequence {name} because column {column.name} of table {table.name} requires it",
+                    hint=f"You can drop column {column.name} of table {table.name} instead.",
+                )
         dependents = [*_sequence_users(draft, sequence, set()), *_views_on(draft, {sequence.id})]
         _resolve(draft, f"sequence {name}", dependents, cascade=wanted.cascade)
         draft.drop(sequence)
