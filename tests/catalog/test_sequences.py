@@ -131,3 +131,30 @@ def test_the_last_value_is_of_this_process_or_the_end_of_what_another_has_reserv
     last = sequence(counter=8, first=highest)
     assert [one.next_value(last), one.last_value(last)] == [highest, highest]
     assert one.next_value(sequence(counter=8, increment=-5)) == highest - 5
+
+
+class FullStore(MemoryStore):
+    """A store that has no room for its next commit, once it is told so."""
+
+    full = False
+
+    def commit(self, request: Any) -> int:
+        if self.full:
+            self.full = False
+            raise errors.error(errors.DISK_FULL, "no room")
+        return super().commit(request)
+
+
+@pytest.mark.parametrize("before", [0, 1, FIRST_BLOCK])
+def test_what_could_not_be_reserved_is_not_handed_out(before: int) -> None:
+    store = FullStore()
+    one, two = Sequences(store), Sequences(store)
+    values = [one.next_value(sequence()) for _ in range(before)]
+    store.full = True
+    with pytest.raises(errors.Error, match="no room"):
+        for _ in range(FIRST_BLOCK + 1):
+            values.append(one.next_value(sequence()))
+    values += [held.next_value(sequence()) for _ in range(50) for held in (one, two)]
+    assert len(set(values)) == len(values)
+    one.close()
+    assert Sequences(store).next_value(sequence()) not in values

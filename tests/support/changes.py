@@ -221,11 +221,14 @@ class Server:
         return self.catalog
 
     def _key(self, identity: object) -> bytes:
-        """The key of the row with this value in the first column, which is the primary key unless that was altered."""
+        """The key of the row with this value in the column `id`, or the first, which is the primary key unless that was
+        altered."""
         reader = TableReader(self.meant, range(len(self.meant.columns)), self.world.layouts)
-        if self.meant.primary_key == (self.meant.columns[0].id,):
+        names = [column.name for column in self.meant.columns]
+        first = names.index("id") if "id" in names else 0
+        if self.meant.primary_key == (self.meant.columns[first].id,):
             return reader.encode_key((identity,))
-        found = [key for key, (_, values) in self.world.rows(self.meant).items() if values[0] == identity]
+        found = [key for key, (_, values) in self.world.rows(self.meant).items() if values[first] == identity]
         assert found
         return found[0]
 

@@ -247,6 +247,7 @@ class StepKind(enum.Enum):
     DROP_COLUMN = "drop column"
     UNDROP_COLUMN = "undrop column"  # with the values that rows had
     RENAME_COLUMN = "rename column"
+    MOVE_COLUMN = "move column"  # to another place among the others
     RENAME_TABLE = "rename table"
     RENAME_INDEX = "rename index"
     RENAME_CONSTRAINT = "rename constraint"

@@ -163,8 +163,10 @@ class Sequences:
         wanted = max(usual, least)
         increment = sequence.increment
         bound = sequence.maximum if increment > 0 else sequence.minimum
+        first = count = 0
 
         def advance(state: SequenceState) -> SequenceState:
+            nonlocal first, count
             following = state.last + increment if state.called else state.last
             # How many there are up to the bound; what another bound allowed may lie beyond it.
             left = (bound - following) // increment + 1
@@ -173,10 +175,12 @@ class Sequences:
                     raise errors.error("2200H", _limit_message(sequence))
                 following = sequence.minimum if increment > 0 else sequence.maximum
                 left = (bound - following) // increment + 1
-            block.next, block.left = following, min(wanted, left)
-            return SequenceState(following + (block.left - 1) * increment, True, state.writes + 1)
+            first, count = following, min(wanted, left)
+            return SequenceState(following + (count - 1) * increment, True, state.writes + 1)
 
+        block.left = 0  # what was left is given back; and if the disk is full, say, nothing is reserved
         block.stored = self._write(sequence, advance)
+        block.next, block.left = first, count
         block.increment, block.minimum, block.maximum = sequence.increment, sequence.minimum, sequence.maximum
         block.size = min(usual * 2, LARGEST_BLOCK)
 

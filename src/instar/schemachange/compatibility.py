@@ -45,6 +45,7 @@ FORWARD_COMPATIBLE = frozenset(
         StepKind.CREATE_TABLE,
         StepKind.ADD_COLUMN,
         StepKind.RENAME_COLUMN,
+        StepKind.MOVE_COLUMN,
         StepKind.RENAME_TABLE,
         StepKind.RENAME_INDEX,
         StepKind.RENAME_CONSTRAINT,

@@ -23,7 +23,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of
 from instar.schemachange.foreign_keys import add_foreign_key
-from instar.schemachange.next_layout import next_layout
+from instar.schemachange.positions import layout_of, place_of
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
@@ -164,14 +164,15 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     )
     at_once = new.is_per_row or (required and missing is None)
     kind = StepKind.ADD_REQUIRED_COLUMN if at_once else StepKind.ADD_COLUMN
-    stored = (*table.layout.columns, (number, new.type))
-    layout = next_layout(table, stored, populated=per_row)
     if draft.staged or per_row:
         kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=first_state(ElementKind.COLUMN))
         element = Element(ElementKind.COLUMN, table.id, number)
         rows = draft.facts.estimated_rows(table) if per_row else None
         draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows))
-    table = draft.edit(table.id, (kind, (number,)), columns=(*table.columns, column), layout=layout, next_id=number + 1)
+    at = place_of(draft, table, table.columns, wanted.place)
+    columns = (*table.columns[:at], column, *table.columns[at:])
+    layout = layout_of(table, columns, [(number, new.type)], populated=per_row)
+    table = draft.edit(table.id, (kind, (number,)), columns=columns, layout=layout, next_id=number + 1)
     _freeze_defaults(draft, table.id, [new])
     for constraint in wanted.constraints:
         add_constraint(draft, table.id, constraint)

@@ -151,10 +151,27 @@ class Truncate:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Of a column among the others: after the one of that name, or (None) the first."""
+
+    after: str | None
+
+
+@dataclass(frozen=True)
 class AddColumn:
+    """`place` None: the last."""
+
     table: str
     column: NewColumn
     constraints: tuple[Constraint, ...] = ()
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class MoveColumn:
+    table: str
+    column: str
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -384,7 +401,7 @@ class CompactTable:
 
 
 Wanted = (
-    CreateTable | DropTables | Truncate | AddColumn | DropColumn | RenameColumn | RenameObject | SetDefault
+    CreateTable | DropTables | Truncate | AddColumn | DropColumn | MoveColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey

@@ -276,6 +276,8 @@ class _Translator:
                 yield want.SetMigration(name, policy)
             case ast.UndropColumn(name=column, new=new, cascade=cascade):
                 yield want.UndropColumn(name, column, new, cascade)
+            case ast.MoveColumn():
+                yield want.MoveColumn(name, action.column, want.Place(action.place.after))
             case ast.RenameColumn() | ast.RenameConstraint():
                 yield _renamed(name, action)
             case ast.SetDefault(column=column):
@@ -370,7 +372,8 @@ class _Translator:
             return
         constraints = tuple(self._constraint(found) for found in column.constraints)
         self._added[column.name] = column.type
-        yield want.AddColumn(table.name, self._column(column, evaluate=True), constraints)
+        place = want.Place(action.place.after) if action.place is not None else None
+        yield want.AddColumn(table.name, self._column(column, evaluate=True), constraints, place)
 
     def _drop_identity(self, table: Table, action: ast.DropIdentity) -> Iterable[want.Wanted]:
         identity = any(found.name == action.column and found.identity is not None for found in table.columns)

@@ -157,9 +157,23 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """FIRST (None), or AFTER a column."""
+
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class AddColumn:
     column: ColumnDef
     if_not_exists: bool = False
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveColumn:
+    column: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +296,7 @@ class DropLock:
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
-    | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn
+    | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn | MoveColumn
     | SetMigration
 )  # fmt: skip
 

@@ -367,7 +367,7 @@ class TableGrammar(ObjectGrammar, LockGrammar):
             return ast.AddConstraint(self.table_constraint())
         self.try_words("column")
         if_not_exists = self.try_words("if", "not", "exists")
-        return ast.AddColumn(self.column_definition(), if_not_exists)
+        return ast.AddColumn(self.column_definition(), if_not_exists, self._place())
 
     def _drop(self) -> ast.AlterAction:
         lock = self.try_drop_lock()
@@ -381,7 +381,15 @@ class TableGrammar(ObjectGrammar, LockGrammar):
         cascade = self.cascade()
         return ast.DropConstraint(name, if_exists, cascade) if constraint else ast.DropColumn(name, if_exists, cascade)
 
+    def _place(self) -> ast.Place | None:
+        if self.try_words("first"):
+            return ast.Place(None)
+        return ast.Place(self.take_name()) if self.try_words("after") else None
+
     def _alter_column(self, column: str) -> ast.AlterAction:
+        place = self._place()
+        if place is not None:
+            return ast.MoveColumn(column, place)
         if self.try_words("set", "default"):
             return ast.SetDefault(column, self.expression())
         if self.try_words("drop", "default"):
