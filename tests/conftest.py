@@ -31,3 +31,8 @@ def pytest_collection_finish() -> None:
     which takes a fifth of the time."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """What was kept is let go: libraries complain at the end about what is left of theirs."""
+    gc.unfreeze()

@@ -151,9 +151,9 @@ def test_what_could_not_be_reserved_is_not_handed_out(before: int) -> None:
     one, two = Sequences(store), Sequences(store)
     values = [one.next_value(sequence()) for _ in range(before)]
     store.full = True
+    values += [one.next_value(sequence()) for _ in range(-before % FIRST_BLOCK)] if before else []
     with pytest.raises(errors.Error, match="no room"):
-        for _ in range(FIRST_BLOCK + 1):
-            values.append(one.next_value(sequence()))
+        one.next_value(sequence())
     values += [held.next_value(sequence()) for _ in range(50) for held in (one, two)]
     assert len(set(values)) == len(values)
     one.close()

@@ -44,6 +44,8 @@ KINDS = {
         "ALTER TABLE t UNDROP COLUMN z",
     ),
     "set migration": ("", "ALTER TABLE t SET (migration = 'read')"),
+    "add column, placed": ("", "ALTER TABLE t ADD COLUMN c int DEFAULT 5 FIRST"),
+    "move column": ("", "ALTER TABLE t ALTER b FIRST"),
     "rename column": ("", "ALTER TABLE t RENAME COLUMN b TO c"),
     "rename table": ("", "ALTER TABLE t RENAME TO u"),
     "rename index": ("CREATE INDEX i ON t (a)", "ALTER INDEX i RENAME TO j"),

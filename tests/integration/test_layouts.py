@@ -85,7 +85,9 @@ class Chain:
 
     def change(self) -> None:
         """One ALTER TABLE or index statement, in the model too."""
-        kind = self.chance.choice(["add", "add", "add", "drop", "rename", "widen", "default", "index", "drop index"])
+        kind = self.chance.choice(
+            ["add", "add", "add", "drop", "rename", "move", "widen", "default", "index", "drop index"]
+        )
         column = self.chance.choice(self.model.columns)
         if kind == "add" or len(self.model.columns) < 2:
             self._add()
@@ -103,6 +105,8 @@ class Chain:
             if column.name in self.indexed:
                 self.indexed = self.indexed - {column.name} | {name}
             column.name = name
+        elif kind == "move":
+            self._move(column)
         elif kind == "widen" and column.type in WIDER:
             self.connection.execute(f"ALTER TABLE t ALTER COLUMN {column.name} TYPE {WIDER[column.type]}")
             column.type = WIDER[column.type]
@@ -119,10 +123,28 @@ class Chain:
         kind = self.chance.choice(TYPES)
         column = Column(f"c{self.next_column}", kind, sample(self.chance, kind))
         default = f" DEFAULT {self.literal(column.default)}" if column.default is not None else ""
-        self.connection.execute(f"ALTER TABLE t ADD COLUMN {column.name} {kind}{default}")
-        self.model.columns.append(column)
+        place, words = self._place()
+        self.connection.execute(f"ALTER TABLE t ADD COLUMN {column.name} {kind}{default} {words}")
+        self.model.columns.insert(place, column)
         for found in self.model.rows.values():
-            found.append(column.default)
+            found.insert(place, column.default)
+
+    def _place(self, but: Column | None = None) -> tuple[int, str]:
+        """Somewhere among the columns, all or all but one; and the words that say where."""
+        others = [column for column in self.model.columns if column is not but]
+        place = self.chance.randrange(len(others) + 1)
+        if not place:
+            return place, "AFTER id"
+        last = place == len(others) and but is None
+        return place, "" if last else f"AFTER {others[place - 1].name}"
+
+    def _move(self, column: Column) -> None:
+        place, words = self._place(column)
+        self.connection.execute(f"ALTER TABLE t ALTER COLUMN {column.name} {words}")
+        before = self.model.columns.index(column)
+        self.model.columns.insert(place, self.model.columns.pop(before))
+        for found in self.model.rows.values():
+            found.insert(place, found.pop(before))
 
     def write(self) -> None:
         """A few rows in the newest layout: inserted with all columns or few, updated, deleted."""

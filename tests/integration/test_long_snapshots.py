@@ -79,6 +79,7 @@ ROUND = (
     "ALTER TABLE t ADD COLUMN c{n} int NOT NULL DEFAULT {n}",
     "CREATE INDEX i{n} ON t (c{n}, a)",
     "ALTER TABLE t RENAME COLUMN c{n} TO d{n}",
+    "ALTER TABLE t ALTER COLUMN d{n} FIRST",
     "ALTER TABLE t ALTER COLUMN d{n} TYPE bigint",
     "ALTER TABLE t ADD CONSTRAINT k{n} CHECK (d{n} >= 0)",
     "ALTER TABLE t ADD CONSTRAINT u{n} UNIQUE (id, d{n})",
