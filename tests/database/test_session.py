@@ -133,13 +133,6 @@ def test_write_skew_is_possible_under_repeatable_read(pair: tuple[Connection, Co
     assert value(one, "SELECT sum(a) FROM t") == -30
 
 
-def test_read_committed_lock_is_refused(engine: Engine) -> None:
-    connection = engine.connect()
-    with fails(errors.FEATURE_NOT_SUPPORTED, "READ COMMITTED LOCK"):
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED LOCK")
-    assert not connection.in_transaction
-
-
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_the_level_is_fixed_by_the_first_query(pair: tuple[Connection, Connection], level: str) -> None:
     """A look-up by key takes a way of its own from its second execution on; it is a query all the same."""

@@ -27,13 +27,22 @@ from instar.store.engine import (
     prefix_end,
 )
 from instar.store.lmdb_locks import LOCKS_FILE
-from instar.store.lock_modes import CONFLICTS, Mode
+from instar.store.lock_modes import CONFLICTS, ROW_MODES, SCHEMA_MODES, Mode
 from instar.store.lock_table import _RESOURCE, _RESOURCES_END, Deadlock, Locked, LockTable
 from instar.store.row_locks import part_of
 from store.building import INDEX, TABLE, change, contents, ended, in_child, queued, request, row_key
 
 MODES = list(Mode)
 
+# As MD-MVCC has it (table 1): N is no conflict, C is one; "other modes" are those of rows.
+TABLE_1 = """
+             SCH-A  SCH-S  other  SCH-C  SCH-M
+SCH-A        N      N      N      N      C
+SCH-S        N      N      N      C      C
+other        N      N      -      C      C
+SCH-C        N      C      C      C      C
+SCH-M        C      C      C      C      C
+"""
 # As PostgreSQL's manual has it (table 13.3).
 CONFLICTING = {
     (Mode.KEY_SHARE, Mode.UPDATE),
@@ -46,7 +55,12 @@ CONFLICTING = {
 
 
 def conflict(one: Mode, other: Mode) -> bool:
-    return (one, other) in CONFLICTING or (other, one) in CONFLICTING
+    if one in ROW_MODES and other in ROW_MODES:
+        return (one, other) in CONFLICTING or (other, one) in CONFLICTING
+    columns, *lines = [line.split() for line in TABLE_1.strip().splitlines()]
+    cells = {line[0]: dict(zip(columns, line[1:], strict=True)) for line in lines}
+    row, column = ("other" if mode in ROW_MODES else mode.shown for mode in (one, other))
+    return cells[row][column] == "C"
 
 
 def meets(store: Store, owner: bytes, resource: bytes, mode: Mode) -> tuple[bytes, ...]:
@@ -103,6 +117,82 @@ def test_all_who_are_in_the_way_are_named(store: Store) -> None:
     assert set(meets(store, four, b"a", Mode.UPDATE)) == {one, two, three}
     assert set(meets(store, two, b"a", Mode.UPDATE)) == {one, three}
     assert meets(store, four, b"a", Mode.KEY_SHARE) == ()
+
+
+def test_modes_are_shown_as_sql_and_the_paper_say_them() -> None:
+    assert [mode.shown for mode in MODES] == [
+        "KEY SHARE", "SHARE", "NO KEY UPDATE", "UPDATE", "SCH-A", "SCH-S", "SCH-C", "SCH-M",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "wanted"), list(product(SCHEMA_MODES, SCHEMA_MODES)))
+def test_a_commit_meets_schema_locks_by_the_matrix(store: Store, held: Mode, wanted: Mode) -> None:
+    one, two = owners(store, 2)
+    store.lock(one, [(b"a", held)])
+    for owner, met in ((two, conflict(held, wanted)), (b"", conflict(held, wanted)), (one, False)):
+        commit = request(store, {1: b"a"})
+        commit.owner, commit.schema = owner, [(b"a", wanted)]
+        if met:
+            with pytest.raises(Locked) as caught:
+                store.commit(commit)
+            assert (caught.value.resource, caught.value.mode, caught.value.holders) == (b"a", wanted, (one,))
+        else:
+            store.commit(commit)
+    store.locks.end(one)
+    commit = request(store, {1: b"b"})
+    commit.schema = [(b"a", wanted)]
+    store.commit(commit)
+
+
+def test_what_is_released_is_held_no_more_in_that_mode(store: Store) -> None:
+    one, two = owners(store, 2)
+    store.lock(one, [(b"a", Mode.SCH_S), (b"a", Mode.SHARE), (b"b", Mode.SCH_S)])
+    store.lock(two, [(b"b", Mode.SCH_S)])
+    store.locks.release(one, [(b"a", Mode.SCH_S), (b"b", Mode.SCH_S), (b"c", Mode.SCH_S)])
+    held = {(entry.owner, entry.resource): entry.modes for entry in store.locks.entries()}
+    assert held == {(one, b"a"): [Mode.SHARE], (two, b"b"): [Mode.SCH_S]}
+    store.locks.release(one, [(b"a", Mode.SHARE)])
+    store.locks.release(two, [(b"b", Mode.SCH_S)])
+    assert store.locks.entries() == []
+    assert records(store.locks) == 0
+
+
+def test_who_waits_for_what_is_released_waits_no_more(store: Store) -> None:
+    """Nor is it in a circle: whoever has let go of it may wait for who has waited."""
+    one, two = owners(store, 2)
+    store.lock(one, [(b"a", Mode.SCH_S)])
+    store.lock(two, [(b"b", Mode.UPDATE)])
+    met = wait(store, two, b"a", Mode.SCH_C)
+    assert store.locks.is_blocked(met)
+    store.locks.release(one, [(b"a", Mode.SCH_S)])
+    assert not store.locks.is_blocked(met)
+    wait(store, one, b"b")
+    store.locks.end_waiting(two)
+
+
+@pytest.mark.parametrize("long", [b"", b"x" * 600])
+def test_the_first_in_a_range_is_found(store: Store, long: bytes) -> None:
+    one, two = owners(store, 2)
+    assert store.locks.met_within(b"", b"z", Mode.SHARE, two) is None
+    for number in range(100):
+        store.lock(two, [(b"a%02d" % number, Mode.UPDATE)])  # its own
+        store.lock(one, [(b"a%02d-" % number, Mode.KEY_SHARE)])  # that share
+    for name in (b"b", b"c", b"d"):
+        store.lock(one, [(name + long, Mode.UPDATE)])
+
+    def met(start: bytes, stop: bytes, *, reverse: bool = False) -> bytes | None:
+        found = store.locks.met_within(start, stop, Mode.SHARE, two, reverse=reverse)
+        assert found is None or found.holders == (one,)
+        return None if found is None else found.resource[:1]
+
+    assert met(b"", b"z") == b"b"
+    assert met(b"", b"z", reverse=True) == b"d"
+    assert met(b"b" + long, b"c" + long) == b"b"
+    assert met(b"c", b"d") == b"c"
+    assert met(b"e", b"z") is None
+    assert met(b"", b"b") is None
+    store.locks.end(one)
+    assert met(b"", b"z") is None
 
 
 # Owners.
@@ -492,6 +582,39 @@ def test_another_process_is_in_the_way_until_it_dies(shared: Store) -> None:
     assert [entry.owner for entry in shared.locks.entries()] == [owner]
 
 
+def test_the_matrix_of_schema_locks_across_two_processes(shared: Store) -> None:
+    """Every cell, from both sides; the child is killed, and all that it held is free."""
+    reading, writing = os.pipe()
+    told, tell = os.pipe()
+    (owner,) = owners(shared, 1)
+
+    def work() -> None:
+        own = shared.locks.new_owner()
+        shared.lock(own, [(b"child %d" % mode, mode) for mode in SCHEMA_MODES])
+        os.write(writing, b".")
+        os.read(told, 1)  # the parent holds its own by now
+        for held, wanted in product(SCHEMA_MODES, SCHEMA_MODES):
+            asking = shared.locks.new_owner()
+            os.write(writing, b"C" if meets(shared, asking, b"parent %d" % held, wanted) else b"N")
+            shared.locks.end(asking)
+        signal.pause()
+
+    child = in_child(work)
+    assert os.read(reading, 1) == b"."
+    for held, wanted in product(SCHEMA_MODES, SCHEMA_MODES):
+        (asking,) = owners(shared, 1)
+        assert bool(meets(shared, asking, b"child %d" % held, wanted)) == conflict(held, wanted)
+        shared.locks.end(asking)
+    shared.lock(owner, [(b"parent %d" % mode, mode) for mode in SCHEMA_MODES])
+    os.write(tell, b".")
+    for held, wanted in product(SCHEMA_MODES, SCHEMA_MODES):
+        assert os.read(reading, 1) == (b"C" if conflict(held, wanted) else b"N")
+    os.kill(child, signal.SIGKILL)
+    assert ended(child) == -signal.SIGKILL
+    for mode in SCHEMA_MODES:
+        assert meets(shared, owner, b"child %d" % mode, Mode.SCH_M) == ()
+
+
 def test_a_process_that_takes_the_slot_of_a_dead_one_inherits_nothing(shared: Store) -> None:
     (owner,) = owners(shared, 1)
     for _ in range(2):
@@ -626,6 +749,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("lock"), st.integers(0, 3), st.integers(0, 2), st.sampled_from(MODES)),
         st.tuples(st.just("end"), st.integers(0, 3), st.just(0), st.just(Mode.UPDATE)),
+        st.tuples(st.just("release"), st.integers(0, 3), st.integers(0, 2), st.sampled_from(MODES)),
         st.tuples(st.just("wait"), st.integers(0, 3), st.integers(0, 2), st.sampled_from(MODES)),
         st.tuples(st.just("commit"), st.integers(0, 3), st.integers(0, 2), st.sampled_from(MODES)),
     ),
@@ -634,11 +758,11 @@ STEPS = st.lists(
 
 
 class Model:
-    """The table as it is meant: modes by (resource, owner), and for whom owners wait."""
+    """The table as it is meant: modes by (resource, owner), and what owners wait for, and for whom."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], set[Mode]] = {}
-        self.waits: dict[int, set[int]] = {}
+        self.waits: dict[int, tuple[int, Mode, set[int]]] = {}
 
     def blocking(self, owner: int, name: int, mode: Mode) -> set[int]:
         return {
@@ -651,13 +775,25 @@ class Model:
         seen: set[int] = set()
         while start:
             seen |= start
-            start = {after for each in start for after in self.waits.get(each, ())} - seen
+            start = {after for each in start for after in self.waited_for(each)} - seen
         return wanted in seen
+
+    def waited_for(self, owner: int) -> set[int]:
+        if owner not in self.waits:
+            return set()
+        name, mode, met = self.waits[owner]
+        return met & self.blocking(owner, name, mode)
+
+    def release(self, owner: int, name: int, mode: Mode) -> None:
+        left = self.held.get((name, owner), set()) - {mode}
+        self.held.pop((name, owner), None)
+        if left:
+            self.held[name, owner] = left
 
     def end(self, owner: int) -> None:
         self.held = {key: modes for key, modes in self.held.items() if key[1] != owner}
         self.waits.pop(owner, None)
-        for waiting in self.waits.values():
+        for _name, _mode, waiting in self.waits.values():
             waiting.discard(owner)
 
 
@@ -673,6 +809,10 @@ def test_the_table_does_what_its_model_does(
             store.locks.end(found[owner])
             found[owner] = store.locks.new_owner()
             model.end(owner)
+            continue
+        if step == "release":
+            store.locks.release(found[owner], [(b"%d" % name, mode)])
+            model.release(owner, name, mode)
             continue
         blocking = model.blocking(owner, name, mode)
         met: Locked | None = None
@@ -691,7 +831,7 @@ def test_the_table_does_what_its_model_does(
         try:
             store.locks.begin_waiting(found[owner], met)
             assert not closes
-            model.waits[owner] = blocking
+            model.waits[owner] = name, mode, blocking
         except Deadlock:
             assert closes
     shown = {

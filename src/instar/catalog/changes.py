@@ -18,6 +18,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Layout, Object, StepKind, Table
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import encode_layout, layout_key
+from instar.catalog.schema_locks import demands_of
 from instar.store import records
 from instar.store.apply import is_live
 from instar.store.engine import (
@@ -38,6 +39,7 @@ from instar.store.engine import (
 from instar.store.engine import View as StoreView
 from instar.store.log import decode, log_key
 from instar.store.records import RowsetState
+from instar.store.row_locks import Demand
 
 Floor = Literal["keep", "current"] | int
 
@@ -55,6 +57,7 @@ class CatalogParts(msgspec.Struct):
     raw: list[tuple[bytes, bytes | None]]
     preconditions: list[Precondition]
     replaced: list[RowsetReplaced]
+    schema: list[Demand]
     change: str = ""
     abrupt: bool = False
     history: int | None = None  # what came back was there at this snapshot, which the watermark has not passed
@@ -65,6 +68,7 @@ class CatalogParts(msgspec.Struct):
         request.raw.extend(self.raw)
         request.preconditions.extend(self.preconditions)
         request.replaced.extend(self.replaced)
+        request.schema = [*request.schema, *self.schema]
         request.bump_catalog = True
         request.change = self.change
         request.abrupt = self.abrupt
@@ -335,6 +339,10 @@ class CatalogChange:
         self._before = {object_id: newest.by_id(object_id) for object_id in self._before}
         self.view = newest.changed(self._put.values(), self._dropped)
 
+    def schema_locks(self) -> list[Demand]:
+        """SCH-C or SCH-M on all that is changed: nobody may hold what conflicts when this is committed."""
+        return demands_of(self._put.values(), self._dropped.values(), self._before)
+
     @property
     def layouts(self) -> Collection[tuple[int, int]]:
         """The layouts that it makes: table, layout."""
@@ -380,9 +388,10 @@ class CatalogChange:
         raw.extend(self._records.items())
         base = {found.id: found for found in map(self.committed, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
+        history = min((*(dropped_at - 1 for dropped_at in self._revived.values()), *self._kept()), default=None)
         return CatalogParts(
-            tables, raw, preconditions, list(self._replaced()), "; ".join(self._statements), self._is_abrupt(),
-            min((*(dropped_at - 1 for dropped_at in self._revived.values()), *self._kept()), default=None),
+            tables, raw, preconditions, list(self._replaced()), self.schema_locks(), "; ".join(self._statements),
+            self._is_abrupt(), history,
         )  # fmt: skip
 
     def _kept(self) -> Iterator[int]:

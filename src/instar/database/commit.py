@@ -211,8 +211,9 @@ class Committer:
         self._tokens = tokens
         self._turned_back = 0
         # A schema that is merely leased does not do for catalog changes, which are made on the newest, nor for the
-        # writes of a transaction whose reads are validated (rule 13).
-        self._needs_newest = bool(transaction.ddl) or transaction.reads is not None
+        # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest.
+        locking = transaction.isolation.is_locking
+        self._needs_newest = bool(transaction.ddl) or transaction.reads is not None or locking
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0

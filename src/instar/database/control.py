@@ -10,7 +10,7 @@ from instar.catalog.changes import CatalogChange
 from instar.database.commit import SessionTransaction
 from instar.database.result import Result
 from instar.sql import statements as ast
-from instar.transactions.transaction import isolation_of
+from instar.transactions.transaction import Isolation
 
 if TYPE_CHECKING:
     from instar.database.session import Session
@@ -73,7 +73,6 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
     modes = statement.modes
     if statement.session:
         if modes.isolation is not None:
-            isolation_of(modes.isolation)
             session.set("default_transaction_isolation", modes.isolation)
         if modes.read_only is not None:
             session.set("default_transaction_read_only", "on" if modes.read_only else "off")
@@ -85,11 +84,12 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
             return Result("SET")
         open_ = session.open(explicit=False)
     if modes.isolation is not None:
-        if open_.has_begun and isolation_of(modes.isolation) is not open_.isolation:
+        level = Isolation(modes.isolation)
+        if open_.has_begun and level is not open_.isolation:
             raise errors.error(
                 errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
             )
-        open_.isolation = isolation_of(modes.isolation)
+        open_.isolation = level
     if modes.read_only is not None:
         if open_.has_begun and open_.read_only and not modes.read_only:
             raise errors.error(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Index, Table
+from instar.catalog.schema_locks import object_of
 from instar.store.engine import Store, rowset_prefix
 from instar.store.lock_table import Wait, number_of
 from instar.tables.rowset import describe_key
@@ -16,23 +17,28 @@ _PREFIX_BYTES = len(rowset_prefix(0))
 
 
 class _Resource(NamedTuple):
-    """What a resource is: a row of a table, by its key as shown, or a unique key in its index."""
+    """What a resource is: a row of a table, by its key as shown, a unique key in its index, or a schema."""
 
-    table: Table
-    unique: Index | None
-    key: str | None  # None: not to be told
+    table: str  # or view
+    unique: Index | None = None
+    key: str | None = None  # None: not to be told
+    schema: bool = False
 
 
 def _resolved(catalog: CatalogSnapshot, resource: bytes) -> _Resource | None:
+    number = object_of(resource)
+    if number is not None:
+        found = catalog.by_id(number)
+        return None if found is None else _Resource(found.name, schema=True)
     prefix, key = resource[:_PREFIX_BYTES], resource[_PREFIX_BYTES:]
     for table in catalog.tables():
         if rowset_prefix(table.rowset) == prefix:
             if table.locks and key[-2:-1] == b"\xff":
                 key = key[:-2]  # a part of the row
-            return _Resource(table, None, _key(table, key))
+            return _Resource(table.name, key=_key(table, key))
         for index in table.indexes:
             if rowset_prefix(index.rowset) == prefix:
-                return _Resource(table, index, None)
+                return _Resource(table.name, index)
     return None
 
 
@@ -48,9 +54,11 @@ def described(catalog: CatalogSnapshot, resource: bytes) -> str:
     found = _resolved(catalog, resource)
     if found is None:
         return "an object that is gone"
+    if found.schema:
+        return f'"{found.table}"'
     if found.unique is not None:
-        return f'a key of "{found.unique.name}" of table "{found.table.name}"'
-    return f'row {found.key or "of a long key"} of table "{found.table.name}"'
+        return f'a key of "{found.unique.name}" of table "{found.table}"'
+    return f'row {found.key or "of a long key"} of table "{found.table}"'
 
 
 def shown_cycle(store: Store, catalog: CatalogSnapshot, cycle: Iterable[Wait]) -> str:
@@ -76,7 +84,7 @@ def lock_rows(store: Store, catalog: CatalogSnapshot) -> Iterator[tuple[object, 
         yield (
             entry.pid,
             number_of(entry.owner),
-            None if found is None else found.table.name,
+            None if found is None else found.table,
             None if found is None or found.unique is None else found.unique.name,
             None if found is None else found.key,
             ", ".join(mode.shown for mode in entry.modes),

@@ -55,6 +55,8 @@ def query_as_of(session: Session, statement: ast.Query, as_of: ast.AsOf, paramet
         prepared = _prepared(session, statement, catalog, parameters)
         if prepared.locks is not None:
             raise errors.unsupported("a row lock AS OF SYSTEM TIME", position=as_of.position)
+        if prepared.hints:
+            raise errors.unsupported("a table hint AS OF SYSTEM TIME", position=as_of.position)
         if as_of.current_schema:
             _require_readable(prepared.bound.tables, past)
         context = _context(session, snapshot, catalog, prepared, parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -30,6 +31,7 @@ from instar.sql.plan_cache import Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK
 from instar.tables.view import View
+from instar.transactions.transaction import Snapshot
 
 if TYPE_CHECKING:
     from instar.database.session import Session
@@ -82,7 +84,7 @@ class Queries:
         if migrated:
             context.view.older = self._database.migration.notes_for(migrated)
         # A query may take longer than retention keeps the log: the collector is told what it still needs.
-        token = self._database.store.register_snapshot(context.view.snapshot)
+        token = self._database.store.register_snapshot(self._snapshot().timestamp)
         try:
             executed = prepared.run(context)
         finally:
@@ -172,6 +174,7 @@ class Queries:
             self._session.open_transaction().require_writable(command)
         elif found.locks is not None:
             self._session.open_transaction().require_writable(f"SELECT FOR {found.locks.shown}")
+        self._session.schema_locks.stabilise(found)
         return found
 
     def _keep_writer(self, text: str, command: str, prepared: Prepared, parameters: Sequence[object]) -> None:
@@ -205,11 +208,12 @@ class Queries:
         session, database = self._session, self._database
         open_ = session.open_transaction()
         catalog = session.catalog()
-        if open_.snapshot is None:
-            raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
         buffer = open_.buffer if open_.buffer else None
+        view = View(database.store, self._snapshot().timestamp, buffer, self._layouts(), open_.reads)
+        if open_.isolation.is_locking:
+            view = session.schema_locks.newest_view(view, open_.isolation)
         return ExecutionContext(
-            view=View(database.store, open_.snapshot.timestamp, buffer, self._layouts(), open_.reads),
+            view=view,
             catalog=catalog,
             buffer=open_.buffer,
             parameters=parameters,
@@ -220,7 +224,14 @@ class Queries:
             interruptible=session.interruptible,
             lock_row=session.locks.select,
             require_unlocked=session.locks.require_unlocked,
+            view_at=partial(session.schema_locks.view_at, view),
         )
+
+    def _snapshot(self) -> Snapshot[CatalogSnapshot]:
+        snapshot = self._session.open_transaction().snapshot
+        if snapshot is None:
+            raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
+        return snapshot
 
 
 class _NextValues:

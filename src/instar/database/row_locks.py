@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Moved(Exception):
-    """A row has changed between the statement's snapshot and its lock."""
+    """A row, or a table's schema, has changed between the statement's snapshot and its lock."""
 
     def __init__(self, conflict: Conflict) -> None:
         super().__init__()
@@ -93,6 +93,14 @@ class RowLocks:
 
         Errors: 40001 (rows move all the time, or have moved since a snapshot that is kept), 40P01, 55P03, 57014.
         """
+        try:
+            return self._run(open_, attempt, take_back, writes=writes)
+        finally:
+            self._session.schema_locks.end_statement()
+
+    def _run(
+        self, open_: SessionTransaction, attempt: Callable[[], T], take_back: Callable[[], None], *, writes: bool
+    ) -> T:
         restarts = 0
         while True:
             self._selected = []
@@ -124,7 +132,7 @@ class RowLocks:
         self._add(self._needs_of_selected(selected, _snapshot_of(open_)), wanted, unchanged)
         if wanted:
             try:
-                self._store.lock(self._own(), sorted(wanted.items()))
+                self._store.lock(self.own(), sorted(wanted.items()))
             except Locked:
                 return False
             self._have(open_, wanted, unchanged, [table])
@@ -191,7 +199,8 @@ class RowLocks:
         catalog = self._session.catalog()
         return self._session.database.writers.get(catalog.table(table), catalog)
 
-    def _own(self) -> bytes:
+    def own(self) -> bytes:
+        """The owner of the transaction's locks."""
         if not self.owner:
             self.owner = self._store.locks.new_owner()
         return self.owner
@@ -200,7 +209,7 @@ class RowLocks:
         for batch in _batches(wanted):
             self._session.check_cancel()
             try:
-                self._store.lock(self._own(), batch)
+                self._store.lock(self.own(), batch)
             except Locked as met:
                 if met.resource in impatient:
                     what = f'could not obtain lock on row in relation "{impatient[met.resource]}"'
@@ -234,7 +243,7 @@ class RowLocks:
         timeout = duration_us(session.settings.get("lock_timeout"))
         now = session.database.clock.monotonic_ns
         began, waited = now(), 0.0  # by the clock, which a test may hold, and by what has been waited
-        owner = self._own()
+        owner = self.own()
         try:
             locks.begin_waiting(owner, met)
         except Deadlock as closed:

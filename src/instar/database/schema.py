@@ -80,6 +80,7 @@ class SchemaChanges:
             self._apply(made, change)
             if any(isinstance(action, Truncate) for action in translation.wanted):
                 self._require_seen(made, change)
+            session.schema_locks.hold_change(change)
             for action in translation.wanted:
                 if isinstance(action, UndropColumn):
                     self._restore(action, before, change)

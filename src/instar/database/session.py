@@ -25,6 +25,7 @@ from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.row_locks import MAX_RESTARTS, RowLocks
 from instar.database.schema import SchemaChanges
+from instar.database.schema_locks import SchemaLocks
 from instar.database.settings import SavedSettings, Settings
 from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job
@@ -35,7 +36,7 @@ from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
-from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction, isolation_of
+from instar.transactions.transaction import Isolation, Savepoint, Snapshot, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,6 +68,7 @@ class Session:
         self._lasting: object | None = None  # token of the snapshot that a transaction keeps
         self.enlisted: list[int] = []  # tokens under which others see that the transaction has written
         self.locks = RowLocks(self)
+        self.schema_locks = SchemaLocks(self)
         begin_anew_in_child(self)
 
     def forked(self) -> None:
@@ -75,6 +77,7 @@ class Session:
         self._lasting = None
         self.enlisted = []
         self.locks.forked()
+        self.schema_locks.forked()
         self._inherited = self.transaction
         if self.transaction is not None:
             self.transaction.failed = True
@@ -100,7 +103,7 @@ class Session:
     def execute(self, text: str, parameters: Sequence[object] = ()) -> Result:
         """Execute one statement. `parameters` are Python values for `?` or `$1`."""
         open_ = self.transaction
-        if open_ is None and self.autocommit:
+        if open_ is None and self.autocommit and not self.settings.locking:
             result = self._queries.fast(text, parameters, write=True)
             if result is not None:
                 return result
@@ -264,7 +267,7 @@ class Session:
         if read_only is None:
             read_only = self.settings.get("default_transaction_read_only") == "on"
         opened: SessionTransaction = Transaction(
-            isolation_of(level),
+            Isolation(level),
             read_only=read_only,
             explicit=explicit,
             max_rows=int(self.settings.get("max_transaction_rows")),
@@ -286,6 +289,7 @@ class Session:
             for token in self.enlisted:
                 self.database.store.withdraw(token)
             self.enlisted = []
+        self.schema_locks.forget()
         self.locks.release()
         self._release_snapshot()
 
@@ -453,15 +457,20 @@ class Session:
             upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
 
     def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
-        """A new snapshot. Queries, schema changes and SERIALIZABLE transactions use its own schema version; under
-        leases others that write use the newest that this server knows, and none older than they have used before."""
+        """A new snapshot. Queries, schema changes, SERIALIZABLE transactions and those at a locking level use its own
+        schema version; under leases others that write use the newest that this server knows, and none older than they
+        have used before."""
         repository = self.database.repository
-        own = open_.ddl or open_.isolation is Isolation.SERIALIZABLE
-        if repository is not None and not own and (writes or open_.buffer):
+        if repository is not None and (writes or open_.buffer) and not self._needs_newest(open_):
             seen = 0 if open_.snapshot is None else open_.snapshot.catalog.version
             return Snapshot(*repository.snapshot(seen))
         with self.database.store.read() as reader:
             return Snapshot(reader.timestamp, self.database.catalog.at(reader))
+
+    @staticmethod
+    def _needs_newest(open_: SessionTransaction) -> bool:
+        level = open_.isolation
+        return bool(open_.ddl) or level is Isolation.SERIALIZABLE or level.is_locking
 
     def catalog(self) -> CatalogSnapshot:
         """The schema that the running statement sees: its snapshot's, with the transaction's own DDL."""

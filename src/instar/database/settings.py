@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from instar import errors
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
+from instar.transactions.transaction import Isolation
 
 
 class Setting(NamedTuple):
@@ -92,7 +93,7 @@ SETTINGS: dict[str, Setting] = {
     "datestyle": Setting("ISO, MDY", lambda name, value: "ISO, MDY" if "iso" in value.lower() else _fail(name, value)),
     "ddl_wait": Setting("5s", _duration),
     "default_transaction_isolation": Setting(
-        "read committed", _choice("read committed", "repeatable read", "serializable")
+        Isolation.READ_COMMITTED.value, _choice(*(level.value for level in Isolation))
     ),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
     "lock_timeout": Setting("0", _duration),
@@ -139,6 +140,7 @@ class Settings:
         self._local: dict[str, str] = {}
         self._fixed = fixed
         self.read_only = False  # default_transaction_read_only: asked for by every write
+        self.locking = False  # whether default_transaction_isolation is a locking level: asked for by every statement
 
     def get(self, name: str) -> str:
         """The value as text."""
@@ -165,6 +167,7 @@ class Settings:
 
     def _changed(self) -> None:
         self.read_only = self.get("default_transaction_read_only") == "on"
+        self.locking = Isolation(self.get("default_transaction_isolation")).is_locking
 
     def reset_all(self) -> None:
         self._values.clear()

@@ -54,7 +54,13 @@ from instar.schemachange.states import Work
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck, Validation
 from instar.schemachange.violations import judge_moves, require_unviolated
-from instar.schemachange.waiting import doomed_tables, moved_tables, wait_for_leases, wait_for_writers
+from instar.schemachange.waiting import (
+    doomed_tables,
+    moved_tables,
+    wait_for_leases,
+    wait_for_locks,
+    wait_for_writers,
+)
 from instar.store.engine import (
     ClaimLost,
     Commit,
@@ -65,6 +71,7 @@ from instar.store.engine import (
     Store,
     ValueUnchanged,
 )
+from instar.store.lock_table import Locked
 
 # Plans the statement of a job that has waited, on the given change.
 Replan = Callable[[CatalogChange, Job], Plan]
@@ -202,7 +209,19 @@ class Executor:
                 self._store.commit(request)
             except (StaleRow, StaleSchema, PreconditionFailed):
                 continue
+            except Locked as met:
+                if not self._outwaits_locks(met, pulse):
+                    return self.jobs.get(job.id)
+                continue
             return self._entered(after, held)
+
+    def _outwaits_locks(self, met: Locked, pulse: Pulse) -> bool:
+        """Wait for transactions at a locking level; False if the job is to stop meanwhile."""
+        try:
+            wait_for_locks(self._store, self._clock, met, pulse.wait)
+        except Interrupted:
+            return False
+        return True
 
     def _outwaits(self, doomed: Collection[int], moved: Collection[int], job: Job, pulse: Pulse) -> bool:
         """Wait for the writers of these tables, for the job's `ddl_wait` at most; False if it is to stop meanwhile."""
@@ -253,7 +272,11 @@ class Executor:
                 self._work(job, job.stages[job.stage - 1], held, pulse)
             if job.stage < len(job.stages):
                 self._await(job, job.stages[job.stage], pulse)
-            return self._publish(job, held)
+            while True:
+                try:
+                    return self._publish(job, held)
+                except Locked as met:
+                    wait_for_locks(self._store, self._clock, met, pulse.wait)
         except Interrupted:
             return self.jobs.get(job.id)
         except Superseded as why:

@@ -32,6 +32,7 @@ from instar.schemachange.jobs import (
     job_key,
 )
 from instar.schemachange.reorganize import Backfill, Entry
+from instar.schemachange.waiting import wait_for_locks
 from instar.store.engine import (
     ENTRY_VALUE,
     ROW_HEADER,
@@ -43,6 +44,7 @@ from instar.store.engine import (
     Store,
     prefix_end,
 )
+from instar.store.lock_table import Locked
 from instar.store.records import RowsetState, rowset_key, rowset_record
 from instar.tables.load import loading_descriptor
 
@@ -184,6 +186,8 @@ class Loading:
                 raise self._conflict() from None
             except ClaimLost:
                 raise self._taken_over() from None
+            except Locked as met:
+                wait_for_locks(self._store, self._clock, met, lambda _reason: self.pulse())
             except Refused:
                 continue
 

@@ -8,6 +8,9 @@ A change that some writes cannot cross waits for open transactions that have mad
 then it goes on, and they fail with 40001. So does every change for commits that others have turned back again and
 again: each is derived anew under the schema of the moment, and would meet the next change for ever if that gave no
 way. That none is seen proves nothing; the store's fence and the validators do.
+
+Transactions at a locking level are the exception (DESIGN §1, promise 1): what they have locked of a schema is waited
+for as long as it takes, or until somebody cancels the job.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from instar.clock import Clock
 from instar.schemachange.compatibility import Usage, first_veto
 from instar.schemachange.stages import Publication
 from instar.store.engine import Store
+from instar.store.lock_table import Locked, number_of
 from instar.store.presence import Writer
 
 _TICK_SECONDS = 0.01
@@ -98,6 +102,15 @@ def wait_for_writers(
         clock.sleep(_TICK_SECONDS)
         left = set(writers_of(store, doomed, own, moved))
         waited = [writer for writer in waited if writer in left]
+
+
+def wait_for_locks(store: Store, clock: Clock, met: Locked, tick: Callable[[str], None]) -> None:
+    """Wait until those who hold what a stage's commit has met have ended. `tick` as in `wait_for_writers`."""
+    pids = {entry.owner: entry.pid for entry in store.locks.entries()}
+    holders = ", ".join(f"{number_of(holder)} of process {pids.get(holder, 0)}" for holder in met.holders[:_NAMED])
+    while store.locks.is_blocked(met):
+        tick(f"{met.mode.shown} on a table that a transaction at a locking level uses: {holders}")
+        clock.sleep(_TICK_SECONDS)
 
 
 def wait_for_leases(lease: float, clock: Clock, since_ns: int, tick: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from instar.sql.plan import Access, KeyPath, is_single
 from instar.sql.tree import Expr
 from instar.tables.index import IndexReader
 from instar.tables.rowset import TableReader
-from instar.tables.view import END, RowVersion
+from instar.tables.view import END, RowVersion, View
 
 Source = Callable[[Frame], Iterator[Row]]
 Ranges = Callable[[Frame], list[tuple[bytes, bytes]]]
@@ -147,11 +147,14 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
     if access.path.index is not None:
         reader = IndexReader(access.table, access.path.index, access.ordinals, layouts, access.reads)
 
+    seen = _other_view(access)
+
     def plain(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
         found = ranges(p)
+        view = context.view if seen is None else seen(context)
         for start, stop in reversed(found) if reverse else found:
-            for row in reader.scan(context.view, start, stop, reverse=reverse):
+            for row in reader.scan(view, start, stop, reverse=reverse):
                 context.remaining -= 1
                 if context.remaining < 0:
                     raise BudgetSpent
@@ -160,27 +163,39 @@ def access_source(access: Access, layout: FrameLayout, subqueries: Subqueries | 
     def versions(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
         found = ranges(p)
+        view = context.view if seen is None else seen(context)
         for start, stop in reversed(found) if reverse else found:
-            for version in reader.scan_versions(context.view, start, stop, reverse=reverse):
+            for version in reader.scan_versions(view, start, stop, reverse=reverse):
                 yield _with_version(version)
 
     return versions if access.versions else plain
 
 
+def _other_view(access: Access) -> Callable[[ExecutionContext], View] | None:
+    """What the access reads by, if that is not what the statement does: a level of its own, or without waiting for the
+    locks of rows that the statement is to lock itself."""
+    level = access.level
+    if level is not None:
+        return lambda context: context.view_at(level)
+    return (lambda context: context.view.unguarded()) if access.versions else None
+
+
 def _lookups(access: Access, wanted: Callable[[Frame], list[bytes]], execution: int, layouts: Layouts) -> Source:
     reader = TableReader(access.table, access.ordinals, layouts, access.reads)
     reverse = access.path.reverse
+    seen = _other_view(access)
 
     def lookups(p: Frame) -> Iterator[Row]:
         context: ExecutionContext = p[execution]  # type: ignore[assignment]  # the frame's layout says so
         found = wanted(p)
         context.touch(len(found))
+        view = context.view if seen is None else seen(context)
         if len(found) == 1:
-            version = reader.get_version(context.view, found[0])
+            version = reader.get_version(view, found[0])
             if version is not None:
                 yield _with_version(version) if access.versions else version.values
             return
-        for version in reader.get_many(context.view, found[::-1] if reverse else found):
+        for version in reader.get_many(view, found[::-1] if reverse else found):
             yield _with_version(version) if access.versions else version.values
 
     return lookups

@@ -289,8 +289,9 @@ def _table_input(
     uuids = any(type_.kind is Kind.UUID for type_ in types)
 
     def batches() -> Iterator[pa.RecordBatch]:
+        view = context.view if scan.level is None else context.view_at(scan.level)
         for start, stop in ranges:
-            for batch in reader.arrow(context.view, start, stop):
+            for batch in reader.arrow(view, start, stop):
                 context.check_cancel()
                 yield pa.RecordBatch.from_arrays(_typed(batch.columns, schema), schema=schema) if uuids else batch
 

@@ -17,10 +17,15 @@ from instar.sql.tree import RowLock
 from instar.tables.layout import arrow_type
 from instar.tables.view import View
 from instar.transactions.buffer import Buffer
+from instar.transactions.transaction import Isolation
 from instar.types import Kind, Type
 
 Row = tuple[object, ...]
 UNLIMITED = 1 << 62
+
+
+def _no_hints(level: Isolation) -> View:
+    raise errors.unsupported("a table hint in this place")
 
 
 def _no_locks(lock: RowLock, table: Table, key: bytes) -> bool:
@@ -53,6 +58,7 @@ class ExecutionContext:
     lock_row: Callable[[RowLock, Table, bytes], bool] = _no_locks
     # Asked before a row, or a unique key, is reported to stand in the way: does nothing unless somebody may remove it.
     require_unlocked: Callable[[bytes], None] = lambda resource: None
+    view_at: Callable[[Isolation], View] = _no_hints  # what a table is read by that a hint has at a level of its own
     remaining: int = UNLIMITED  # rows that may still be touched
 
     def touch(self, rows: int) -> None:

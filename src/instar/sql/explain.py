@@ -9,6 +9,7 @@ from instar.sql import plan, tree
 from instar.sql.plan import InsertPlan, ModifyPlan, Node, Plan, QueryPlan, Subplan
 from instar.sql.traversal import conjuncts, walk
 from instar.sql.tree import Expr, Query, SortKey
+from instar.transactions.transaction import Isolation
 from instar.types import Kind
 from instar.values import to_text
 
@@ -67,7 +68,7 @@ class _Explainer:
         for found in walk(query):
             if isinstance(found, tree.TableScan):
                 columns = ", ".join(sorted(wanted.get(found.relation, ())))
-                yield f"Scan {_named(found.table.name, found.alias)} ({columns})"
+                yield f"Scan {_named(found.table.name, found.alias)}{_level(found.level)} ({columns})"
             elif isinstance(found, tree.SystemScan):
                 yield f"Scan {found.view}"
 
@@ -116,7 +117,7 @@ class _Explainer:
                 return type(node).__name__
 
     def _access(self, node: plan.Access) -> str:
-        named, path = _named(node.table.name, node.alias), node.path
+        named, path = _named(node.table.name, node.alias) + _level(node.level), node.path
         key = (node.table.primary_key_name or "row id") if path.index is None else path.index.name
         backward = " backward" if path.reverse else ""
         if not path.restricts:
@@ -220,6 +221,11 @@ class _Explainer:
         if not expr.function.operator:
             return f"{expr.function.name}({', '.join(args)})"
         return f"{expr.function.name}{args[0]}" if len(args) == 1 else f"{args[0]} {expr.function.name} {args[1]}"
+
+
+def _level(level: Isolation | None) -> str:
+    """Where a hint has a table read at a level of its own."""
+    return "" if level is None else f" ({level.value})"
 
 
 def _named(name: str, alias: str) -> str:

@@ -194,7 +194,7 @@ class JoinPlanner:
         if versions:
             columns += [(relation, KEY_ORDINAL), (relation, BASE_ORDINAL)]
         scope = scope_of(columns, not_null)
-        node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions, reads)
+        node = Access(scope, relation, table, item.alias, ordinals, best.path, (), versions, reads, item.level)
         level = best.rank[0]
         bounded = level <= 1 and not any(isinstance(values[0], tree.InSubquery) for values in best.path.equal)
         return Part(node, Effort(bounded, level == 5), frozenset({relation}), best.rank, best.used)

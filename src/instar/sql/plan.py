@@ -16,6 +16,7 @@ from instar.sql import tree
 from instar.sql.expressions import ColumnKey, Scope
 from instar.sql.traversal import references
 from instar.sql.tree import AggregateCall, Expr, SortKey
+from instar.transactions.transaction import Isolation
 from instar.types import Type
 
 # Positions that a scan for DML adds to a row, as ordinals of the target's relation.
@@ -60,7 +61,8 @@ def is_single(values: tuple[Expr, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL.
+    """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL; they
+    are to be locked by the statement. `level`: as in `TableScan`.
 
     `reads` are those of `ordinals` that the statement looks at; DML fetches all columns to carry them along.
     """
@@ -74,6 +76,7 @@ class Access:
     filter: tuple[Expr, ...] = ()
     versions: bool = False
     reads: tuple[int, ...] | None = None  # None: all of them
+    level: Isolation | None = None
 
 
 @dataclass(frozen=True)

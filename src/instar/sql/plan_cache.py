@@ -78,11 +78,22 @@ class Prepared:
         self._version = catalog.version
         self._depends = dependencies(bound, catalog)
         self._names = any(isinstance(found, tree.SystemScan) for found in walk(bound.statement))
+        scans = [found for found in walk(bound.statement) if isinstance(found, tree.TableScan)]
+        # The tables that it reads at levels of their own.
+        hinted = {(found.table.id, found.level): found.table for found in scans}
+        self.hints = tuple((table, level) for (_number, level), table in hinted.items() if level is not None)
+        self._plainly = {found.table.id for found in scans if found.level is None}
 
     @property
     def is_query(self) -> bool:
         """Whether it only reads (a query that calls nextval is one too)."""
         return isinstance(self.plan, QueryPlan)
+
+    @property
+    def unhinted(self) -> Iterator[Object]:
+        """What it depends on, but for tables that it reads at levels of their own alone."""
+        hinted = {table.id for table, _level in self.hints} - self._plainly
+        return (found for found in self._depends if found.id not in hinted)
 
     def run(self, context: ExecutionContext) -> Result:
         """Execute with a context whose parameters are internal values (see `convert`)."""

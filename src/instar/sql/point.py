@@ -179,7 +179,8 @@ def _is_key_literal(value: tree.Expr) -> bool:
 
 def _is_point(access: Access) -> bool:
     path = access.path
-    return path.index is None and path.unique and all(is_single(values) for values in path.equal)
+    is_key = path.index is None and path.unique and all(is_single(values) for values in path.equal)
+    return is_key and access.level is None
 
 
 class PointWrite:

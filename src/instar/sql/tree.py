@@ -15,6 +15,7 @@ from typing import Literal as Choice
 
 from instar.catalog.descriptors import Index, Table, View
 from instar.store.lock_modes import Mode
+from instar.transactions.transaction import Isolation
 from instar.types import BOOLEAN, Type
 
 if TYPE_CHECKING:
@@ -242,11 +243,15 @@ Expr = (
 
 @dataclass(frozen=True, slots=True)
 class TableScan:
-    """A base table; ordinals are positions in `table.columns` (public ones, the hidden row id too)."""
+    """A base table; ordinals are positions in `table.columns` (public ones, the hidden row id too).
+
+    `level`: at which it is to be read, by a table hint; None: at the transaction's.
+    """
 
     relation: int
     table: Table
     alias: str
+    level: Isolation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,8 +269,8 @@ class Commit(msgspec.Struct, kw_only=True):
 
     Judged in this order on the current state; nothing is written unless all stand:
     fence (`catalog_version` as derived under: if it moved, every table's floor and list; `claim`), then rows (stored
-    bytes equal), then row locks, which `owner` alone may hold (lock_table.Locked), then preconditions, then `lease`: it
-    still runs. A moved catalog refuses a table without a header:
+    bytes equal), then row locks and those of `schema`, which `owner` alone may hold (lock_table.Locked), then
+    preconditions, then `lease`: it still runs. A moved catalog refuses a table without a header:
     StaleSchema. With `snapshot`, for commits that validate reads since then, it refuses at all (rule 13); and the
     snapshot is at or above the watermark, else 72000 (rule 6).
 
@@ -290,6 +290,7 @@ class Commit(msgspec.Struct, kw_only=True):
     snapshot: int | None = None
     claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
     owner: bytes = b""  # of the locks that are not in its way
+    schema: Sequence[tuple[bytes, Mode]] = ()  # schema locks that nobody may hold against it: resource, mode
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
 

@@ -1,8 +1,9 @@
 """The lock table of a store: who holds which resource in which mode, and who waits for whom.
 
 A *resource* is a key of the caller's choice, opaque here: for row locks the store key of a row, or the prefix that a
-unique key has in its index. Modes and their conflicts are those of `lock_modes`; another kind of lock (of schemas, say)
-takes other modes and resources that begin with another byte, and is held, waited for and found dead like any other.
+unique key has in its index; for schema locks the key of a table's header. Modes and their conflicts are those of
+`lock_modes`; each kind of lock takes modes and resources of its own, and is held, waited for and found dead like any
+other.
 
 An *owner* is a transaction, by the presence slot of its process and a serial. Its record is its life: a lock whose
 owner has no record, or whose process is gone (killed, too), is no lock any more, and is swept away by whoever meets
@@ -51,10 +52,13 @@ _OWNERS, _OWNERS_END = b"o", b"p"
 
 # Longer resources are known by their beginning and a hash.
 _LONGEST = 480
+_BEYOND = b"\xff" * 17  # above every hash
 # One in so many owners, the first of a process among them, looks for owners whose processes are gone.
 _BURIES = 64
 # Of so many owners a commit finds out whether they live, before it takes it that some do.
 _ASKED = 4
+# So many records are looked at at once for the first that is in the way, of a range.
+_LOOKED_AT = 64
 
 
 class Records(Protocol):
@@ -260,11 +264,53 @@ class LockTable(ABC):
             _kept, _own, blocking = self._judged(value, owner, mode, _Lives(records, self._presence))
         return Locked(resource, mode, blocking) if blocking else None
 
-    def is_blocked(self, met: Locked) -> bool:
-        """Whether one of those who were in the way still lives."""
+    def met_within(
+        self, start: bytes, stop: bytes, mode: Mode, owner: bytes, *, reverse: bool = False
+    ) -> Locked | None:
+        """As `met`, of the first resource in [start, stop), or of the last, that cannot be had. Of long ones, which
+        are known by their beginning, some outside of the range may count as in it."""
+        if not self.may_be_held():
+            return None
+        first, end = start[:_LONGEST], stop if len(stop) <= _LONGEST else stop[:_LONGEST] + _BEYOND
+        found = None
         with self._reading() as records:
             lives = _Lives(records, self._presence)
-            return any(lives.has(holder) for holder in met.holders)
+            for key, value in _all(records, _RESOURCE + first, _RESOURCE + end, _LOOKED_AT):
+                _kept, _own, blocking = self._judged(value, owner, mode, lives)
+                if blocking:
+                    found = Locked(key[1:], mode, blocking)
+                    if not reverse:
+                        break
+        return found
+
+    def release(self, owner: bytes, held: Iterable[tuple[bytes, Mode]]) -> None:
+        """`owner` holds these no more, none of them a long one; what else it holds, in other modes too, it keeps."""
+        with self._writing() as records:
+            lives = _Lives(records, self._presence)
+            for resource, mode in held:
+                key = _key_of(resource)
+                kept, own, _blocking = self._judged(records.get(key) or b"", owner, mode, lives)
+                own &= ~(1 << mode)
+                left = kept + _HOLDER.pack(owner, own) if own else kept
+                if left:
+                    records.put(key, left)
+                else:
+                    records.delete(key)
+
+    def is_blocked(self, met: Locked) -> bool:
+        """Whether one of those who were in the way still is."""
+        with self._reading() as records:
+            lives = _Lives(records, self._presence)
+            return bool(self._still(records, met.resource, met.mode, met.holders, lives))
+
+    def _still(
+        self, records: Records, resource: bytes, mode: Mode, holders: tuple[bytes, ...], lives: _Lives
+    ) -> tuple[bytes, ...]:
+        """Those of the holders who live, and have not let go of the resource."""
+        if len(resource) > _LONGEST:  # such are let go of by their owner's end alone
+            return tuple(holder for holder in holders if lives.has(holder))
+        _kept, _own, blocking = self._judged(records.get(_key_of(resource)) or b"", b"", mode, lives)
+        return tuple(holder for holder in holders if holder in blocking)
 
     def begin_waiting(self, owner: bytes, met: Locked) -> None:
         """Record that `owner` waits for those in its way. Deadlock if one of them waits for it, be it by others."""
@@ -290,10 +336,12 @@ class LockTable(ABC):
             if current == owner:
                 return _way(came, owner)
             life = lives.of(current)
-            for holder in () if life is None else life.holders:
+            if life is None or not life.holders:
+                continue
+            mode = Mode(life.mode)
+            for holder in self._still(records, life.resource, mode, life.holders, lives):
                 if holder not in came:
-                    assert life is not None  # or there would be no holders
-                    came[holder] = Wait(current, life.resource, Mode(life.mode), holder)
+                    came[holder] = Wait(current, life.resource, mode, holder)
                     pending.append(holder)
         return []
 
@@ -325,11 +373,11 @@ def _way(came: dict[bytes, Wait], owner: bytes) -> list[Wait]:
     return way[::-1]
 
 
-def _all(records: Records, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _all(records: Records, start: bytes, stop: bytes, size: int = 1024) -> Iterator[tuple[bytes, bytes]]:
     while True:
-        keys, values = records.batch(start, stop, 1024)
+        keys, values = records.batch(start, stop, size)
         yield from zip(keys, values, strict=True)
-        if len(keys) < 1024:
+        if len(keys) < size:
             return
         start = keys[-1] + b"\x00"
 

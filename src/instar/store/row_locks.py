@@ -1,4 +1,4 @@
-"""Which row locks a commit meets, seen from its writes.
+"""Which locks a commit meets, seen from its writes: those of rows here, those of schemas as it says itself.
 
 The resources of row locks are keys of the store: that of a row, and the prefix under which a unique key stands in its
 index, which is where another row with the same key would come. A row of a table with several optimistic locks (F1
@@ -49,6 +49,7 @@ def demands(request: Commit) -> Iterator[Demand]:
     for precondition in request.preconditions:
         if isinstance(precondition, KeyExists):
             yield precondition.key, Mode.KEY_SHARE
+    yield from request.schema
 
 
 def derived_demands(derived: RowCommit) -> Iterator[Demand]:

@@ -168,6 +168,8 @@ class IndexReader:
                 view.reads.add_range(self._place, *read, len(entries))
                 rows_read = [self._rows.prefix + hit.version.key for hit in hits]
                 view.reads.add_keys(self._wanted.place, rows_read)
+            if view.guard is not None:
+                hits = [now for hit in hits if (now := self._now(view, hit)) is not None]
             yield from hits
             if len(entries) < ENTRIES_PER_READ:
                 return
@@ -175,6 +177,13 @@ class IndexReader:
                 upper = entries[-1][0]
             else:
                 lower = entries[-1][0] + b"\x00"
+
+    def _now(self, view: View, hit: _Hit) -> _Hit | None:
+        """The row of an entry once nobody is about to change it, if it is still where the entry has it."""
+        row = self._rows.get_version(view, hit.version.key)
+        if row is None or self.codec.whole(row.values) != hit.part:
+            return None
+        return hit._replace(version=RowVersion(row.key, row.base, self._wanted.project(row.values)))
 
     def _accept(
         self, view: View, reader: Reader, key: bytes, value: bytes, changes: dict[bytes, Change]

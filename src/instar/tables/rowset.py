@@ -21,7 +21,8 @@ from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
 from instar.store.blocks import Block
 from instar.store.engine import ROW_TOMBSTONE, rowset_prefix
-from instar.store.versions import BATCH_ROWS, headers, read_row, visible_rows, visible_values
+from instar.store.versions import BATCH_ROWS, headers, read_row, scan_rows, visible_rows, visible_values
+from instar.tables.guard import ReadGuard
 from instar.tables.layout import arrow_type, body_encoder, row_start
 from instar.tables.older import OlderRows
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
@@ -147,6 +148,8 @@ class TableReader:
             if change is not None:
                 self.note_own(view, [key], overlay)
                 return None if change.image is None else RowVersion(key, change.base, self.project(change.image))
+        if view.guard is not None:
+            view.guard.rows([self.prefix + key])
         with view.store.read_at(view.snapshot) as reader:
             value = read_row(reader, self.prefix + key, view.snapshot)
         if view.reads is not None:
@@ -174,6 +177,8 @@ class TableReader:
                 self.note_own(view, [key for key in wanted_keys if key in own], overlay)
         found: list[RowVersion] = []
         for begin in range(0, len(wanted_keys), 8192):
+            if view.guard is not None:
+                view.guard.rows(self.prefix + key for key in wanted_keys[begin : begin + 8192])
             with view.store.read_at(view.snapshot) as reader:
                 for key in wanted_keys[begin : begin + 8192]:
                     change = overlay.changes.get(key) if overlay is not None else None
@@ -235,8 +240,11 @@ class TableReader:
         lower, upper = self.prefix + start, self.prefix + stop
         last: bytes | None = b""
         while last is not None:
+            met, high = None, upper
+            if view.guard is not None:
+                met, _, high = view.guard.free(lower, upper, parts=bool(self.table.locks))
             with view.store.read_at(view.snapshot) as reader:
-                block = reader.block(lower, upper, BLOCK_BYTES)
+                block = reader.block(lower, high, BLOCK_BYTES)
             if view.reads is not None:
                 stop_read = upper if block.last is None else block.last + b"\x00"
                 view.reads.add_range(self.place, lower, stop_read, len(block.values.starts))
@@ -246,6 +254,9 @@ class TableReader:
             yield visible_values(view.store, values, view.snapshot)
             last = block.last
             lower = (last or b"") + b"\x00"
+            if last is None and view.guard is not None and met is not None:
+                view.guard.wait(met)
+                last, lower = b"", high
 
     def _note_block(self, older: OlderRows, block: Block) -> None:
         """Some rows of a block that are in older layouts; what is none any more is found out later."""
@@ -298,6 +309,9 @@ class TableReader:
 
         The first is small, since most ranges are and a LIMIT may want no more; they grow to what a bulk scan wants.
         """
+        if view.guard is not None:
+            yield from self._guarded(view, view.guard, start, stop, reverse)
+            return
         lower, upper = self.prefix + start, self.prefix + stop
         while True:
             with view.store.read_at(view.snapshot) as reader:
@@ -322,4 +336,26 @@ class TableReader:
                 upper = stored_keys[-1]
             else:
                 lower = stored_keys[-1] + b"\x00"
+            size = min(size * 4, BATCH_ROWS)
+
+    def _guarded(
+        self, view: View, guard: ReadGuard, start: bytes, stop: bytes, reverse: bool
+    ) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """As `_batches`; it waits where it has come to a row that another is about to change, and not before."""
+        lower, upper = self.prefix + start, self.prefix + stop
+        size, parts = FIRST_BATCH, bool(self.table.locks)
+        while True:
+            met, low, high = guard.free(lower, upper, parts=parts, reverse=reverse)
+            with view.store.read_at(view.snapshot) as reader:
+                found, values, following = scan_rows(reader, low, high, view.snapshot, size, reverse=reverse)
+            if found:
+                if view.older is not None:
+                    view.older.note_all(self.table.id, zip(found, values, strict=True))
+                yield found, values
+            if following is None:
+                if met is None:
+                    return
+                guard.wait(met)
+                following = low if reverse else high
+            lower, upper = (lower, following) if reverse else (following, upper)
             size = min(size * 4, BATCH_ROWS)

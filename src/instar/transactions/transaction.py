@@ -11,21 +11,24 @@ from instar.transactions.reads import ReadSet
 
 
 class Isolation(enum.Enum):
-    """The levels that can be asked for; the value is PostgreSQL's name."""
+    """The levels that can be asked for; the value is how SQL names it."""
 
+    READ_UNCOMMITTED = "read uncommitted"
+    READ_COMMITTED_LOCK = "read committed lock"
     READ_COMMITTED = "read committed"
     REPEATABLE_READ = "repeatable read"
     SERIALIZABLE = "serializable"
 
+    @property
+    def is_locking(self) -> bool:
+        """Whether it is one of the two levels without snapshots (MD-MVCC §3.5): rows are read as they are when they are
+        come to, and the schema stays as it is meanwhile, by SCH-S."""
+        return self is Isolation.READ_UNCOMMITTED or self is Isolation.READ_COMMITTED_LOCK
 
-def isolation_of(name: str) -> Isolation:
-    """The level of that name, as a session says it. 0A000 for one that there is not."""
-    if name == "read committed lock":
-        raise errors.unsupported(f"isolation level {name.upper()}")
-    if name == "read uncommitted":
-        # PostgreSQL gives READ COMMITTED for it.
-        return Isolation.READ_COMMITTED
-    return Isolation(name)
+    @property
+    def keeps_snapshot(self) -> bool:
+        """Whether all statements of a transaction see one snapshot."""
+        return self is Isolation.REPEATABLE_READ or self is Isolation.SERIALIZABLE
 
 
 class Catalog(Protocol):
@@ -73,7 +76,7 @@ class Savepoint(Generic[D, T, K]):
 class Transaction(Generic[C, D, T, K]):
     """One transaction of one session.
 
-    `snapshot` is taken by each statement under READ COMMITTED, at the other levels by the first for all. `queried`: a
+    `snapshot` is taken by each statement, under REPEATABLE READ and SERIALIZABLE by the first for all. `queried`: a
     statement was executed without one, on the newest state. `reads` is what a SERIALIZABLE transaction that may write
     has read. `began_under` is the schema of the moment in which a transaction of several statements began.
     `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
@@ -105,7 +108,7 @@ class Transaction(Generic[C, D, T, K]):
     @property
     def keeps_snapshot(self) -> bool:
         """Whether all statements see one snapshot."""
-        return self.isolation is not Isolation.READ_COMMITTED
+        return self.isolation.keeps_snapshot
 
     @property
     def has_begun(self) -> bool:

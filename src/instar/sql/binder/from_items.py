@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Literal
 
 from sqlglot import exp
@@ -18,7 +19,9 @@ from instar.sql.binder.scope import CteEntry, Item, Namespace, Scope, ScopeColum
 from instar.sql.functions import Function, common_type
 from instar.sql.grammar.lexer import QUOTED, WORD, tokenize
 from instar.sql.grammar.nodes import position_of
+from instar.sql.grammar.table_hints import hint_of
 from instar.sql.tree import Expr, FromItem
+from instar.transactions.transaction import Isolation
 from instar.types import Type
 
 JoinKind = Literal["inner", "left", "right", "full", "cross"]
@@ -84,11 +87,15 @@ class FromBinder(ABC):
     def _named(self, node: exp.Expr, scope: Scope) -> Found:
         name, schema = node.name, node.text("db") or None
         entry = scope.cte(name) if schema is None else None
+        level = hint_of(node)
         if entry is not None:
+            _require_no_hint(level, "a WITH query", node)
             return self._cte_reference(entry, node)
         found = self.relation(schema, name, node.meta.get("position"))
         if isinstance(found, Table):
-            return self.table_scan(found, node.args.get("alias"), self.called(found, name))
+            scan, namespace = self.table_scan(found, node.args.get("alias"), self.called(found, name))
+            return (scan if level is None else replace(scan, level=level)), namespace
+        _require_no_hint(level, "a view", node)
         alias = _alias_name(node.args.get("alias")) or self.called(found, name)
         number = self.context.new_relation()
         if isinstance(found, View):
@@ -260,6 +267,11 @@ def output_columns(relation: int, columns: tuple[tuple[str, Type], ...]) -> tupl
         ScopeColumn(name, tree.ColumnRef(relation, ordinal, type_, name))
         for ordinal, (name, type_) in enumerate(columns)
     )
+
+
+def _require_no_hint(level: Isolation | None, what: str, node: exp.Expr) -> None:
+    if level is not None:
+        raise errors.unsupported(f"a table hint of {what}", position=position_of(node))
 
 
 def _alias_name(alias: exp.Expr | None) -> str:

@@ -201,6 +201,8 @@ def freeze_query(query: statements.Query, names: Sequence[str], catalog: Catalog
     bound = binder.query(query.expression, None)
     if locks_rows(bound):
         raise errors.unsupported("a row lock in a view")
+    if any(isinstance(found, tree.TableScan) and found.level is not None for found in walk(bound)):
+        raise errors.unsupported("a table hint in a view")
     columns = binder.columns(bound)
     if len(names) > len(columns):
         raise errors.error(errors.SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns")

@@ -88,6 +88,9 @@ def _require_table(item: _Leaf, nullable: bool, clause: str, node: exp.Expr) -> 
         is_query = isinstance(item, tree.Derived) and item.cte is not None
         what = "a WITH query" if is_query else "a view, a subquery, a function or VALUES"
         raise errors.error(errors.FEATURE_NOT_SUPPORTED, f"{clause} cannot be applied to {what}", position=position)
+    if item.level is not None:
+        message = f"{clause} cannot be applied to a table with an isolation hint"
+        raise errors.error(errors.FEATURE_NOT_SUPPORTED, message, position=position)
     if nullable:
         message = f"{clause} cannot be applied to the nullable side of an outer join"
         raise errors.error(errors.FEATURE_NOT_SUPPORTED, message, position=position)

@@ -15,6 +15,7 @@ from instar.sql.grammar.keywords import AS_LABEL
 from instar.sql.grammar.lexer import OPERATOR, QUOTED, ROWS, WORD
 from instar.sql.grammar.nodes import identifier, place
 from instar.sql.grammar.row_locks import RowLockGrammar
+from instar.sql.grammar.table_hints import TableHintGrammar
 from instar.sql.statements import AsOf
 
 _SET_OPERATIONS = {"union": exp.Union, "except": exp.Except, "intersect": exp.Intersect}
@@ -25,7 +26,7 @@ _NOT_AN_ALIAS = ("set", "using", "on", "returning", "where")
 _AS_OF = ("as", "of", "system", "time")
 
 
-class QueryGrammar(ExpressionGrammar, RowLockGrammar):
+class QueryGrammar(ExpressionGrammar, RowLockGrammar, TableHintGrammar):
     """Queries and DML."""
 
     as_of: AsOf | None = None  # of the statement at hand
@@ -377,6 +378,7 @@ class QueryGrammar(ExpressionGrammar, RowLockGrammar):
             self._alias(item)
         if self.at("tablesample"):
             raise errors.unsupported("TABLESAMPLE", position=self.position)
+        self.table_hint(item)
         if lateral:
             return exp.Lateral(this=item, alias=item.args["alias"].pop() if item.args.get("alias") else None)
         return item
@@ -565,6 +567,7 @@ class QueryGrammar(ExpressionGrammar, RowLockGrammar):
         table = self._table_name()
         if self.try_words("as") or self._at_alias():
             table.set("alias", exp.TableAlias(this=identifier(self.take_name())))
+        self.no_table_hint("what is written to")
         return table
 
     def _dml_where(self, node: exp.Expr) -> None:
