@@ -285,6 +285,20 @@ def test_a_change_in_the_transaction_that_has_written_is_in_nobodys_way(sessions
     assert rows(one, "SELECT n FROM fresh ORDER BY id") == [(4,), (5,), (4,), (4,)]
 
 
+def test_explain_says_who_would_be_waited_for(sessions: list[Connection]) -> None:
+    one, two, *_ = sessions
+
+    def waits(statement: str) -> list[str]:
+        return [row[-1] for row in rows(two, f"EXPLAIN (DDL) {statement}")]
+
+    run(one, "BEGIN ISOLATION LEVEL READ UNCOMMITTED", "DELETE FROM t WHERE id = 77")
+    for change, mode in CHANGES.items():
+        assert any(f"{mode} on a table that a transaction at a locking level uses" in found for found in waits(change))
+    assert not any(waits("ALTER TABLE q ADD COLUMN n int"))
+    run(one, "COMMIT")
+    assert not any("locking level" in found for change in CHANGES for found in waits(change))
+
+
 # Jobs.
 
 

@@ -31,7 +31,7 @@ from instar.schemachange.planner import combine, plan
 from instar.schemachange.queued import queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication, advance
-from instar.schemachange.waiting import doomed_tables, moved_tables, named, wait_for_writers, writers_of
+from instar.schemachange.waiting import doomed_tables, lock_holders, moved_tables, named, wait_for_writers, writers_of
 from instar.schemachange.wanted import Truncate, UndropColumn, UndropTables, Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
@@ -137,7 +137,8 @@ class SchemaChanges:
         lease = f"a schema lease of {store.schema_lease:g} s" if number > 1 and store.schema_lease else ""
         doomed, moved = doomed_tables(publication), moved_tables(publication)
         writers = writers_of(store, doomed, self._session.enlisted, moved)
-        return "; ".join(filter(None, (lease, named(writers))))
+        locked = lock_holders(store, publication, self._session.locks.owner)
+        return "; ".join(filter(None, (lease, named(writers), locked)))
 
     def rehearse(self, statement: ast.Ddl, text: str) -> list[Row]:
         """The stages of a change, which is then taken to its end, jobs included, as far as this transaction sees.

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from instar.catalog.descriptors import Table
+from instar.catalog.schema_locks import demands_of
 from instar.clock import Clock
 from instar.schemachange.compatibility import Usage, first_veto
 from instar.schemachange.stages import Publication
@@ -106,11 +107,27 @@ def wait_for_writers(
 
 def wait_for_locks(store: Store, clock: Clock, met: Locked, tick: Callable[[str], None]) -> None:
     """Wait until those who hold what a stage's commit has met have ended. `tick` as in `wait_for_writers`."""
+    reason = _holders(store, met)
+    while store.locks.is_blocked(met):
+        tick(reason)
+        clock.sleep(_TICK_SECONDS)
+
+
+def _holders(store: Store, met: Locked) -> str:
     pids = {entry.owner: entry.pid for entry in store.locks.entries()}
     holders = ", ".join(f"{number_of(holder)} of process {pids.get(holder, 0)}" for holder in met.holders[:_NAMED])
-    while store.locks.is_blocked(met):
-        tick(f"{met.mode.shown} on a table that a transaction at a locking level uses: {holders}")
-        clock.sleep(_TICK_SECONDS)
+    return f"{met.mode.shown} on a table that a transaction at a locking level uses: {holders}"
+
+
+def lock_holders(store: Store, publication: Publication, own: bytes) -> str:
+    """Who, but for the owner `own`, holds what the commit of a stage would meet now; "" if nobody does."""
+    before = {found.after.id: found.before for found in publication.published}
+    put = [found.after for found in publication.published]
+    for resource, mode in demands_of(put, publication.dropped, before):
+        met = store.locks.met(resource, mode, own)
+        if met is not None:
+            return _holders(store, met)
+    return ""
 
 
 def wait_for_leases(lease: float, clock: Clock, since_ns: int, tick: Callable[[str], None]) -> None:
