@@ -142,7 +142,7 @@ def test_a_statement_that_meets_a_moved_row_runs_again(sessions: list[Connection
     take = type(store).lock
     met = iter(range(3))
 
-    def lock(self: Any, owner: bytes, wanted: Any) -> None:
+    def lock(self: Any, owner: bytes, wanted: Any, unchanged: Any) -> None:
         if next(met, None) is not None:
             run(
                 two,
@@ -150,7 +150,7 @@ def test_a_statement_that_meets_a_moved_row_runs_again(sessions: list[Connection
                 if not rows(two, "SELECT * FROM instar.transaction_locks")
                 else "UPDATE t SET a = a + 1 WHERE id = 2",
             )
-        take(self, owner, wanted)
+        take(self, owner, wanted, unchanged)
 
     monkeypatch.setattr(type(store), "lock", lock)
     assert rows(one, "UPDATE t SET a = a + 100 WHERE id IN (1, 2) RETURNING id, a") == [(1, 101), (2, 100)]

@@ -198,6 +198,33 @@ def test_the_first_in_a_range_is_found(store: Store, long: bytes) -> None:
 # Owners.
 
 
+def test_an_end_is_seen_at_once_in_whatever_order(store: Store) -> None:
+    """Whether it is said in the slot, or by a record that is gone; what was left goes with the next change."""
+    one, two, three, four = owners(store, 4)
+    for owner, resource in ((one, b"a"), (two, b"b"), (three, b"c")):
+        assert meets(store, owner, resource, Mode.UPDATE) == ()
+    for holder, resource in ((two, b"b"), (one, b"a"), (three, b"c")):
+        assert meets(store, four, resource, Mode.UPDATE) == (holder,)
+        store.locks.end(holder)
+        assert store.locks.met(resource, Mode.UPDATE, four) is None
+    assert meets(store, four, b"d", Mode.UPDATE) == ()
+    with store.locks._reading() as found:
+        assert [key[1:] for key in found.batch(b"o", b"p", 10)[0]] == [four]
+
+
+def test_a_commit_asks_for_nothing_that_its_owner_holds(store: Store) -> None:
+    change(store, {1: b"a", 2: b"a"})
+    one, two = owners(store, 2)
+    held = {row_key(1): Mode.NO_KEY_UPDATE}
+    store.lock(one, list(held.items()))
+    store.lock(two, [(row_key(2), Mode.UPDATE)])
+    for demands in ([(row_key(1), Mode.NO_KEY_UPDATE)], [(row_key(1), Mode.SHARE), (row_key(1), Mode.KEY_SHARE)]):
+        store.locks.require_free(demands, one, held)
+    with pytest.raises(Locked) as met:
+        store.locks.require_free([(row_key(1), Mode.NO_KEY_UPDATE), (row_key(2), Mode.UPDATE)], one, held)
+    assert (met.value.resource, met.value.holders) == (row_key(2), (two,))
+
+
 def test_an_end_frees_everything(store: Store) -> None:
     one, two = owners(store, 2)
     resources = [b"%d" % number for number in range(2000)]
@@ -343,8 +370,8 @@ def test_a_wait_is_over_when_all_in_the_way_have_ended(store: Store) -> None:
 
 def test_nothing_is_asked_while_nothing_is_locked(store: Store) -> None:
     presence = store._presence  # type: ignore[attr-defined]  # the word itself
-    (owner,) = owners(store, 1)
-    store.locks.end(owner)  # never heard of
+    owner, other = owners(store, 2)
+    store.locks.end(other)  # never heard of
     change(store, {1: b"a"})
     assert not presence.locks_held()
     store.lock(owner, [(b"a", Mode.KEY_SHARE)])

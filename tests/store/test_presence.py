@@ -94,3 +94,20 @@ def test_what_a_process_says_of_its_writers_is_read_by_the_others(clock: ManualC
     assert {found.refused for found in two.writers() if found.table == 0} == {True}
     for presence in (one, two):
         presence.close()
+
+
+def test_who_has_ended_is_read_by_the_others(clock: ManualClock, tmp_path: Path) -> None:
+    """Of owners that an older one outlives nothing can be said, until that has ended."""
+    one, two = (SharedPresence(str(tmp_path / "presence"), clock, 300.0) for _ in range(2))
+    slot, _ = one.this_slot()
+    first, second, third = (one.begin_owner() for _ in range(3))
+    assert not one.end_owner(second)
+    assert [two.has_ended(slot, number) for number in (first, second, third)] == [False] * 3
+    assert one.end_owner(first)
+    assert [two.has_ended(slot, number) for number in (first, second, third)] == [True, True, False]
+    assert one.end_owner(third)
+    fourth = one.begin_owner()
+    assert [two.has_ended(slot, number) for number in (third, fourth)] == [True, False]
+    assert not two.has_ended(two.this_slot()[0], 1)
+    for presence in (one, two):
+        presence.close()

@@ -313,7 +313,7 @@ class Committer:
     def _derived(self, reader: Reader, catalog: CatalogSnapshot, lease: Lease | None) -> Commit | None:
         transaction = self._transaction
         ddl = transaction.ddl
-        request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner)
+        request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner, held=self._locks.held)
         if transaction.reads and transaction.snapshot is not None:
             request.snapshot = transaction.snapshot.timestamp
             request.preconditions.extend(self._validation_under(catalog).preconditions(self._validated))

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 MAX_RESTARTS = 50
 # So many locks are taken at once in the store's atomic section, or rows looked at by one reader.
 _BATCH = 1000
+# So many are looked at in the section as well: a reader of their own would cost more than it spares others.
+_FEW = 8
 # A waiting session looks again after so many seconds, at first and at most.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
 
@@ -73,7 +75,7 @@ class RowLocks:
     def forked(self) -> None:
         """In a forked child: what is held is the parent's."""
         self.owner = b""  # of the transaction's locks; none before it needs one
-        self._held: dict[bytes, Mode] = {}
+        self.held: dict[bytes, Mode] = {}  # by resource
         self._selected: list[_Selected] = []
 
     def release(self) -> None:
@@ -81,7 +83,7 @@ class RowLocks:
         if self.owner:
             self._store.locks.end(self.owner)
             self.owner = b""
-            self._held = {}
+            self.held = {}
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -167,8 +169,14 @@ class RowLocks:
             if selected.lock.wait == "nowait":
                 impatient.update((resource, selected.table.name) for resource, _mode in needs.demands)
         tables += [selected.table for selected in self._selected]
-        self._acquire(sorted(wanted.items()), impatient)
-        self._have(open_, wanted, unchanged, tables)
+        few = unchanged if 0 < len(wanted) <= _BATCH and len(unchanged) <= _FEW else ()
+        try:
+            self._acquire(sorted(wanted.items()), impatient, few)
+        except PreconditionFailed as failed:
+            if not open_.keeps_snapshot:
+                self.held.update(wanted)
+            raise Moved(self._conflict(failed.found or b"", tables)) from None
+        self._have(open_, wanted, () if few else unchanged, tables)
 
     def _have(
         self,
@@ -179,13 +187,13 @@ class RowLocks:
     ) -> None:
         """Remember what is held. Moved if something is newer than the statement's snapshot: for the last time."""
         if not open_.keeps_snapshot:
-            self._held.update(wanted)
+            self.held.update(wanted)
         self._look(unchanged, tables)
-        self._held.update(wanted)
+        self.held.update(wanted)
 
     def _add(self, needs: Needs, wanted: dict[bytes, Mode], unchanged: list[RangeUnchanged]) -> None:
         """What is not held yet: a stronger mode is as good, and then nothing can have moved."""
-        held = self._held
+        held = self.held
         missing = [demand for demand in needs.demands if held.get(demand[0], -1) < demand[1]]
         if missing:
             unchanged += needs.unchanged
@@ -205,11 +213,14 @@ class RowLocks:
             self.owner = self._store.locks.new_owner()
         return self.owner
 
-    def _acquire(self, wanted: Iterable[Demand], impatient: dict[bytes, str]) -> None:
+    def _acquire(
+        self, wanted: Iterable[Demand], impatient: dict[bytes, str], unchanged: Sequence[RangeUnchanged]
+    ) -> None:
+        """`unchanged`: what is judged in the atomic section itself, if `wanted` is no more than a batch."""
         for batch in _batches(wanted):
             self._session.check_cancel()
             try:
-                self._store.lock(self.own(), batch)
+                self._store.lock(self.own(), batch, unchanged)
             except Locked as met:
                 if met.resource in impatient:
                     what = f'could not obtain lock on row in relation "{impatient[met.resource]}"'

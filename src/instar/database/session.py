@@ -117,7 +117,7 @@ class Session:
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:
-            return self.run(parse_one(text), text, parameters)
+            return self.run(_parsed(text), text, parameters)
         except BaseException:
             if self.transaction is not None:
                 self.transaction.failed = True
@@ -532,6 +532,21 @@ class Session:
                     touched.append(buffer.table)
                     self.enlisted.append(self.database.store.enlist(buffer.table, open_.started_us))
         require_undoomed(self.database, open_, touched)
+
+
+# BEGIN, COMMIT and their like as they were parsed: a few, since every transaction says the same.
+_controls: dict[str, ast.Statement] = {}
+_MAX_CONTROLS = 64
+
+
+def _parsed(text: str) -> ast.Statement:
+    known = _controls.get(text)
+    if known is not None:
+        return known
+    statement = parse_one(text)
+    if type(statement) in CONTROL and len(_controls) < _MAX_CONTROLS:
+        _controls[text] = statement
+    return statement
 
 
 def _inherited() -> errors.Error:

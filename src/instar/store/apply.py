@@ -79,7 +79,7 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
         if table.copies:
             _judge_copies(section, table.copies)
     if section.locks.may_be_held():
-        section.locks.require_free(demands(request), request.owner)
+        section.locks.require_free(demands(request), request.owner, request.held)
     if request.preconditions:
         overlay = _Overlay(request)
         for precondition in request.preconditions:

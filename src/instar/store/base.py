@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from instar.clock import Clock
-from instar.store.apply import snapshot_too_old
+from instar.store.apply import judge_unchanged, snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, Reader, View
+from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
 from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
@@ -97,11 +97,15 @@ class BaseStore(ABC):
     def locks(self) -> LockTable:
         """As in `Store`."""
 
-    def lock(self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]]) -> None:
+    def lock(
+        self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]], unchanged: Iterable[RangeUnchanged] = ()
+    ) -> None:
         """As in `Store`."""
 
-        def take(_view: View) -> None:
+        def take(view: View) -> None:
             self.locks.acquire(owner, wanted)
+            for range_ in unchanged:
+                judge_unchanged(view, range_)
 
         self._queue.commit(take)
 

@@ -22,7 +22,7 @@ collector cuts it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import msgspec
@@ -290,6 +290,7 @@ class Commit(msgspec.Struct, kw_only=True):
     snapshot: int | None = None
     claim: tuple[bytes, bytes] | None = None  # (key, value) of a claim record that must stand
     owner: bytes = b""  # of the locks that are not in its way
+    held: Mapping[bytes, Mode] = msgspec.field(default_factory=dict)  # those that it is known to have, by resource
     schema: Sequence[tuple[bytes, Mode]] = ()  # schema locks that nobody may hold against it: resource, mode
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
 
@@ -416,12 +417,15 @@ class Store(Protocol):
         """Who holds what, and who waits for whom."""
         ...
 
-    def lock(self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]]) -> None:
+    def lock(
+        self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]], unchanged: Iterable[RangeUnchanged] = ()
+    ) -> None:
         """Have `owner`, one of `locks.new_owner()`, hold each resource in its mode.
 
         In the atomic section: every commit that was judged before is seen by whoever reads after this, and those that
         are judged later meet the locks. Locked at the first resource that cannot be had; those before it are held.
-        Nothing is written to the store, and nothing synced.
+        Nothing is written to the store, and nothing synced. `unchanged`, some few, is judged once all are held:
+        PreconditionFailed, and held they are.
         """
         ...
 

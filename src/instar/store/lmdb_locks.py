@@ -80,16 +80,23 @@ class LmdbLockTable(LockTable):
 
     @contextmanager
     def _reading(self) -> Iterator[Records]:
-        with self._guard, self._translated(), self._begun(write=False) as transaction:
-            yield _Transaction(transaction)
+        with self._guard:
+            try:
+                with self._begun(write=False) as transaction:
+                    yield _Transaction(transaction)
+            except (lmdb.Error, OSError) as caught:
+                raise self._translate(caught) from caught
 
     @contextmanager
     def _writing(self) -> Iterator[Records]:
-        with self._guard, self._translated():
-            with self._entering():
-                transaction = self._begun(write=True)
-            with transaction:  # commits, or if something is raised aborts
-                yield _Transaction(transaction)
+        with self._guard:
+            try:
+                with self._entering():
+                    transaction = self._begun(write=True)
+                with transaction:  # commits, or if something is raised aborts
+                    yield _Transaction(transaction)
+            except (lmdb.Error, OSError) as caught:
+                raise self._translate(caught) from caught
 
     def _begun(self, *, write: bool) -> Any:
         if self._environment is None:
@@ -103,13 +110,6 @@ class LmdbLockTable(LockTable):
             self._environment.close()
             self._environment = _open_environment(self._directory)
         return self._environment.begin(write=write)
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (lmdb.Error, OSError) as caught:
-            raise self._translate(caught) from caught
 
     def check_readers(self) -> None:
         """Free the reader slots of killed processes, which pin old pages."""

@@ -7,7 +7,9 @@ other.
 
 An *owner* is a transaction, by the presence slot of its process and a serial. Its record is its life: a lock whose
 owner has no record, or whose process is gone (killed, too), is no lock any more, and is swept away by whoever meets
-it. So the end of a transaction costs one record, however many locks it has, and a death costs nothing.
+it. The slot says, too, up to which serial all owners of its process have ended: most ends are seen there, and the
+record goes along with the next change that this process makes. So the end of a transaction costs a word in memory,
+however many locks it has, that of one which an older one outlives a record, and a death costs nothing.
 
 Locks are taken inside the atomic section, and every commit is judged against those of others inside it
 (`Store.lock`, `apply.py`). So a commit that was judged before is seen by every snapshot that is taken after, and one
@@ -30,9 +32,9 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import count
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -55,8 +57,11 @@ _LONGEST = 480
 _BEYOND = b"\xff" * 17  # above every hash
 # One in so many owners, the first of a process among them, looks for owners whose processes are gone.
 _BURIES = 64
-# Of so many owners a commit finds out whether they live, before it takes it that some do.
-_ASKED = 4
+# Of so many owners a commit finds out whether they live, before it takes it that some do. Processes that rest may
+# have left a record each.
+_ASKED = 16
+# So many records are swept at once, at least: fewer would not be worth beginning.
+_SWEPT = 32
 # So many records are looked at at once for the first that is in the way, of a range.
 _LOOKED_AT = 64
 
@@ -150,8 +155,9 @@ class LockTable(ABC):
         self.may_be_held = presence.locks_held
         self._conflicts = conflicts
         self._mark = int.from_bytes(os.urandom(4), "big")
-        self._numbers = count(1)
+        self._over: deque[bytes] = deque()  # owners that have ended, whose records are still there
         self._swept = _RESOURCE
+        self._unswept = 0  # records that are to be looked at
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Records]:
@@ -163,8 +169,15 @@ class LockTable(ABC):
 
     # --- inside the atomic section ------------------------------------------------------------------------------------
 
-    def require_free(self, wanted: Iterable[tuple[bytes, Mode]], owner: bytes = b"") -> None:
-        """Locked if one of the resources is held by another than `owner` in a mode that conflicts."""
+    def require_free(
+        self, wanted: Iterable[tuple[bytes, Mode]], owner: bytes = b"", held: Mapping[bytes, Mode] | None = None
+    ) -> None:
+        """Locked if one of the resources is held by another than `owner` in a mode that conflicts. What `owner` has
+        `held` itself since it was acquired, in that mode or a stronger one, nobody else can have."""
+        if held:
+            wanted = [demand for demand in wanted if held.get(demand[0], -1) < demand[1]]
+            if not wanted:
+                return
         with self._reading() as records:
             lives = _Lives(records, self._presence)
             if not owner and not self._any_lives(records, lives):
@@ -194,6 +207,7 @@ class LockTable(ABC):
         with self._writing() as records:
             lives = _Lives(records, self._presence)
             self._enter(records, owner, lives)
+            self._bury(records)
             for resource, mode in wanted:
                 key = _key_of(resource)
                 kept, own, blocking = self._judged(records.get(key) or b"", owner, mode, lives)
@@ -202,7 +216,10 @@ class LockTable(ABC):
                     break
                 records.put(key, kept + _HOLDER.pack(owner, own | 1 << mode))
             # More than are added, though some are met while they live: so what is left stays a small multiple of that.
-            self._sweep(records, len(wanted) * 3 // 2 + 2, lives)
+            self._unswept += len(wanted) * 3 // 2 + 2
+            if self._unswept >= _SWEPT:
+                self._sweep(records, self._unswept, lives)
+                self._unswept = 0
         if met is not None:
             raise met
 
@@ -232,6 +249,11 @@ class LockTable(ABC):
                 records.delete(found[0])
                 start = found[0]
 
+    def _bury(self, records: Records) -> None:
+        """Take away the records of this process' owners that are seen to have ended elsewhere."""
+        while self._over:
+            records.delete(_OWNERS + self._over.popleft())
+
     def _sweep(self, records: Records, number: int, lives: _Lives) -> None:
         """Look at the next records, one lap after the other, and take away what the dead have left."""
         keys, values = records.batch(self._swept, _RESOURCES_END, number)
@@ -248,10 +270,13 @@ class LockTable(ABC):
     def new_owner(self) -> bytes:
         """An owner of this process, who is not heard of before it locks or waits."""
         slot, started = self._presence.this_slot()
-        return _OWNER.pack(slot, started, self._mark, next(self._numbers))
+        return _OWNER.pack(slot, started, self._mark, self._presence.begin_owner())
 
     def end(self, owner: bytes) -> None:
         """The transaction is over: it holds nothing any more, and nobody waits for it."""
+        if self._presence.end_owner(number_of(owner)):
+            self._over.append(owner)
+            return
         with self._writing() as records:
             records.delete(_OWNERS + owner)
 
@@ -315,6 +340,7 @@ class LockTable(ABC):
     def begin_waiting(self, owner: bytes, met: Locked) -> None:
         """Record that `owner` waits for those in its way. Deadlock if one of them waits for it, be it by others."""
         with self._writing() as records:
+            self._bury(records)
             cycle = self._cycle(records, owner, met)
             if cycle:
                 raise Deadlock(cycle)
@@ -401,9 +427,13 @@ class _Lives:
         """The record of an owner that lives."""
         if owner not in self._known:
             value = self._records.get(_OWNERS + owner)
-            lives = value is not None and self.process(owner)
+            lives = value is not None and self.process(owner) and not self._has_ended(owner)
             self._known[owner] = _decode_life(value) if value is not None and lives else None
         return self._known[owner]
+
+    def _has_ended(self, owner: bytes) -> bool:
+        slot, _started, _mark, number = _OWNER.unpack(owner)
+        return self._presence.has_ended(slot, number)
 
     def process(self, owner: bytes) -> bool:
         """Whether the process of `owner` lives."""

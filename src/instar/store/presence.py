@@ -2,8 +2,9 @@
 
 A slot says which snapshots its process uses, whether it waits to commit and when it last did, and whether it works in
 the background. All of that is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
-or stale reads do no harm. Two words are no hints: how much of the data file its process may touch (module `space`), and
-whether any lock may be held (`lock_table`), which are written and read within the atomic section alone.
+or stale reads do no harm. Three words are no hints: how much of the data file its process may touch (module `space`),
+and whether any lock may be held (`lock_table`), which are written and read within the atomic section alone; and up to
+which number the owners of locks in its process have ended.
 
 Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
 long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
@@ -30,8 +31,10 @@ SLOTS = 4096
 _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none. _WORKER: when a worker last said that it goes on.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
+# All owners of locks up to this number have ended.
+_ENDED = 11
 # Of open transactions: refused << 63 | table << 32 | when it was begun, in seconds since the epoch.
-_WRITERS = range(11, _WORDS)
+_WRITERS = range(12, _WORDS)
 _REFUSED = 1 << 63
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
 # was started that has not announced itself yet; whether any lock may be held (module `lock_table`).
@@ -109,6 +112,8 @@ class Presence:
         self._snapshots: dict[int, tuple[int, int]] = {}
         self._since = self._monotonic_ns()  # this process's own, kept here too: a mapped word is read more slowly
         self._usual = 0
+        self._owners: dict[int, None] = {}  # the numbers of owners of locks that have not ended, in their order
+        self._last_owner = 0
         self._writers: dict[int, tuple[Writer, int]] = {}  # by token, with the word that says it; 0: none does
         self._fill_slot()
 
@@ -263,6 +268,26 @@ class Presence:
     def say_locks_held(self, held: bool) -> None:
         """So it is from now on; said in the atomic section."""
         self._words[_LOCKS] = held
+
+    def begin_owner(self) -> int:
+        """The number of a new owner of locks: greater than those before."""
+        with self._lock:
+            self._last_owner += 1
+            self._owners[self._last_owner] = None
+            return self._last_owner
+
+    def end_owner(self, number: int) -> bool:
+        """The owner of that number has ended; whether all can see that here. It cannot be seen of one that an older one
+        outlives."""
+        with self._lock:
+            self._owners.pop(number, None)
+            ended = next(iter(self._owners), self._last_owner + 1) - 1
+            self._words[self._base + _ENDED] = ended
+        return number <= ended
+
+    def has_ended(self, slot: int, number: int) -> bool:
+        """Whether the owner of that number, in the process that has this slot, is seen to have ended."""
+        return number <= self._words[(slot + 1) * _WORDS + _ENDED]
 
     def this_slot(self) -> tuple[int, int]:
         """The number of this process' slot, and when it took it: no other process has both."""

@@ -46,7 +46,7 @@ def of_written(writer: TableWriter, key: bytes, change: Change, since: int) -> N
     needs = Needs([], [])
     keyed = _unique_keys(writer, change, since, needs)
     arrives = change.base is None
-    if not (arrives and _has_row_id(writer)):  # nobody else can come to that key
+    if not (arrives and writer.has_row_id):  # nobody else can come to that key
         moved: Callable[[bytes], bool] | None = is_live if arrives else None
         if writer.locks is not None and not arrives:
             moved = partial(_parts_moved, writer.locks, change)
@@ -64,11 +64,6 @@ def _row_demands(writer: TableWriter, row: bytes, change: Change, *, keyed: bool
         return [(row, Mode.NO_KEY_UPDATE)]
     parts = [(part_of(row, number), Mode.NO_KEY_UPDATE) for number in writer.locks.parts(change)]
     return [(row, Mode.KEY_SHARE), *parts]
-
-
-def _has_row_id(writer: TableWriter) -> bool:
-    table = writer.table
-    return any(column.hidden and column.id in table.primary_key for column in table.columns)
 
 
 def _parts_moved(locks: RowLocks, change: Change, stored: bytes) -> bool:

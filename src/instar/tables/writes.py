@@ -225,6 +225,7 @@ class TableWriter:
         self.reader = TableReader(table, range(len(table.columns)), layouts)
         self.encode = body_encoder(table.layout)
         self.locks = RowLocks(table, layouts) if table.layout.locks else None
+        self.has_row_id = any(column.hidden and column.id in table.primary_key for column in table.columns)
         self.per_row = any(column.per_row for column in table.columns)
         self.codecs = [IndexCodec(table, index) for index in table.indexes]
         self.copies = RowCopies(table, table.next_key, self.reader) if table.next_key is not None else None
