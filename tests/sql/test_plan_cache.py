@@ -38,7 +38,7 @@ def prepare(world: World, sql: str, *parameters: object) -> Prepared:
     assert isinstance(statement, Query | Dml)
     catalog = world.catalog()
     bound = bind(statement, catalog, hints_of(parameters))
-    return Prepared(bound, catalog, world.layouts, Rules(catalog, world.layouts), Analytic().run)
+    return Prepared(statement, bound, catalog, world.layouts, Rules(catalog, world.layouts), Analytic().run)
 
 
 def table_of(world: World, name: str = "t") -> Table:
@@ -79,7 +79,10 @@ def test_what_only_reads_holds_while_readers_cannot_tell_the_versions_apart(worl
     again = prepare(world, sql, 1)
     cache.add(sql, (1,), world.catalog(), again)
     world.alter(table_of(world), columns=table_of(world).columns[:2])
+    assert cache.find(sql, (5,), world.catalog()) is again
+    world.alter(table_of(world), columns=table_of(world).columns[:1])
     assert cache.find(sql, (5,), world.catalog()) is None
+    assert cache.statement(sql) == parse_one(sql)  # it is not parsed again
 
 
 def test_forms_by_class_of_parameter(world: World) -> None:

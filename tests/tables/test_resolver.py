@@ -276,3 +276,27 @@ def test_nan_in_a_missing_value() -> None:
     assert resolver(layout, wanted)(stored(layout, (1,)))[0].is_nan()
     with pytest.raises(errors.NotSupportedError):
         batch_reader(layout, wanted)
+
+
+def test_columns_that_nobody_wants_are_all_alike() -> None:
+    """A column that comes and goes for ever makes two readers, and not one for each of its layouts."""
+    wanted = [Wanted(2, TEXT, "none"), Wanted(1, BIGINT)]
+    found = set()
+    for number in range(20):
+        columns: tuple[tuple[int, Type], ...] = ((1, BIGINT), (2, TEXT))
+        if number % 2:
+            columns = (*columns, (10 + number, BIGINT))
+        layout = Layout(number, columns)
+        found.add(resolver(layout, wanted))
+        assert resolver(layout, wanted)(stored(layout, (5, "b", 7)[: len(columns)])) == ("b", 5)
+    assert len(found) == 2
+    assert resolver(LAYOUT_OF_THREE, wanted)(stored(LAYOUT_OF_THREE, (5, "c"))) == ("none", 5)
+
+
+LAYOUT_OF_THREE = Layout(1, ((1, BIGINT), (3, TEXT)))
+
+
+def test_a_column_that_is_wanted_twice() -> None:
+    assert resolver(LAYOUT_OF_THREE, [Wanted(3, TEXT), Wanted(1, BIGINT), Wanted(3, TEXT)])(
+        stored(LAYOUT_OF_THREE, (5, "c"))
+    ) == ("c", 5, "c")

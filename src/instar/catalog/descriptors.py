@@ -41,7 +41,7 @@ class Derivation(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True):
+class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it;
     `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column.
 
@@ -188,6 +188,11 @@ class Layout(msgspec.Struct, frozen=True):
     locks: tuple[int, ...] = ()
     dropped: tuple[Column, ...] = ()
     has_wide: bool = False
+
+    @property
+    def bare(self) -> Layout:
+        """What reading a row takes."""
+        return Layout(self.id, self.columns, self.locks)
 
     @property
     def wide(self) -> Layout | None:

@@ -26,8 +26,8 @@ def layout_key(table: int, layout: int) -> bytes:
 
 
 def encode_layout(layout: Layout) -> bytes:
-    """The record's bytes (MessagePack)."""
-    return _ENCODER.encode(layout)
+    """The record's bytes (MessagePack): what reading rows takes. What the table has dropped, its descriptor knows."""
+    return _ENCODER.encode(layout.bare)
 
 
 class Layouts:

@@ -278,13 +278,17 @@ class MetadataCache:
         if container is None:
             container = self._containers[label] = Container(label, self._now())
             self._metadata += _CONTAINER_BYTES
+        place = 0  # behind all that came later
         for known in container.versions:
             same = known.since == since if stored is not None else known.since <= since <= known.until
             if same and (known.id is None) == (stored is None):
                 known.until = max(known.until, until)
                 return known
+            if known.since < since:
+                break
+            place += 1
         made = _version(label, stored, since, max(since, until))
-        container.versions = tuple(sorted((*container.versions, made), key=_since, reverse=True))
+        container.versions = (*container.versions[:place], made, *container.versions[place:])
         self._metadata += _VERSION_BYTES
         if len(container.versions) > 1 or made.id is None:
             self._several.add(container)
@@ -426,10 +430,6 @@ def _version(label: Label, stored: bytes | None, since: int, until: int) -> Vers
 def _payload_of(version: Version) -> Object | None:
     """The payload, if it is here, or anywhere."""
     return version.payload if version.kept is None else version.kept()
-
-
-def _since(version: Version) -> int:
-    return version.since
 
 
 def _is_seen(version: Version, live: list[int]) -> bool:

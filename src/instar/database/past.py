@@ -148,7 +148,7 @@ def _prepared(
     if any(isinstance(found, tree.NextValue) for found in walk(bound.statement)):
         raise errors.error("25006", "cannot execute nextval() in a query of the past")
     database = session.database
-    return Prepared(bound, catalog, database.layouts, Rules(catalog, database.layouts), database.analytic)
+    return Prepared(statement, bound, catalog, database.layouts, Rules(catalog, database.layouts), database.analytic)
 
 
 def _context(

@@ -19,7 +19,7 @@ from instar.sql import tree
 from instar.sql.defaults import Execution
 from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
-from instar.sql.plan_cache import Prepared, class_of
+from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, unfit
 from instar.sql.traversal import walk
 from instar.store.engine import (
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 # How often a write is derived again, because somebody else changed the row, before the general way has a try.
 ROUNDS = 20
 
+# What a writer returns that was made for another catalog version than the newest.
+OUTDATED = -2
+
 _CONSTANT = Context(now=0)
 # Classes of errors that a commit may have ended with although it stands, or that no other way would mend: 08 (it may
 # stand or not), 53 and 58 (the disk), XX.
@@ -62,27 +65,30 @@ _DATED: dict[Kind, type] = {
 
 
 def point_writer(
-    database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
+    database: Database,
+    write: PointWrite,
+    types: Sequence[Type],
+    parameters: Sequence[object],
+    writer: TableWriter,
+    version: int,
 ) -> Callable[[Sequence[object]], int] | None:
-    """A function from Python parameters to the number of rows changed, or -1 where the general way must be taken.
+    """A function from Python parameters to the number of rows changed, -1 where the general way must be taken, or
+    OUTDATED.
 
-    It serves parameters of the same classes as `parameters`, for which the statement was prepared. None for statements
-    that have no such form: they read a clock, or convert what only a session's time zone can.
+    It serves parameters of the same classes as `parameters`, for which the statement was prepared, with `types`. None
+    for statements that have no such form: they read a clock, or convert what only a session's time zone can.
     """
-    write = prepared.write
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
     # So it does about copies under another key.
-    if write is None or writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
+    if writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
         return None
     # About constraints that tell their change what violates them, too.
     if writer.yields:
         return None
-    if reads_context(prepared.bound.statement) or not _zoneless(prepared.bound.parameters, parameters):
+    if reads_context(write.statement) or not _zoneless(types, parameters):
         return None
     # An update is derived inside the atomic section, where a sequence could not reserve its next block.
-    if write.operation != "insert" and any(
-        isinstance(found, tree.NextValue) for found in walk(prepared.bound.statement)
-    ):
+    if write.operation != "insert" and any(isinstance(found, tree.NextValue) for found in walk(write.statement)):
         return None
     codecs = _touched(writer, write.changed, write.operation)
     if any(
@@ -90,7 +96,7 @@ def point_writer(
         for codec in codecs
     ):
         return None
-    return _PointWriter(database, prepared, parameters, writer, version).run
+    return _PointWriter(database, write, types, parameters, writer, version).run
 
 
 def _zoneless(types: Sequence[Type], parameters: Sequence[object]) -> bool:
@@ -155,12 +161,17 @@ def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], byt
 
 class _PointWriter:
     def __init__(
-        self, database: Database, prepared: Prepared, parameters: Sequence[object], writer: TableWriter, version: int
+        self,
+        database: Database,
+        write: PointWrite,
+        types: Sequence[Type],
+        parameters: Sequence[object],
+        writer: TableWriter,
+        version: int,
     ) -> None:
-        assert prepared.write is not None  # the caller's check
         self._store = database.store
         self._after_commit = database.after_commit
-        self._write = prepared.write
+        self._write = write
         self._version = version
         self._repository = database.repository
         self._lease = _lease(database, version)
@@ -171,11 +182,11 @@ class _PointWriter:
         self._layout = writer.table.layout.id
         self._encode = writer.encode
         self._decode = writer.reader.decode
-        self._codecs = _touched(writer, prepared.write.changed, prepared.write.operation)
-        self._patch = None if self._codecs else _patch(prepared.write, writer)
-        rest = prepared.write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
-        self._frame = _conversion(prepared.bound.parameters, parameters, rest)
-        self._act = self._insert if prepared.write.operation == "insert" else self._modify
+        self._codecs = _touched(writer, write.changed, write.operation)
+        self._patch = None if self._codecs else _patch(write, writer)
+        rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
+        self._frame = _conversion(types, parameters, rest)
+        self._act = self._insert if write.operation == "insert" else self._modify
 
     def _renewed(self) -> bool:
         """Whether the lease of this schema version, which had run out, runs again; else another version is due."""
@@ -183,7 +194,7 @@ class _PointWriter:
         return repository is not None and repository.schema().lease is self._lease
 
     def run(self, parameters: Sequence[object]) -> int:
-        """Rows changed, or -1: take the general way."""
+        """Rows changed; -1: take the general way; or OUTDATED."""
         try:
             frame = self._frame(parameters)
             return -1 if frame is None else self._act(frame)
@@ -193,7 +204,7 @@ class _PointWriter:
             # What does not fit the schema that this was compiled for may fit the newest: a column was widened, say.
             with self._store.read() as reader:
                 if reader.catalog_version != self._version:
-                    return -1
+                    return OUTDATED
             raise
 
     def _modify(self, frame: list[Any]) -> int:
@@ -208,7 +219,7 @@ class _PointWriter:
         def derive(view: View) -> RowCommit | None:
             nonlocal count
             if view.catalog_version != self._version:
-                count = -1
+                count = OUTDATED
                 return None
             stored = view.get(stored_at)
             if stored is None or stored[LAYOUT_OFFSET] & 1:
@@ -242,7 +253,7 @@ class _PointWriter:
         moved = reader.catalog_version != self._version
         reader.close()
         if moved:
-            return -1
+            return OUTDATED
         image = self._write.image(None, frame)
         assert image is not None  # an insert has a new row
         key = self._write.key_of(image)
@@ -265,7 +276,7 @@ class _PointWriter:
             reader = self._store.read()
             try:
                 if reader.catalog_version != self._version:
-                    return -1
+                    return OUTDATED
                 stored = reader.get(stored_at)
             finally:
                 reader.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from instar.database.bulk import insert_many
 from instar.database.jobs import history_rows, job_rows
 from instar.database.lock_names import lock_rows
 from instar.database.past import query_as_of
-from instar.database.point_writes import point_writer
+from instar.database.point_writes import OUTDATED, point_writer
 from instar.database.result import Result
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
@@ -29,7 +29,7 @@ from instar.sql.integrity import Rules
 from instar.sql.parser import STATEMENT_TOO_COMPLEX, parse_one
 from instar.sql.plan_cache import Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
-from instar.sql.point import FALLBACK
+from instar.sql.point import FALLBACK, PointWrite
 from instar.tables.view import View
 from instar.transactions.transaction import Snapshot
 
@@ -51,26 +51,74 @@ class Queries:
     def fast(self, text: str, parameters: Sequence[object], *, write: bool) -> Result | None:
         """A look-up by primary key in autocommit, or if `write` an autocommit write of one row by its key; None where
         the general way must be taken."""
+        plans, store = self._plans, self._database.store
         try:
-            rows = self._plans.fast(self._database.store, text, parameters)
+            rows = plans.fast(store, text, parameters)
+            if rows is FALLBACK and plans.has_fast(text) and self._lookup_anew(text, parameters):
+                rows = plans.fast(store, text, parameters)
         except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
             rows = FALLBACK
         if rows is not FALLBACK:
-            return Result("SELECT", self._plans.columns(text), rows, len(rows))
-        writers = self._database.point_writers
-        found = writers.get(text)
+            return Result("SELECT", plans.columns(text), rows, len(rows))
+        found = self._database.point_writers.get(text)
         if found is None or not write or self._session.settings.read_only:
             return None
         command, run = found
         count = run(parameters)
+        if count == OUTDATED:
+            renewed = self._writer_anew(text, command, parameters)
+            count = -1 if renewed is None else renewed(parameters)
         if count < 0:
-            writers.pop(text, None)  # another thread may have found out as well
+            self._database.point_writers.pop(text, None)  # another thread may have found out as well
             return None
         return Result(command, None, (), count)
 
     def known(self, text: str) -> bool | None:
         """Whether a text that was planned before is an INSERT, UPDATE or DELETE; None for other texts."""
-        return self._plans.writes(text)
+        statement = self._plans.statement(text)
+        return None if statement is None else isinstance(statement, ast.Dml)
+
+    def _lookup_anew(self, text: str, parameters: Sequence[object]) -> bool:
+        """Have the lean form of a point lookup, which was made for another schema than the newest, serve that; whether
+        that could be done. The general way knows who uses which schema, and what failed."""
+        database, plans = self._database, self._plans
+        with database.store.read() as reader:
+            catalog = database.catalog.at(reader)
+        if plans.is_of(text, catalog.version):
+            return False  # it is the parameters that the lean form does not serve
+        try:
+            return self._planned(text, parameters, catalog) is not None
+        except errors.Error:
+            return False
+
+    def _writer_anew(
+        self, text: str, command: str, parameters: Sequence[object]
+    ) -> Callable[[Sequence[object]], int] | None:
+        """The short way of a write, whose text had one under another schema, under the newest; None as above."""
+        database = self._database
+        if database.repository is not None:
+            return None
+        with database.store.read() as reader:
+            catalog = database.catalog.at(reader)
+        try:
+            prepared = self._plans.known(text, parameters)
+            write = None if prepared is None else prepared.write_under(catalog, database.rules(catalog))
+            if write is None:
+                prepared = self._planned(text, parameters, catalog)
+                write = None if prepared is None else prepared.write
+            if prepared is None or write is None:
+                return None
+            return self._keep_writer(text, command, prepared, write, catalog, parameters)
+        except errors.Error:
+            return None
+
+    def _planned(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
+        """The plan of a text that was planned before, for a committed schema."""
+        found, statement = self._plans.find(text, parameters, catalog), self._plans.statement(text)
+        if found is None and statement is not None:
+            found = self._plan(statement, catalog, parameters, self._database.layouts)
+            self._plans.add(text, parameters, catalog, found)
+        return found
 
     def execute(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Result:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
@@ -93,7 +141,9 @@ class Queries:
             self._database.migration.take(context.view.older, migrated)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
         if prepared.write is not None and not self._session.in_block:
-            self._keep_writer(text, command, prepared, parameters)
+            catalog = self._session.catalog()
+            if catalog.by_id(prepared.write.table.id) is prepared.write.table and prepared.holds(catalog):
+                self._keep_writer(text, command, prepared, prepared.write, catalog, parameters)
         if command != "SELECT":
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
@@ -161,11 +211,11 @@ class Queries:
         is_own = bool(self._session.open_transaction().ddl)
         found = None if is_own else self._plans.find(text, parameters, catalog)
         if found is None:
-            parsed = statement or _parsed(text)
+            parsed = statement or self._plans.statement(text) or _parsed(text)
             try:
-                found = self._plan(parsed, catalog, parameters)
+                found = self._plan(parsed, catalog, parameters, self._layouts())
             except errors.Error as failed:
-                found = self._plan(parsed, self._session.remembered(failed), parameters)
+                found = self._plan(parsed, self._session.remembered(failed), parameters, self._layouts())
                 is_own = True  # nobody else may use it
             if not is_own:
                 self._plans.add(text, parameters, catalog, found)
@@ -177,25 +227,37 @@ class Queries:
         self._session.schema_locks.stabilise(found)
         return found
 
-    def _keep_writer(self, text: str, command: str, prepared: Prepared, parameters: Sequence[object]) -> None:
-        """Have the next execution of this text take the short way, if it has one."""
-        catalog = self._session.catalog()
-        table = catalog.by_id(prepared.write.table.id) if prepared.write is not None else None
-        if isinstance(table, Table) and prepared.holds(catalog):
-            writer = self._database.writers.get(table, catalog)
-            run = point_writer(self._database, prepared, parameters, writer, catalog.version)
-            if run is not None:
-                self._database.keep_point_writer(text, command, run)
+    def _keep_writer(
+        self,
+        text: str,
+        command: str,
+        prepared: Prepared,
+        write: PointWrite,
+        catalog: CatalogSnapshot,
+        parameters: Sequence[object],
+    ) -> Callable[[Sequence[object]], int] | None:
+        """Have the next execution of this text take the short way, if it has one under this schema: that."""
+        writer = self._database.writers.get(write.table, catalog)
+        types = prepared.bound.parameters
+        run = point_writer(self._database, write, types, parameters, writer, catalog.version)
+        if run is not None:
+            self._database.keep_point_writer(text, command, run)
+        return run
 
-    def _plan(self, statement: ast.Query | ast.Dml, catalog: CatalogSnapshot, parameters: Sequence[object]) -> Prepared:
+    def _plan(
+        self,
+        statement: ast.Query | ast.Dml,
+        catalog: CatalogSnapshot,
+        parameters: Sequence[object],
+        layouts: Layouts,
+    ) -> Prepared:
         if statement.parameters != len(parameters):
             raise errors.error(
                 "08P01", f"the statement takes {statement.parameters} parameters, but {len(parameters)} were given"
             )
         bound = bind(statement, catalog, hints_of(parameters))
-        layouts = self._layouts()
         try:
-            return Prepared(bound, catalog, layouts, Rules(catalog, layouts), self._database.analytic)
+            return Prepared(statement, bound, catalog, layouts, Rules(catalog, layouts), self._database.analytic)
         except RecursionError:
             raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Context, Decimal, InvalidOperation
+from functools import lru_cache
 from hashlib import blake2b
 from math import isnan
 from typing import Any
@@ -400,9 +401,11 @@ def compile_encoder(types: Sequence[Type], descending: Sequence[bool] = (), *, p
 
     Neighbours of fixed size are packed by one struct; a NULL, or a value that does not fit, takes the slow path.
     """
-    flags = _flags(types, descending)
-    kinds = [type_.kind for type_ in types]
+    return _encoder(tuple([type_.kind for type_ in types]), _flags(types, descending), prefix)
 
+
+@lru_cache(maxsize=4096)
+def _encoder(kinds: tuple[Kind, ...], flags: tuple[bool, ...], prefix: bytes) -> KeyEncoder:
     def slow(values: Sequence[Any]) -> bytes:
         parts = [encode_component(value, kind, flag) for value, kind, flag in zip(values, kinds, flags, strict=True)]
         return prefix + b"".join(parts)
@@ -422,7 +425,7 @@ def compile_encoder(types: Sequence[Type], descending: Sequence[bool] = (), *, p
         else:
             emitter.scope[f"component{i}"] = _COMPONENTS[family]
             emitter.expression(f"component{i}(c{i}){reverse}")
-    names = "".join(f"c{i}, " for i in range(len(types)))
+    names = "".join(f"c{i}, " for i in range(len(kinds)))
     lines = [
         "def encode_key(values):",
         "    try:",

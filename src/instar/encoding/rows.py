@@ -347,12 +347,12 @@ def damaged_row(data: bytes, why: str = "too short") -> Error:
 
 
 def _reader_source(
-    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, tag: int | None
+    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, *, tagged: bool
 ) -> list[str]:
     """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
     lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
-    if tag is not None:
-        lines += [f"        if tag != {tag}:", "            return None"]
+    if tagged:
+        lines += ["        if tag != wanted_tag:", "            return None"]
     if unpacking.ends:
         lines.append(f"        if not {' <= '.join(unpacking.ends)} <= len(data) - {base}:")
         lines.append("            raise damaged_row(data, 'bad offsets')")
@@ -363,10 +363,9 @@ def _reader_source(
         f"        return ({''.join(value + ', ' for value in plain)})",
         "    except struct_error:",
     ]
-    if tag is not None:
+    if tagged:
         # A deleted row has no body, and a row of another layout may have a shorter one.
-        other = tag.to_bytes(4, "little")
-        lines += [f"        if len(data) >= {BODY_OFFSET} and data[{_TAG_OFFSET}:{BODY_OFFSET}] != {other!r}:"]
+        lines += [f"        if len(data) >= {BODY_OFFSET} and data[{_TAG_OFFSET}:{BODY_OFFSET}] != tag_bytes:"]
         lines += ["            return None"]
     lines += [
         "        raise damaged_row(data) from None",
@@ -406,8 +405,10 @@ def compile_reader(
         word, bit = divmod(output.position, 64)
         plain.append(value)
         checked.append(f"None if n{word} & {1 << bit:#x} else {value}")
-    lines = _reader_source(unpacking, plain, checked, base, tag)
+    lines = _reader_source(unpacking, plain, checked, base, tagged=tag is not None)
     scope = {**_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
+    if tag is not None:
+        scope |= {"wanted_tag": tag, "tag_bytes": tag.to_bytes(4, "little")}
     reader: RowReader = compile_function("read_row", lines, scope)
     return reader
 

@@ -169,7 +169,7 @@ def _layouts(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
         except errors.Error as failed:
             yield Problem(table.name, f"layout {number}", CATALOG, "", failed.message)
             continue
-        if number == table.layout.id and found != table.layout:
+        if number == table.layout.id and found.bare != table.layout.bare:
             yield Problem(table.name, f"layout {number}", CATALOG, "", f"layout {number} is not what its record says")
 
 

@@ -2,8 +2,9 @@
 
 A plan holds for a catalog snapshot if every descriptor that it was made from is that snapshot's own: descriptors are
 immutable, and one that a plan uses is shared by all snapshots of a process (catalog/versions.py), so identity decides.
-A plan that only reads holds for another version of a table as well if readers cannot tell the two apart, as while an
-index is being built: else every step of the build would have all queries planned anew at once. A session with
+Of a table that a statement only reads another version will do as well if the statement cannot tell the two apart
+(holding.py): else every column that comes or goes, and every step of an index build, would have all queries planned
+anew at once. What has to be planned anew is not parsed again: a text's tree is kept beside its plans. A session with
 uncommitted DDL sees descriptors that nobody else does: it prepares for itself and adds nothing here.
 """
 
@@ -12,20 +13,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Object, State, Table
+from instar.catalog.descriptors import Object, Table
 from instar.catalog.layouts import Layouts
 from instar.sql import tree
 from instar.sql.execution import ExecutionContext, Result
 from instar.sql.executor import QueryProgram, RunAnalytic
-from instar.sql.executor_dml import InsertProgram, ModifyProgram
+from instar.sql.executor_dml import InsertProgram, ModifyProgram, returned_columns
+from instar.sql.holding import Holding
 from instar.sql.integrity import Rules
+from instar.sql.parser import STATEMENT_TOO_COMPLEX
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, point_write
+from instar.sql.statements import Dml, Query
 from instar.sql.traversal import walk
 from instar.store.engine import Store
 from instar.store.forks import begin_anew_in_child
@@ -53,36 +59,50 @@ def hints_of(parameters: Sequence[Any]) -> tuple[Type | None, ...]:
 
 
 class Prepared:
-    """A statement bound, planned and compiled. `lookup` and `write` are its lean forms, where it has them; `locks`: in
-    which mode it locks rows that it selects."""
+    """A statement bound and planned, and compiled when it is first run. `lookup` and `write` are its lean forms, where
+    it has them; `locks`: in which mode it locks rows that it selects."""
 
     def __init__(
         self,
+        statement: Query | Dml,
         bound: tree.BoundStatement,
         catalog: CatalogSnapshot,
         layouts: Layouts,
         rules: Rules,
         analytic: RunAnalytic,
     ) -> None:
+        self.statement = statement
         self.bound = bound
         self.plan = plan_statement(bound)
         count = len(bound.parameters)
-        self.program = compile_program(self.plan, count, layouts, rules, analytic)
         self.lookup: PointLookup | None = point_lookup(self.plan, bound.parameters, layouts)
         self.write: PointWrite | None = point_write(self.plan, count, rules)
-        self.columns = self.program.columns
-        self.locks = next((found.mode for found in walk(bound.statement) if isinstance(found, tree.RowLock)), None)
+        self.columns = _columns(self.plan)
+        nodes = list(walk(bound.statement))
+        self.locks = next((found.mode for found in nodes if isinstance(found, tree.RowLock)), None)
+        self._compile: Callable[[], Program] = lambda: compile_program(self.plan, count, layouts, rules, analytic)
         self._zone: str | None = None  # of the converters
         self._converters: list[Callable[[Any], Any]] = []
         self._rules = rules
-        self._version = catalog.version
+        self.version = catalog.version  # for which it was last found to hold
         self._depends = dependencies(bound, catalog)
-        self._names = any(isinstance(found, tree.SystemScan) for found in walk(bound.statement))
-        scans = [found for found in walk(bound.statement) if isinstance(found, tree.TableScan)]
+        self._holding: Holding | None = None  # made when it is first asked
+        # What it writes, and what is judged of that, it knows in one version only.
+        self._written = frozenset(table.id for table in _written(bound, catalog))
+        self._names = any(isinstance(found, tree.SystemScan) for found in nodes)
+        scans = [found for found in nodes if isinstance(found, tree.TableScan)]
         # The tables that it reads at levels of their own.
         hinted = {(found.table.id, found.level): found.table for found in scans}
         self.hints = tuple((table, level) for (_number, level), table in hinted.items() if level is not None)
         self._plainly = {found.table.id for found in scans if found.level is None}
+
+    @cached_property
+    def program(self) -> Program:
+        """The compiled plan: what has a lean form hardly ever needs it."""
+        try:
+            return self._compile()
+        except RecursionError:
+            raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
 
     @property
     def is_query(self) -> bool:
@@ -116,37 +136,61 @@ class Prepared:
 
     def holds(self, catalog: CatalogSnapshot) -> bool:
         """Whether the plan is right for this snapshot of the catalog."""
-        if catalog.version == self._version:
+        if catalog.version == self.version:
             return True
         # A system view's name may since have been hidden by a table.
         if self._names:
             return False
         own = tuple(catalog.by_id(found.id) for found in self._depends)
         if any(one is not found for one, found in zip(own, self._depends, strict=True)):
-            if not self.is_query or not all(map(_read_alike, self._depends, own)):
+            if not all(map(self._cannot_tell, self._depends, own)):
                 return False
             self._depends = tuple(one for one in own if one is not None)  # all: they are alike
-        self._version = catalog.version
+        self.version = catalog.version
         self._rules.move_to(catalog)
         return True
 
+    def _cannot_tell(self, one: Object, other: Object | None, written: int | None = None) -> bool:
+        """Whether both are the same, or versions of a table that do not differ for this statement: of one that is
+        judged or changed by it, only of the table `written`."""
+        if one is other:
+            return True
+        if not isinstance(one, Table) or not isinstance(other, Table):
+            return False
+        if one.id in self._written and one.id != written:
+            return False
+        if self._holding is None:
+            self._holding = Holding(self.bound, self.statement.expression)
+        return self._holding.cannot_tell(one, other)
 
-def _read_alike(one: Object | None, other: Object | None) -> bool:
-    """Whether both are the same, or versions of a table that differ in nothing that a query uses."""
-    if one is other:
-        return True
-    return isinstance(one, Table) and isinstance(other, Table) and _for_readers(one) == _for_readers(other)
+    def write_under(self, catalog: CatalogSnapshot, rules: Rules) -> PointWrite | None:
+        """The lean form of a write, whether the plan holds for this snapshot or not; None if there is none, or the
+        statement has to be planned anew. `rules` are the snapshot's."""
+        write = self.write
+        if write is None:
+            return None
+        own = [catalog.by_id(found.id) for found in self._depends]
+        if not all(map(self._cannot_tell, self._depends, own, repeat(write.table.id))):
+            return None
+        table = catalog.table(write.table.id)
+        return write if table is write.table else write.under(table, rules, catalog)
+
+    def table(self, table: Table) -> Table:
+        """The version of a table, of those that the plan was made from, that it held for last."""
+        return next((found for found in self._depends if isinstance(found, Table) and found.id == table.id), table)
 
 
-def _for_readers(table: Table) -> tuple[object, ...]:
-    indexes = tuple(index for index in table.indexes if index.state is State.PUBLIC)
-    shape = (table.columns, table.primary_key, table.rowset, table.layout, table.oldest_layout, table.steps)
-    return table.id, table.name, indexes, *shape
+def _columns(plan: Plan) -> tuple[tuple[str, Type], ...]:
+    """The columns of the result."""
+    if isinstance(plan, QueryPlan):
+        return tuple(zip(plan.names, plan.types, strict=True))
+    return returned_columns(plan.statement.returning)
 
 
-def compile_program(
-    plan: Plan, parameters: int, layouts: Layouts, rules: Rules, analytic: RunAnalytic
-) -> QueryProgram | InsertProgram | ModifyProgram:
+Program = QueryProgram | InsertProgram | ModifyProgram
+
+
+def compile_program(plan: Plan, parameters: int, layouts: Layouts, rules: Rules, analytic: RunAnalytic) -> Program:
     """The program of a plan."""
     match plan:
         case QueryPlan():
@@ -167,13 +211,16 @@ def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[
         sequence = catalog.by_id(node.sequence) if isinstance(node, tree.NextValue) else None
         if sequence is not None:
             found[sequence.id] = sequence
-    if not isinstance(bound.statement, tree.QueryStatement):
-        for table in _entangled(bound.statement.target.table, catalog):
-            found.setdefault(table.id, table)
+    for table in _written(bound, catalog):
+        found.setdefault(table.id, table)
     return tuple(found.values())
 
 
-def _entangled(table: Table, catalog: CatalogSnapshot) -> Iterator[Table]:
+def _written(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> Iterator[Table]:
+    """The table that DML writes to, and all that foreign keys lead to from there."""
+    if isinstance(bound.statement, tree.QueryStatement):
+        return
+    table = bound.statement.target.table
     known = {table.id: table}
     stack = [table]
     while stack:
@@ -186,12 +233,13 @@ def _entangled(table: Table, catalog: CatalogSnapshot) -> Iterator[Table]:
 
 
 class _Entry:
-    """The plans of one text, by the classes of the parameters that they were made for."""
+    """The plans of one text, by the classes of the parameters that they were made for, and what it was parsed to."""
 
-    __slots__ = ("fast", "plans", "used")
+    __slots__ = ("fast", "plans", "statement", "used")
 
-    def __init__(self) -> None:
+    def __init__(self, statement: Query | Dml) -> None:
         self.fast: Callable[[Store, Sequence[object]], Any] | None = None
+        self.statement = statement
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
         self.used = False
 
@@ -227,15 +275,25 @@ class PlanCache:
         entry.used = True
         return entry.fast(store, parameters)
 
+    def has_fast(self, text: str) -> bool:
+        """Whether the text is that of a point lookup, as it was last planned."""
+        entry = self._entries.get(text)
+        return entry is not None and entry.fast is not None
+
+    def is_of(self, text: str, version: int) -> bool:
+        """Whether the newest plan of a text is one for this catalog version."""
+        entry = self._entries.get(text)
+        return entry is not None and bool(entry.plans) and entry.plans[0][1].version == version
+
     def columns(self, text: str) -> tuple[tuple[str, Type], ...] | None:
         """The result columns of a text that was planned before, by its newest plan; None for other texts."""
         entry = self._entries.get(text)
         return entry.plans[0][1].columns if entry is not None and entry.plans else None
 
-    def writes(self, text: str) -> bool | None:
-        """Whether a text that was planned before is no query, by its newest plan; None for other texts."""
+    def statement(self, text: str) -> Query | Dml | None:
+        """What a text that was planned before was parsed to; None for other texts."""
         entry = self._entries.get(text)
-        return not entry.plans[0][1].is_query if entry is not None and entry.plans else None
+        return None if entry is None else entry.statement
 
     def find(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot) -> Prepared | None:
         """The plan for parameters of these classes, if there is one and it holds for the snapshot.
@@ -247,17 +305,20 @@ class PlanCache:
             return None
         entry.used = True
         for form in entry.plans:
-            if len(form[0]) == len(parameters) and _fits(form[0], parameters):
+            if _serves(form[0], parameters):
                 prepared = form[1]
                 if not prepared.holds(catalog):
                     with self._lock:
                         self._forget(entry, form)
                     return None
-                if prepared.lookup is not None:
-                    prepared.lookup.revalidate(catalog.version)
-                    entry.fast = prepared.lookup.fast
+                _offer_lookup(entry, prepared, catalog)
                 return prepared
         return None
+
+    def known(self, text: str, parameters: Sequence[object]) -> Prepared | None:
+        """The plan for parameters of these classes, if there is one, whichever snapshot it holds for."""
+        entry = self._entries.get(text)
+        return None if entry is None else next((form[1] for form in entry.plans if _serves(form[0], parameters)), None)
 
     def add(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot, prepared: Prepared) -> None:
         """Keep a plan that was made for these parameters under a committed snapshot."""
@@ -266,11 +327,9 @@ class PlanCache:
             entry = self._entries.get(text)
             if entry is None:
                 self._make_room()
-                entry = self._entries[text] = _Entry()
+                entry = self._entries[text] = _Entry(prepared.statement)
             entry.plans = [(classes, prepared), *entry.plans[: _MAX_FORMS - 1]]
-        if prepared.lookup is not None:
-            prepared.lookup.revalidate(catalog.version)
-            entry.fast = prepared.lookup.fast
+        _offer_lookup(entry, prepared, catalog)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -291,6 +350,14 @@ class PlanCache:
                 self._entries[text] = entry
 
 
+def _offer_lookup(entry: _Entry, prepared: Prepared, catalog: CatalogSnapshot) -> None:
+    """Have the lean form of a plan, which holds for this snapshot, be tried first."""
+    lookup = prepared.lookup
+    if lookup is not None:
+        lookup.revalidate(catalog.version, prepared.table(lookup.table))
+        entry.fast = lookup.fast
+
+
 def class_of(value: Any) -> type:
     """What decides the hint of a parameter: its class, with those apart whose values are hinted as several types."""
     kind: type = value.__class__
@@ -309,6 +376,8 @@ class _Aware:
     """Stands for a datetime with a time zone."""
 
 
-def _fits(classes: Sequence[type], parameters: Sequence[object]) -> bool:
+def _serves(classes: Sequence[type], parameters: Sequence[object]) -> bool:
     """Whether a plan made for these classes serves the parameters; NULL is of every type."""
-    return all(value is None or class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True))
+    return len(classes) == len(parameters) and all(
+        value is None or class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True)
+    )

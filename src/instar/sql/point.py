@@ -7,20 +7,23 @@ autocommit INSERT, UPDATE or DELETE whose constraints can be judged on the row a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.generate import compile_source
 from instar.sql import tree
+from instar.sql.binder import bind_defaults
 from instar.sql.execution import Row
 from instar.sql.executor_dml import insert_image, single_row, updated_image
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
-from instar.sql.plan import Access, InsertPlan, ModifyPlan, Plan, Project, QueryPlan, is_single
+from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
 from instar.sql.traversal import walk
 from instar.store.engine import ROW_TOMBSTONE, Store, rowset_prefix
 from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
@@ -30,6 +33,8 @@ from instar.values import to_python
 
 FALLBACK: Final = object()
 """What a fast path returns when the general one must run."""
+
+Written = tree.Insert | tree.Update | tree.Delete
 
 # Parameters of exactly this class are internal values of these types as they are.
 _CLASSES: dict[Kind, str] = {Kind.BOOLEAN: "bool", Kind.BYTEA: "bytes"} | dict.fromkeys(INTEGER_RANGES, "int")
@@ -54,9 +59,7 @@ def fast(store, parameters):
         reader.close()
     if value is None:
         return []
-    r = decode(value)
-    if r is None:
-        return older(value)
+    {decode}
     {result}
 
 def older(value):
@@ -67,6 +70,15 @@ def older(value):
     {result}
 """
 
+_ONE_LAYOUT = """r = decode(value)
+    if r is None:
+        return older(value)"""
+# Deleted rows bear a flag in their tag, by which there is no decoder.
+_SEVERAL_LAYOUTS = """decode = decoders.get(value[12:16])
+    if decode is None:
+        return older(value)
+    r = decode(value)"""
+
 
 class PointLookup:
     """`SELECT columns FROM table WHERE primary key = parameters`, in autocommit, without a buffer.
@@ -76,22 +88,21 @@ class PointLookup:
     """
 
     def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
-        table = access.table
+        self.table = table = access.table
         types = [table.columns[ordinal].type for ordinal in access.path.columns]
         prefix = rowset_prefix(table.rowset)
         self._reader = reader = TableReader(table, ordinals, layouts)
-        self._decoders: dict[bytes, Decoder] = {}  # of layouts other than the table's newest, by a row's tag
+        self._decoders: dict[bytes, Decoder] = {}  # by a row's tag
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
             "VERSION": None,
             "encode": keys.compile_encoder(types, prefix=prefix),
             "TOMBSTONE": ROW_TOMBSTONE,
-            "decode": tagged_resolver(table.layout, reader.wanted),
             "decoders": self._decoders,
             "learn": self._learn,
         }
         values = [alternatives[0] for alternatives in access.path.equal]
-        source = _LOOKUP.format(
+        self._source = _LOOKUP.format(
             names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
             unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
@@ -99,13 +110,29 @@ class PointLookup:
             # A row that is to be migrated by who reads it is read by the general way, which does that.
             migrate="return FALLBACK" if table.migration == "read" else "pass",
             result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
+            decode="{decode}",
         )
-        exec(compile_source(source, "point lookup"), self._scope)
-        self.fast: Callable[[Store, Sequence[object]], Any] = self._scope["fast"]
+        self._one_layout = table.oldest_layout == table.layout.id
+        if self._one_layout:
+            self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
+        else:
+            self._decoders[_tag(table.layout.id)] = reader.decoder(table.layout.id)
+        self.fast: Callable[[Store, Sequence[object]], Any] = self._made()
 
-    def revalidate(self, catalog_version: int) -> None:
-        """The lookup holds at this catalog version."""
+    def _made(self) -> Callable[[Store, Sequence[object]], Any]:
+        decode = _ONE_LAYOUT if self._one_layout else _SEVERAL_LAYOUTS
+        exec(compile_source(self._source.replace("{decode}", decode), "point lookup"), self._scope)
+        made: Callable[[Store, Sequence[object]], Any] = self._scope["fast"]
+        return made
+
+    def revalidate(self, catalog_version: int, table: Table) -> None:
+        """The lookup holds at this catalog version, where `table` is the table's."""
         self._scope["VERSION"] = catalog_version
+        if self._one_layout and table.layout.id != self.table.layout.id:
+            # From now on the look at a row's layout pays.
+            self._one_layout = False
+            self._decoders[_tag(self.table.layout.id)] = self._reader.decoder(self.table.layout.id)
+            self.fast = self._made()
 
     def _learn(self, value: bytes) -> Decoder:
         """The decoder of the layout that a stored value is in."""
@@ -138,6 +165,11 @@ class PointLookup:
             for number in range(len(types))
         )
         return f"return [({outputs})]"
+
+
+def _tag(layout: int) -> bytes:
+    """What the header of a row in this layout says of it."""
+    return (layout << 8).to_bytes(4, "little")
 
 
 def unfit(index: int, type_: Type) -> str:
@@ -196,7 +228,7 @@ class PointWrite:
     def __init__(
         self,
         operation: Literal["insert", "update", "delete"],
-        table: Table,
+        statement: Written,
         layout: FrameLayout,
         rules: Rules,
         key: Callable[[Frame], bytes | None],
@@ -205,7 +237,8 @@ class PointWrite:
         assigned: tuple[list[int], Callable[[Row, Frame], Row]] | None = None,
     ) -> None:
         self.operation = operation
-        self.table = table
+        self.statement = statement
+        self.table = table = statement.target.table
         self.key = key
         self.changed = changed
         self.assigned = assigned
@@ -230,34 +263,50 @@ class PointWrite:
         """23505 for the primary key of `image`."""
         return self._rules.duplicate(self.table.primary_key_name, self._rules.key_ordinals, image)
 
+    def under(self, table: Table, rules: Rules, catalog: CatalogSnapshot) -> PointWrite | None:
+        """The same write for another version of its table, which the statement cannot tell from its own (holding.py)
+        but for columns that it does not name; None if it has no lean form there."""
+        if any(column.is_being_given for column in table.columns):
+            return None  # every UPDATE gives them values
+        target = replace(self.statement.target, table=table)
+        if isinstance(self.statement, tree.Insert):
+            defaults = bind_defaults(table, self.statement.columns, catalog)
+            return _insert(replace(self.statement, target=target, defaults=defaults), self._layout, rules)
+        return _modify(replace(self.statement, target=target), self.key, self._layout, rules)
+
 
 def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
     """The lean form of a DML plan, if what it must keep to can be judged on its one row, and the columns that it sets
     are all that change."""
-    if isinstance(plan, InsertPlan | ModifyPlan) and any(
-        column.is_derived for column in plan.statement.target.table.columns
-    ):
+    if isinstance(plan, QueryPlan) or plan.subplans or plan.statement.returning:
         return None
-    if isinstance(plan, InsertPlan):
-        return _point_insert(plan, parameters, rules)
-    if not isinstance(plan, ModifyPlan) or plan.subplans:
-        return None
-    root, statement = plan.root, plan.statement
-    if not isinstance(root, Access) or root.filter or not _is_point(root) or statement.returning:
-        return None
-    table = statement.target.table
     layout = FrameLayout(parameters)
-    key = _key(root, layout)
+    if isinstance(plan, InsertPlan):
+        return _insert(plan.statement, layout, rules)
+    root = plan.root
+    if not isinstance(root, Access) or root.filter or not _is_point(root):
+        return None
+    return _modify(plan.statement, _key(root, layout), layout, rules)
+
+
+def _modify(
+    statement: tree.Update | tree.Delete, key: Callable[[Frame], bytes | None], layout: FrameLayout, rules: Rules
+) -> PointWrite | None:
+    table = statement.target.table
+    if any(column.is_derived for column in table.columns):
+        return None
     if isinstance(statement, tree.Delete):
         if table.referenced_by:
             return None
-        return PointWrite("delete", table, layout, rules, key, None, frozenset())
+        return PointWrite("delete", statement, layout, rules, key, None, frozenset())
     changed = frozenset(table.columns[ordinal].id for ordinal, _ in statement.assignments)
     if changed & _entangled(table, rules):
         return None
-    image = updated_image(Compiler(root.scope, layout), statement, statement.assignments)
+    # The row is read as a whole.
+    scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
+    image = updated_image(Compiler(scope, layout), statement, statement.assignments)
     assigned = None if rules.of(table).has_checks else _assigned(statement.assignments, layout)
-    return PointWrite("update", table, layout, rules, key, image, changed, assigned)
+    return PointWrite("update", statement, layout, rules, key, image, changed, assigned)
 
 
 def _assigned(
@@ -286,18 +335,16 @@ def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]
     return key
 
 
-def _point_insert(plan: InsertPlan, parameters: int, rules: Rules) -> PointWrite | None:
-    statement = plan.statement
+def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointWrite | None:
     table = statement.target.table
     known = rules.of(table)
-    if statement.on_conflict is not None or statement.returning or known.unique or known.parents or plan.subplans:
+    if statement.on_conflict is not None or known.unique or known.parents:
         return None
     row = single_row(statement)
-    if row is None:
+    if row is None or any(column.is_derived for column in table.columns):
         return None
-    layout = FrameLayout(parameters)
     image = Compiler(Scope({}), layout).row(insert_image(statement, row))
-    return PointWrite("insert", table, layout, rules, lambda frame: None, image, frozenset())
+    return PointWrite("insert", statement, layout, rules, lambda frame: None, image, frozenset())
 
 
 def _entangled(table: Table, rules: Rules) -> frozenset[int]:

@@ -184,6 +184,33 @@ def _key(wanted: Sequence[Wanted]) -> _Key:
     return tuple([(one.column, one.type, _Frozen(one.missing), one.derived, one.lenient) for one in wanted])
 
 
+class _Wants:
+    """A list of wanted columns in the form in which readers are looked up for it.
+
+    A reader depends on where columns stand and of which types they are, and on nothing else of a layout. So columns
+    are numbered by their places in the list, and those that nobody wants are all alike: a column that comes and goes
+    makes layouts without end, and two readers.
+    """
+
+    __slots__ = ("_numbers", "key")
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self.key = _key(wanted)
+        self._numbers: dict[int, int] | None = None
+        if all(one.derived is None for one in wanted):  # else there are columns beside them that they are derived of
+            numbers = self._numbers = {}
+            for number, one in enumerate(wanted, 1):
+                numbers.setdefault(one.column, number)
+            self.key = tuple([(numbers[found[0]], *found[1:]) for found in self.key])
+
+    def written(self, layout: Layout) -> Layout:
+        """What readers ask of a layout."""
+        columns, numbers = layout.columns, self._numbers
+        if numbers is not None:
+            columns = tuple([(numbers.get(column, 0), type_) for column, type_ in columns])
+        return Layout(0, columns, layout.locks)
+
+
 class _Derived(NamedTuple):
     """A wanted column that rows of a layout do not have: where it stands among the wanted ones, how it is computed, of
     which type, and where its sources stand behind the wanted columns."""
@@ -259,12 +286,29 @@ def _computed(
     return computed
 
 
+class Resolvers:
+    """The readers of one list of wanted columns, by the layout that a row is written in."""
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self._wants = _Wants(wanted)
+        self._known: dict[Layout, RowReader] = {}
+
+    def of(self, written: Layout) -> RowReader:
+        """See `resolver`."""
+        layout = self._wants.written(written)
+        found = self._known.get(layout)
+        if found is None:
+            found = self._known[layout] = _resolver(layout, self._wants.key)
+        return found
+
+
 def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
     """A function from a store value in `written` to the wanted values.
 
     40001 (here or from the function) for what cannot be read as the wanted type without loss, XX001 for damaged bytes.
     """
-    return _resolver(written, _key(wanted))
+    wants = _Wants(wanted)
+    return _resolver(wants.written(written), wants.key)
 
 
 def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[bytes], tuple[Any, ...] | None]:
@@ -414,7 +458,8 @@ def _computed_arrays(decode: Decode, derived: Sequence[_Derived], wanted: _Key) 
 
 def batch_reader(layout: Layout, wanted: Sequence[Wanted]) -> BatchReader:
     """A function from store values, all written in `layout`, to an Arrow array per wanted column (`arrow_type`)."""
-    decode = _decoder(layout, _key(wanted))
+    wants = _Wants(wanted)
+    decode = _decoder(wants.written(layout), wants.key)
     return lambda values: decode(join_values(values))
 
 
@@ -438,13 +483,13 @@ def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) 
 
 def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> Decode:
     """As `mixed_batch_reader`, for values in one buffer."""
-    key = _key(wanted)
+    wants = _Wants(wanted)
     decoders: dict[int, Decode] = {}
 
     def decoder(layout: int) -> Decode:
         found = decoders.get(layout)
         if found is None:
-            found = decoders[layout] = _decoder(find(layout), key)
+            found = decoders[layout] = _decoder(wants.written(find(layout)), wants.key)
         return found
 
     def read(joined: Joined) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -25,7 +26,7 @@ from instar.store.versions import BATCH_ROWS, headers, read_row, scan_rows, visi
 from instar.tables.guard import ReadGuard
 from instar.tables.layout import arrow_type, body_encoder, row_start
 from instar.tables.older import OlderRows
-from instar.tables.resolver import LAYOUT_OFFSET, Wanted, mixed_decoder, resolver
+from instar.tables.resolver import LAYOUT_OFFSET, Resolvers, Wanted, mixed_decoder
 from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import TableBuffer
 from instar.transactions.reads import Place
@@ -111,15 +112,19 @@ class TableReader:
         decisive = self.ordinals if reads is None else reads
         self.place = Place(table.id, None, table.rowset, frozenset(table.columns[found].id for found in decisive))
         self._decoders: dict[int, Decoder] = {}
-        self.schema = pa.schema(
-            [pa.field(f"c{i}", arrow_type(table.columns[ordinal].type)) for i, ordinal in enumerate(ordinals)]
-        )
+        self._resolvers = Resolvers(self.wanted)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the wanted columns."""
+        columns = (self.table.columns[ordinal] for ordinal in self.ordinals)
+        return pa.schema([pa.field(f"c{i}", arrow_type(column.type)) for i, column in enumerate(columns)])
 
     def decoder(self, layout_id: int) -> Decoder:
         """Stored bytes in that layout to the wanted columns."""
         found = self._decoders.get(layout_id)
         if found is None:
-            found = self._decoders[layout_id] = resolver(self._layout(layout_id), self.wanted)
+            found = self._decoders[layout_id] = self._resolvers.of(self._layout(layout_id))
         return found
 
     def layout_of(self, value: bytes) -> Layout:

@@ -13,7 +13,7 @@ from instar.sql.binder import coercion
 from instar.sql.binder.context import Context
 from instar.sql.binder.expressions import constant
 from instar.sql.binder.from_items import table_columns
-from instar.sql.binder.frozen import bind_default_of
+from instar.sql.binder.frozen import bind_default_of, defaults_of
 from instar.sql.binder.queries import QueryBinder, check_row_lengths
 from instar.sql.binder.scope import Item, Namespace, Scope
 from instar.sql.grammar.constants import Constants
@@ -75,11 +75,7 @@ class DmlBinder:
         source, columns = self._source(node, scope, table, columns, explicit=isinstance(node.this, exp.Schema))
         if ctes:
             source = self.queries.attach(source, ctes)
-        defaults = tuple(
-            (ordinal, self._default(column))
-            for ordinal, column in enumerate(table.columns)
-            if ordinal not in columns and not column.hidden and not column.is_derived
-        )
+        defaults = defaults_of(self.context, table, columns)
         conflict = node.args.get("conflict")
         on_conflict = None if conflict is None else self._on_conflict(conflict, target, namespace, scope)
         return tree.Insert(

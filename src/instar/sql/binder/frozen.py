@@ -6,7 +6,8 @@ every cast explicit. So a rename, or a function that is overloaded later, change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from sqlglot import exp
@@ -26,6 +27,10 @@ from instar.sql.tree import Expr
 from instar.types import Kind, Type
 
 T = TypeVar("T")
+
+# Descriptors' texts are bound again with every statement that needs them, and binding only reads their trees.
+_expression = lru_cache(maxsize=1024)(parse_expression)
+_query = lru_cache(maxsize=256)(parse_query)
 
 
 class FrozenQuery(NamedTuple):
@@ -136,14 +141,14 @@ def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> st
 def bind_conversion(derivation: Derivation, table: Table, catalog: CatalogReader) -> Expr:
     """A frozen conversion over the columns of `table`, as relation 0."""
     binder = QueryBinder(Context(catalog), by_ids=True)
-    expr = _unplaced(lambda: _bound(binder, parse_expression(derivation.expression), table, 0))
+    expr = _unplaced(lambda: _bound(binder, _expression(derivation.expression), table, 0))
     return coercion.assign(Context(catalog), expr, derivation.type, "?")
 
 
 def bind_check(text: str, table: Table, relation: int, catalog: CatalogReader) -> Expr:
     """A frozen CHECK over the columns of `relation`."""
     binder = QueryBinder(Context(catalog), by_ids=True)
-    return _unplaced(lambda: _bind(binder, parse_expression(text), table, relation, "CHECK constraints", "CHECK"))
+    return _unplaced(lambda: _bind(binder, _expression(text), table, relation, "CHECK constraints", "CHECK"))
 
 
 def bind_default(column: Column, catalog: CatalogReader) -> Expr:
@@ -156,12 +161,26 @@ def bind_default_of(context: Context, column: Column) -> Expr:
     default = column.default
     if default is not None:
         binder = QueryBinder(context, by_ids=True)
-        expr = _unplaced(lambda: _default(context, binder, parse_expression(default)))
+        expr = _unplaced(lambda: _default(context, binder, _expression(default)))
     elif column.sequence is not None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
         return tree.Literal(None, column.type)
     return coercion.assign(context, expr, column.type, column.name)
+
+
+def defaults_of(context: Context, table: Table, given: Collection[int]) -> tuple[tuple[int, Expr], ...]:
+    """What a new row gets in the columns, by their ordinals, that an INSERT does not give."""
+    return tuple(
+        (ordinal, bind_default_of(context, column))
+        for ordinal, column in enumerate(table.columns)
+        if ordinal not in given and not column.hidden and not column.is_derived
+    )
+
+
+def bind_defaults(table: Table, given: Collection[int], catalog: CatalogReader) -> tuple[tuple[int, Expr], ...]:
+    """As `defaults_of`, for a statement that is bound already."""
+    return defaults_of(Context(catalog), table, given)
 
 
 def _bind(binder: QueryBinder, node: exp.Expr, table: Table, relation: int, clause: str, what: str) -> Expr:
@@ -244,7 +263,7 @@ def _dependencies(context: Context, query: tree.Query) -> tuple[tuple[int, tuple
 def bind_view_text(context: Context, view: View) -> tree.Query:
     """The view's query at this version of the catalog."""
     binder = QueryBinder(context, by_ids=True)
-    return _unplaced(lambda: binder.query(parse_query(view.query).expression, None))
+    return _unplaced(lambda: binder.query(_query(view.query).expression, None))
 
 
 # --- thawing ---------------------------------------------------------------------------------------------------------
