@@ -276,6 +276,18 @@ def test_under_a_kept_snapshot_the_same_is_an_error(
     assert rows(two, "SELECT * FROM instar.transaction_locks") == []
 
 
+def test_a_stage_of_a_job_is_a_change_too(sessions: list[Connection]) -> None:
+    one, two, *_ = sessions
+    begin(one, "REPEATABLE READ")
+    run(one, "SELECT * FROM q")
+    run(two, "CREATE INDEX i ON t (a)")
+    with fails(
+        errors.SERIALIZATION_FAILURE, '"t" was changed by a concurrent schema change', "CREATE INDEX i ON t (a)"
+    ):
+        run(one, READ.format(hint="NOLOCK"))
+    run(one, "ROLLBACK")
+
+
 @pytest.mark.parametrize("name", ["NOLOCK", "READCOMMITTEDLOCK", "READCOMMITTED"])
 def test_a_table_that_is_gone(sessions: list[Connection], name: str) -> None:
     one, two, *_ = sessions

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Object, Table
+from instar.catalog.descriptors import Object, StepKind, Table
 from instar.catalog.descriptors import View as ViewDescriptor
 from instar.catalog.schema_locks import resource_of
 from instar.database.row_locks import Moved
@@ -209,7 +209,9 @@ def _require_same(number: int, older: CatalogSnapshot, newer: CatalogSnapshot) -
         if before.version == after.version:
             return
         step = next((step for step in after.steps if step.version > before.version), None)
-        kind = "schema change" if step is None else step.kind.value
+        kind = "schema change"
+        if step is not None and step.kind is not StepKind.ELEMENT_STATE:  # whose statement says more
+            kind = step.kind.value
         detail = f"The snapshot has its version {before.version}, and version {after.version} is to be read."
         if step is not None and step.statement:
             detail += f" The change was: {step.statement}"

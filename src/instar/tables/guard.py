@@ -29,6 +29,10 @@ class ReadGuard:
         self._owner = owner
         self.wait = wait
 
+    def is_held(self, lower: bytes, upper: bytes) -> bool:
+        """Whether there is anybody to be waited for in [lower, upper): if not, what is read there now may be given."""
+        return self._locks.met_within(lower, upper, Mode.SHARE, self._owner()) is not None
+
     def rows(self, keys: Iterable[bytes]) -> None:
         """Wait until nobody is about to change one of the rows at these store keys; they are to be read after that."""
         for key in keys:

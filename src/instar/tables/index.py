@@ -19,7 +19,7 @@ from instar.encoding import keys
 from instar.store.engine import Reader, rowset_prefix
 from instar.store.versions import entry_at, read_row
 from instar.tables.rowset import TableReader, described, scanned
-from instar.tables.view import RowVersion, View
+from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import Change
 from instar.transactions.reads import Place
 
@@ -159,6 +159,7 @@ class IndexReader:
         prefix = self.codec.prefix
         lower, upper = prefix + start, prefix + stop
         while True:
+            guarded = view.guard is not None and view.guard.is_held(self._rows.prefix, self._rows.prefix + END)
             with view.store.read_at(view.snapshot) as reader:
                 entries = list(islice(reader.scan(lower, upper, reverse=reverse), ENTRIES_PER_READ))
                 hits = [hit for key, value in entries if (hit := self._accept(view, reader, key, value, changes))]
@@ -168,7 +169,7 @@ class IndexReader:
                 view.reads.add_range(self._place, *read, len(entries))
                 rows_read = [self._rows.prefix + hit.version.key for hit in hits]
                 view.reads.add_keys(self._wanted.place, rows_read)
-            if view.guard is not None:
+            if guarded:
                 hits = [now for hit in hits if (now := self._now(view, hit)) is not None]
             yield from hits
             if len(entries) < ENTRIES_PER_READ:
