@@ -184,12 +184,23 @@ def test_what_a_converted_column_was_derived_of_may_have_changed_since(engine: E
     assert rows(connection, "CHECK DATABASE") == []
 
 
+def mixed() -> list[str]:
+    """Writes of all kinds to the first rows."""
+    kinds = (
+        "INSERT INTO t VALUES (1000 + {0}, 0)",
+        "UPDATE t SET n = 0 WHERE id = {0}",
+        "DELETE FROM t WHERE id = {0}",
+        "UPDATE t SET id = 2000 + {0} WHERE id = {0}",
+    )
+    return [kinds[number % 4].format(number) for number in range(1, 20)]
+
+
 @pytest.mark.parametrize("locked", [False, True])
 def test_what_others_write_meanwhile_is_followed(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, *, locked: bool
 ) -> None:
-    """A writer that commits again and again between what the statement has read and its commit: the statement is not
-    begun anew, and looks at each row that was not written again but once."""
+    """A writer that commits between what the statement has read and its commit: the statement is not begun anew, looks
+    at each row that was not written again but once, and at the last of them in the atomic section."""
     connection, writer = engine.connect(), engine.connect()
     run(
         connection,
@@ -200,21 +211,17 @@ def test_what_others_write_meanwhile_is_followed(
         "UPDATE t SET n = n + 1",
     )
     store = engine.database.store
-    commit, decoded, writes = store.commit, restoring._Values._row, iter(range(1, 20))
+    commit, decoded = store.commit, restoring._Values._row
     looked: list[bytes] = []
+    # More than is looked at in the atomic section, and then some that are.
+    bursts = iter([[f"UPDATE t SET n = n - 1 WHERE id = {number % 150 + 50}" for number in range(90)], mixed()])
+    attempts = []
 
     def beside(request: Commit) -> int:
-        if request.bump_catalog and (number := next(writes, None)) is not None:
+        if request.bump_catalog:
+            attempts.append(request)
             monkeypatch.setattr(store, "commit", commit)
-            match number % 4:
-                case 0:
-                    run(writer, f"INSERT INTO t VALUES ({1000 + number}, 0)")
-                case 1:
-                    run(writer, f"UPDATE t SET n = 0 WHERE id = {number}")
-                case 2:
-                    run(writer, f"DELETE FROM t WHERE id = {number}")
-                case 3:
-                    run(writer, f"UPDATE t SET id = {2000 + number} WHERE id = {number}")
+            run(writer, *next(bursts, ()))
             monkeypatch.setattr(store, "commit", beside)
         return commit(request)
 
@@ -225,12 +232,56 @@ def test_what_others_write_meanwhile_is_followed(
     monkeypatch.setattr(store, "commit", beside)
     monkeypatch.setattr(restoring._Values, "_row", looks)
     run(connection, "ALTER TABLE t UNDROP COLUMN c")
-    assert len(looked) < 250
+    assert (len(attempts), len(looked)) == (2, 200 + 90)
     found = {key: (n, c) for key, n, c in rows(connection, "SELECT * FROM t")}
     assert len(found) == 200 + 4 - 5
     for key, (n, c) in found.items():
         was = key - 2000 if key > 2000 else key
-        assert (n, c) == ((0, 7) if 1000 < key < 2000 else (0 if was % 4 == 1 and was < 20 else was + 1, was * 10))
+        n_was = 0 if was % 4 == 1 and was < 20 else was + 1 - (50 <= was < 140)
+        assert (n, c) == ((0, 7) if 1000 < key < 2000 else (n_was, was * 10))
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_who_writes_faster_than_it_is_followed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, c int)", "INSERT INTO t VALUES (1, 10)")
+    run(connection, "ALTER TABLE t DROP COLUMN c")
+    with monkeypatch.context() as patched:
+        patched.setattr(restoring, "_FEW", -1)  # no pass is short enough
+        with fails("55006", '"t"', "written faster"):
+            connection.execute("ALTER TABLE t UNDROP COLUMN c")
+    run(connection, "ALTER TABLE t UNDROP COLUMN c")
+    assert rows(connection, "SELECT * FROM t") == [(1, 10)]
+
+
+def test_values_that_a_sequence_gives_to_rows_that_come_meanwhile(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not drawn in the atomic section."""
+    connection, writer = engine.connect(), engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, c serial)",
+        "INSERT INTO t VALUES (1), (2)",
+        "ALTER TABLE t DROP COLUMN c",
+        "INSERT INTO t VALUES (3)",
+    )
+    store = engine.database.store
+    commit = store.commit
+    new = iter([4, 5])
+
+    def beside(request: Commit) -> int:
+        if request.bump_catalog and (number := next(new, None)) is not None:
+            monkeypatch.setattr(store, "commit", commit)
+            run(writer, f"INSERT INTO t VALUES ({number})")
+            monkeypatch.setattr(store, "commit", beside)
+        return commit(request)
+
+    monkeypatch.setattr(store, "commit", beside)
+    run(connection, "ALTER TABLE t UNDROP COLUMN c")
+    found = rows(connection, "SELECT * FROM t ORDER BY id")
+    assert found[:3] == [(1, 1), (2, 2), (3, 3)]
+    assert len({c for _, c in found}) == 5
     assert rows(connection, "CHECK DATABASE") == []
 
 

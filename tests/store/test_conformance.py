@@ -271,6 +271,26 @@ def test_bulk_inserts_in_any_order_meet_what_is_there(store: Store, numbers: ran
     assert len(contents(store, *ALL_ROWS)) == 40
 
 
+def test_a_commit_is_completed_on_the_state_that_it_is_judged_on(store: Store) -> None:
+    change(store, {1: b"a", 2: b"b"})
+    rows: list[RowWrite] = []
+    seen = []
+
+    def complete(section: View) -> None:
+        seen.append(section.timestamp)
+        if len(seen) == 1:
+            raise StaleRow(row_key(2))
+        rows.extend(RowWrite(row_key(number), section.get(row_key(number)), b"new", 1) for number in (1, 2))
+
+    request = Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, rows)], complete=complete)
+    with pytest.raises(StaleRow):
+        store.commit(request)
+    newest = change(store, {1: b"later"})
+    store.commit(request)
+    assert seen[1] == newest
+    assert [body_of(contents(store)[row_key(number)]) for number in (1, 2)] == [b"new", b"new"]
+
+
 def test_a_row_changes_once_per_commit(store: Store) -> None:
     rows = [RowWrite(row_key(1), None, b"a", 1), RowWrite(row_key(1), None, b"b", 1)]
     with pytest.raises(Error, match="one row twice"):

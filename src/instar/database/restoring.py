@@ -7,12 +7,13 @@ Rows that nobody has written since are not touched: they are in layouts that hav
 
 Nobody may write to the table between what was read of it and the commit. Of a statement in autocommit nobody sees
 anything before that, so the log is followed in passes (`Restoration`), each of which only looks at what was written
-since the one before; the atomic section only sees that nothing was since the last. In a transaction of several
+since the one before, and the last, of a few changes, is made in the atomic section. In a transaction of several
 statements, which goes on with the values, a write of others since its snapshot ends it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
@@ -27,7 +28,6 @@ from instar.store.engine import (
     ROW_HEADER,
     Commit,
     LogRecord,
-    LogUntouched,
     Reader,
     Refused,
     RowWrite,
@@ -40,6 +40,7 @@ from instar.store.log import decode, log_key
 from instar.store.versions import read_row
 from instar.tables.layout import body_encoder
 from instar.tables.locks import RowLocks
+from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader
 from instar.transactions.buffer import Change, too_many_rows
 
@@ -48,10 +49,13 @@ if TYPE_CHECKING:
 
 # Records of the log after which it is looked whether the statement was cancelled; rows that one reader looks at.
 _BATCH = 1000
-# So many passes are made in a row; then the commit is tried. What is written faster than it is followed ends as 40001.
-_PASSES = 20
-# So many changes that others commit meanwhile are looked at in the atomic section.
+# Passes are made until one meets no more keys than this; after so many it is given up.
+_FEW = 16
+_MOST_PASSES = 100
+# So many changes, and of others' tables, may be looked at in the atomic section; with more, one more pass is made.
+_IN_SECTION = 64
 _LOOKED_AT = 1000
+_LAYOUT = struct.Struct("<I")
 
 
 class _Row(NamedTuple):
@@ -102,6 +106,11 @@ class Origins:
             else:
                 unknown.add(one.key)
 
+    @property
+    def are_lost(self) -> bool:
+        """Whether some are not known."""
+        return bool(self._unknown)
+
     def require_known(self, table: Table) -> None:
         """55000 for rows that have come to others' places by changes of keys: the log does not tell from where."""
         if self._unknown:
@@ -136,6 +145,9 @@ class _Values:
         self._then = _reader_of(lost, session)
         self._default = _default(session, column)
         self._new: dict[bytes, object] = {}  # of rows that have come since, as it was made
+        self._had: dict[bytes, object] = {}  # of those that were there, by their keys then: a row's past may be long
+        self._draws = column.sequence is not None or "#" in (column.default or "")
+        self._layouts: set[int] = set()  # those that rows were met in
 
     def follow(self, after: int, upto: int) -> set[bytes]:
         """What was written to the table after one timestamp and up to another: the keys."""
@@ -159,18 +171,32 @@ class _Values:
     def _stored(self, reader: Reader, key: bytes, snapshot: int | None) -> bytes | None:
         return read_row(reader, key, reader.timestamp if snapshot is None else snapshot)
 
-    def _origin(self, reader: Reader, key: bytes) -> bytes | None:
+    def _origin(self, reader: StoreView, key: bytes) -> bytes | None:
+        """The version of the drop, if it is to be looked at."""
         origin = self.origins.of.get(key, key)
-        return None if origin is None else read_row(reader, origin, self.kept)
+        return None if origin is None or origin in self._had else read_row(reader, origin, self.kept)
 
     def _row(self, key: bytes, stored: bytes | None, origin: bytes | None) -> _Row | None:
-        """The reader is closed: a sequence may have to reserve its next values."""
+        """The reader is closed: a sequence may have to reserve its next values, and layouts to be read."""
+        self._layouts.update(_layout_of(found) for found in (stored, origin) if found is not None)
+        return self._restored(key, stored, origin)
+
+    def row_in_section(self, section: StoreView, key: bytes) -> _Row | None:
+        """The same where nothing else may be read. StaleRow if something would have to be."""
+        stored, origin = read_row(section, key, section.timestamp), self._origin(section, key)
+        is_met = all(_layout_of(found) in self._layouts for found in (stored, origin) if found is not None)
+        is_new = origin is None and self.origins.of.get(key, key) not in self._had
+        if not is_met or (self._draws and is_new and key not in self._new):
+            raise StaleRow(key)
+        return self._restored(key, stored, origin)
+
+    def _restored(self, key: bytes, stored: bytes | None, origin: bytes | None) -> _Row | None:
         self.without.discard(key)
         if stored is None:
             self._new.pop(key, None)
             return None
         old = self._rows.decode(stored)
-        value = self._then.decode(origin)[0] if origin is not None else self._made(key)
+        value = self._value(key, origin)
         if value is None and self.column.refuses_null:
             self.without.add(key)
         # What it is derived of may have been changed since; then a NULL of the past is to stand in the row.
@@ -178,7 +204,12 @@ class _Values:
         image = (*old[: self._ordinal], value, *old[self._ordinal + 1 :])
         return _Row(key, stored, ROW_HEADER.unpack_from(stored)[0], old, image, needed)
 
-    def _made(self, key: bytes) -> object:
+    def _value(self, key: bytes, origin: bytes | None) -> object:
+        was = self.origins.of.get(key, key)
+        if was is not None and origin is not None:
+            self._had[was] = self._then.decode(origin)[0]
+        if was is not None and was in self._had:
+            return self._had[was]
         if key not in self._new:
             self._new[key] = self._default()
         return self._new[key]
@@ -189,6 +220,16 @@ class _Values:
             if not number % _BATCH:
                 self._session.check_cancel()
             yield record
+
+    def forget(self) -> None:
+        """All that was followed; new rows keep the values that were made for them."""
+        self.origins = Origins()
+        self.without = set()
+
+    @property
+    def is_lacking(self) -> bool:
+        """Whether `require_values` raises."""
+        return bool(self.without) or self.origins.are_lost
 
     def require_values(self) -> None:
         """23502 if rows have no value of a NOT NULL column, 55000 if it is not known where some come from."""
@@ -223,14 +264,6 @@ def restore_values(session: Session, table: Table, before: Table) -> None:
     session.enlist()
 
 
-class _Written:
-    """Handed to the store with a precondition: if others have written, the commit is derived again."""
-
-    def error(self, found: bytes | None = None) -> errors.Error | None:
-        """None."""
-        return None
-
-
 class Restoring(NamedTuple):
     """What the columns that a transaction brings back have its commit do. `tables`: those that get one; until
     `until_ns`, on the monotonic clock, the commit waits for locks on their rows."""
@@ -252,22 +285,30 @@ class Restoration:
         self._encode = body_encoder(table.layout)
         self._locks = RowLocks(table, session.database.layouts) if table.layout.locks else None
         self._most = session.open_transaction().buffer.max_rows
+        self._passes = 0
+        self._completed = False
         self.table = table
 
     def follow(self, refused: Refused | None = None) -> None:
         """Outside of the atomic section: up to now, in passes, each as long as what was written during the one before.
-        `refused`: what the last attempt failed of."""
-        if isinstance(refused, StaleRow) and refused.key.startswith(self._values.prefix):
+        `refused`: what the last attempt failed of. 55006 if others write faster than that."""
+        if self._completed:  # what was seen in the section may have come to nothing
+            self._values.forget()
+            self._rows.clear()
+            self._upto, self._completed = self._values.kept, False
+        elif isinstance(refused, StaleRow) and refused.key.startswith(self._values.prefix):
             self._derive({refused.key})  # maintenance has put it elsewhere, of which the log has nothing
         store = self._session.database.store
-        for _ in range(_PASSES):
+        touched: set[bytes] | None = None
+        while touched is None or len(touched) > _FEW:
+            self._passes += 1
+            if self._passes > _MOST_PASSES:
+                raise _too_fast(self.table)
             with store.read() as reader:
                 upto = reader.timestamp
             touched = self._values.follow(self._upto, upto)
             self._derive(touched)
             self._upto = upto
-            if not touched:
-                break
         self._values.require_values()
 
     def _derive(self, keys: set[bytes]) -> None:
@@ -290,24 +331,46 @@ class Restoration:
         return RowWrite(row.key, row.stored, self._encode(row.image), self.table.layout.id, stamps)
 
     def add_to(self, request: Commit, reader: Reader, *, heeds_locks: bool) -> None:
-        """Make it part of the commit, on the state that `reader` sees. StaleRow if something was written meanwhile."""
+        """Make it part of the commit, as far as it is known."""
         if reader.watermark > self._values.kept:
             raise deallocated(self.table.name)
-        find = partial(_key_of, self.table.id)
-        for key, value in reader.scan(log_key(self._upto + 1, 0), log_key(reader.timestamp + 1, 0)):
-            for record in decode(key, value):
-                if (found := find(reader, record)) is not None:
-                    raise StaleRow(found)
-        rows = list(self._rows.values())
+        rows: list[RowWrite] = []
         table = self.table
         request.tables.append(TableWrites(table.id, table.version, table.checks_version, rows, (), heeds_locks))
-        request.preconditions.append(LogUntouched(reader.timestamp, _LOOKED_AT, find, _Written()))
+        request.complete = partial(self._complete, rows)
         kept = self._values.kept
         request.snapshot = kept if request.snapshot is None else min(kept, request.snapshot)
 
+    def _complete(self, rows: list[RowWrite], section: StoreView) -> None:
+        """The last pass, in the atomic section. StaleRow if it would be too long."""
+        late = []
+        pairs = section.scan(log_key(self._upto + 1, 0), log_key(section.timestamp + 1, 0))
+        for seen, (key, value) in enumerate(pairs):
+            late += [record for record in decode(key, value) if record.table == self.table.id]
+            if seen > _LOOKED_AT or len(late) > _IN_SECTION:
+                raise StaleRow(b"")
+        self._completed = True
+        for key in self._values.origins.follow(late):
+            row = self._values.row_in_section(section, key)
+            self._rows.pop(key, None)
+            if row is not None and row.is_needed:
+                self._rows[key] = self._write(row)
+        if self._values.is_lacking or len(self._rows) > self._most:
+            raise StaleRow(b"")  # which is told outside
+        rows[:] = self._rows.values()
 
-def _key_of(table: int, _view: StoreView, record: LogRecord) -> bytes | None:
-    return record.key if record.table == table else None
+
+def _too_fast(table: Table) -> errors.Error:
+    return errors.error(
+        errors.OBJECT_IN_USE,
+        f'rows of table "{table.name}" are written faster than they are given values of the column',
+        hint="Try again when less is written to it.",
+    )
+
+
+def _layout_of(stored: bytes) -> int:
+    number: int = _LAYOUT.unpack_from(stored, LAYOUT_OFFSET)[0]
+    return number >> 8
 
 
 def _reader_of(lost: DroppedColumn, session: Session) -> TableReader:

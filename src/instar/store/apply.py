@@ -74,6 +74,8 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
     if not isinstance(request, Commit):
         return _apply_derived(section, request(section), clock)
     _judge_fence(section, request)
+    if request.complete is not None:
+        request.complete(section)
     for table in request.tables:
         _judge_rows(section, table.rows)
         if table.copies:

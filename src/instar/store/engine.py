@@ -274,6 +274,9 @@ class Commit(msgspec.Struct, kw_only=True):
     StaleSchema. With `snapshot`, for commits that validate reads since then, it refuses at all (rule 13); and the
     snapshot is at or above the watermark, else 72000 (rule 6).
 
+    `complete` is called behind the fence, with the atomic section's view, and adds to the rows of `tables` what has to
+    be told from what came since the commit was derived. It has a millisecond or so, and may refuse.
+
     `bump_catalog` publishes a catalog version, made by the statement `change`; `abrupt`: nobody may use the version
     before on a snapshot that shows this one.
     """
@@ -293,6 +296,7 @@ class Commit(msgspec.Struct, kw_only=True):
     held: Mapping[bytes, Mode] = msgspec.field(default_factory=dict)  # those that it is known to have, by resource
     schema: Sequence[tuple[bytes, Mode]] = ()  # schema locks that nobody may hold against it: resource, mode
     replaced: list[RowsetReplaced] = msgspec.field(default_factory=list)
+    complete: Callable[[View], None] | None = None
 
 
 class RowCommit(msgspec.Struct):
