@@ -164,6 +164,12 @@ RULES = (
     Rule(errors.WRONG_OBJECT_TYPE, frozenset({"validate"}), "it is a unique one", lambda workload, failed: True),
     Rule(errors.INVALID_TABLE_DEFINITION, frozenset({"alter", "lock"}), "a column is part of the primary key", _is_key),
     Rule(
+        errors.INVALID_TABLE_DEFINITION,
+        frozenset({"alter"}),
+        "a column would come after itself",
+        lambda workload, failed: failed.statement.text.endswith(" {0} after {0}".format(failed.statement.named[0])),
+    ),
+    Rule(
         errors.INVALID_TABLE_DEFINITION, frozenset({"key"}), "a further lock covers a column of the new key", _has_locks
     ),
     Rule(
@@ -276,9 +282,14 @@ class Workload:
         patience = self.draw.randrange(2, 30)
         failed: list[Exception] = []
 
+        before = self.catalog().version
+
         def stopping() -> bool:
-            nonlocal patience
+            nonlocal patience, before
             patience -= 1
+            now = self.catalog().version
+            self.commits += now > before  # a step of a job
+            before = now
             if self._depth < DEEPEST and not failed:
                 self._depth += 1
                 try:
@@ -509,7 +520,7 @@ class Client:
             Statement("drop", f"drop index {draw.choice([*indexes, index])}", table),
             Statement("column", f"{alter} add column {fresh} int default {draw.randrange(5)}", table, (), fresh),
             Statement("column", f"{alter} add column {fresh} int not null default 1 check ({fresh} >= 0)", table, (), fresh),  # noqa: E501 - a table of statements
-            Statement("column", f"{alter} add column {fresh} int, add column {fresh}x text", table, (), fresh),
+            Statement("column", f"{alter} add column {fresh} int after id, add column {fresh}x text", table, (), fresh),
             Statement("drop column", f"{alter} drop column {fresh}", table, (fresh,)),
             Statement("drop column", f"{alter} drop column if exists {fresh}x", table, ()),
             Statement("check", f"{alter} add constraint {constraint} check ({check}){valid}", table, (column,), constraint),  # noqa: E501 - a table of statements
@@ -518,6 +529,7 @@ class Client:
             Statement("alter", f"{alter} alter column {fresh} set default 3", table, (fresh,)),
             Statement("alter", f"{alter} alter column {fresh} type bigint", table, (fresh,)),
             Statement("alter", f"{alter} rename column {fresh} to {fresh}", table, (fresh,), fresh),
+            Statement("alter", f"{alter} alter column {column} after {draw.choice(('id', 'c0', fresh))}", table, (column, fresh)),  # noqa: E501 - a table of statements
             Statement("foreign key", f"{alter} add constraint {constraint} foreign key (c0) references {other}{valid}",
                       table, ("c0",), constraint),
             Statement("drop", f"{alter} drop constraint {draw.choice(constraints)}", table),

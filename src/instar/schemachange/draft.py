@@ -78,6 +78,11 @@ def busy(table: Table, message: str, *, on_record: bool = False) -> TableBusy:
     return made
 
 
+def unfinished(table: Table, element: Element) -> TableBusy:
+    """The error for a table one of whose elements a job moves."""
+    return busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
+
+
 class Facts(Protocol):
     """What planning must know of the data and of the servers."""
 
@@ -276,7 +281,7 @@ class Draft:
     def require_settled(self, table: Table) -> None:
         """55006 while a job moves an element of the table: one change at a time."""
         for element in moving(table):
-            raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
+            raise unfinished(table, element)
 
     def require_still(self, table: Table, *elements: Element) -> None:
         """55006 while a job moves one of these elements. At the end of a job, what it brings is not in the way."""
@@ -284,7 +289,7 @@ class Draft:
             return
         for element in moving(table):
             if element in elements:
-                raise busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
+                raise unfinished(table, element)
 
     # --- changing ----------------------------------------------------------------------------------------------------
 

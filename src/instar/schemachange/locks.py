@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, DEFAULT_LOCK_NAME, CoverageChange, Lock, State, StepKind, Table
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft
-from instar.schemachange.elements import Element, ElementKind, Phase, name_of
+from instar.schemachange.draft import Draft, unfinished
+from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.lock_elements import covered, with_locks
 from instar.schemachange.stages import Scheduled
 
@@ -116,14 +116,6 @@ def _require_still(table: Table, columns: Sequence[int], lock: Lock | None = Non
     for change in table.coverage_changes:
         moves = any(column in columns or (goes and lock is not None and to == lock.id) for column, to in change.covers)
         if moves or (lock is not None and lock.id in change.drops):
-            raise _in_use(table, Element(ElementKind.COVERAGE, table.id, change.id))
+            raise unfinished(table, Element(ElementKind.COVERAGE, table.id, change.id))
     if lock is not None and lock.state is not State.PUBLIC:
-        raise _in_use(table, Element(ElementKind.LOCK, table.id, lock.id))
-
-
-def _in_use(table: Table, element: Element) -> errors.Error:
-    return errors.error(
-        errors.OBJECT_IN_USE,
-        f'table "{table.name}" is being changed: {name_of(table, element)} is not complete',
-        hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB).",
-    )
+        raise unfinished(table, Element(ElementKind.LOCK, table.id, lock.id))

@@ -29,13 +29,19 @@ def unique_index(table: Table, columns: Sequence[int]) -> Index | None:
 
 
 def leading_index(table: Table, columns: Sequence[int]) -> Index | None:
-    """A public index that finds rows by these columns."""
+    """A public index that finds rows by these columns; not one that goes again if a foreign key cannot come."""
+    passing = {key.child_index for key in table.foreign_keys if key.owns_index and not _is_settled(key)}
     for index in table.indexes:
         leading = sorted(part.column for part in index.columns[: len(columns)])
         exact = len(index.columns) == len(columns) or _is_short(table, columns)
-        if index.state is State.PUBLIC and leading == sorted(columns) and exact:
+        if index.state is State.PUBLIC and index.id not in passing and leading == sorted(columns) and exact:
             return index
     return None
+
+
+def _is_settled(key: ForeignKey) -> bool:
+    """Whether no job is about to bring the key, or to take it away."""
+    return key.state is State.PUBLIC or (key.not_valid and key.state is State.WRITE_ONLY)
 
 
 def _is_short(table: Table, columns: Sequence[int]) -> bool:
