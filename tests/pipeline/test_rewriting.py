@@ -38,13 +38,17 @@ _TIMESTAMP = struct.Struct("<Q")
 
 
 class SparkWorld(ChangingWorld):
-    """Table t (id, a: unique, b: indexed) with rows in two layouts, of several commits, and a lock on b."""
+    """Table t (id, a: unique, b: indexed) with rows in three layouts, of several commits, and a lock on b. Those in one
+    of them have values of a column that was dropped."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         super().__init__(open_store(self.path, synchronous="off"))
         self.create_t()
-        self.fill(0, ROWS // 5)
+        self.fill(0, ROWS // 10)
+        self.execute(want.AddColumn("t", want.NewColumn("z", BIGINT)))
+        self.fill(ROWS // 10, ROWS // 5, 7)
+        self.execute(want.DropColumn("t", "z"))
         for wanted in (want.CreateIndex("t", (("b", False),), "tb"), want.AddLock("t", "l", ("b",))):
             self.alter_in_process(wanted)
         self.fill(ROWS // 5, ROWS)
@@ -54,10 +58,10 @@ class SparkWorld(ChangingWorld):
                 server.update(identity, a=-identity)
             server.commit()
 
-    def fill(self, first: int, last: int) -> None:
+    def fill(self, first: int, last: int, *more: object) -> None:
         server = Server(self)
         for identity in range(first, last):
-            server.insert(identity, identity * 7919 % 1_000_003, f"b{identity % 100}")
+            server.insert(identity, identity * 7919 % 1_000_003, f"b{identity % 100}", *more)
         server.commit()
 
     def alter_in_process(self, wanted: want.Wanted) -> None:
