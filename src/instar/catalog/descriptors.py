@@ -172,12 +172,21 @@ class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is not State.DELETE_ONLY
 
 
+_columns = msgspec.msgpack.Decoder(tuple[Column, ...])
+
+
+def encoded_columns(columns: tuple[Column, ...]) -> bytes:
+    """Columns as a layout keeps those that are dropped."""
+    return msgspec.msgpack.encode(columns) if columns else b""
+
+
 class Layout(msgspec.Struct, frozen=True):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
     only, whose timestamp is the row's own. `dropped` are columns that layouts before this one had, as far back as there
-    may be rows, as they were last.
+    may be rows, as they were last: `encoded`, since they may be many, and hardly anybody who loads a table asks for
+    them.
 
     `has_wide`: beside this layout there is a `wide` one, under the id before it, which has those columns too. A job
     that gives rows values puts those into it that older snapshots may yet be asked for such a column of.
@@ -186,8 +195,13 @@ class Layout(msgspec.Struct, frozen=True):
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
     locks: tuple[int, ...] = ()
-    dropped: tuple[Column, ...] = ()
+    encoded: bytes = b""
     has_wide: bool = False
+
+    @property
+    def dropped(self) -> tuple[Column, ...]:
+        """See above."""
+        return _columns.decode(self.encoded) if self.encoded else ()
 
     @property
     def bare(self) -> Layout:

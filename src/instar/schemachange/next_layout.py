@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from instar.catalog.descriptors import Layout, State, Table
+from instar.catalog.descriptors import Layout, State, Table, encoded_columns
 from instar.types import Type
 
 
@@ -23,7 +23,13 @@ def next_layout(
         column for column in (*dropped, *table.columns) if column.id not in has and not column.hidden
     )  # fmt: skip
     populated |= any(column.per_row and column.state is not State.PUBLIC for column in table.columns)
-    made = Layout(0, tuple(columns), before.locks if locks is None else locks, dropped, populated and bool(dropped))
+    made = Layout(
+        0,
+        tuple(columns),
+        before.locks if locks is None else locks,
+        encoded_columns(dropped),
+        populated and bool(dropped),
+    )
     return numbered(made, before)
 
 
