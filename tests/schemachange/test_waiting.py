@@ -328,7 +328,7 @@ def test_transactions_of_other_processes_are_seen(tmp_path: Path) -> None:
     ]
     for number in range(20):
         other.enlist(100 + number, 1_000_000)
-    assert len(presence.writers()) == 5  # there is no room for more
+    assert len(presence.writers()) == 4  # there is no room for more
     other.withdraw(token)
     assert 7 not in [found.table for found in presence.writers()]
     other.close()
