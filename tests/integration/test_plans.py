@@ -304,3 +304,50 @@ def test_another_schema_of_ones_own_is_nobody_elses(memory: Engine) -> None:
         assert rows(other, text) == [(1, 1, "one", 10)]
     connection.execute("ROLLBACK")
     assert rows(connection, text) == [(1, 1, "one", 10)]
+
+
+def test_a_key_of_no_row_is_judged_by_the_schema_of_now(engine: Engine) -> None:
+    """A key that is too long, or NULL, finds nothing; but by now it may be none, or the table be gone."""
+    one, other = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (name text PRIMARY KEY, id bigint NOT NULL, n int)", "INSERT INTO t VALUES ('x', 1, 0)")
+    long = "y" * 500
+    look_up, update = "SELECT id FROM t WHERE name = ?", "UPDATE t SET n = ? WHERE name = ?"
+    for name in ("x", long, "x", long):
+        assert rows(one, look_up, name) == [(1,)] * (name == "x")
+        assert one.execute(update, (1, name)).rowcount == (name == "x")
+        assert one.execute(update, (1, None)).rowcount == 0
+    run(other, "ALTER TABLE t ALTER PRIMARY KEY (id)", f"INSERT INTO t VALUES ('{long}', 2, 0)")
+    for _ in range(TIMES):
+        assert rows(one, look_up, long) == [(2,)]
+        assert one.execute(update, (3, long)).rowcount == 1
+    run(other, "ALTER TABLE t ALTER n TYPE boolean USING n > 0")
+    with fails(errors.DATATYPE_MISMATCH):
+        one.execute(update, (1, None))
+    run(other, "DROP TABLE t")
+    for text, values in ((look_up, (long,)), (look_up, (None,)), (update, (1, None))):
+        with fails(errors.UNDEFINED_TABLE):
+            one.execute(text, values)
+
+
+def test_rows_bear_the_columns_that_they_were_read_by(engine: Engine) -> None:
+    """A text has a plan for each class of its parameters, and these are found to be outdated one by one."""
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a text)", "INSERT INTO t VALUES (1, 'x')")
+    text = "SELECT * FROM t WHERE id = ?"
+
+    def shown(parameter: object) -> tuple[list[str], tuple[object, ...]]:
+        cursor = connection.execute(text, (parameter,))
+        (row,) = cursor.fetchall()
+        return [column[0] for column in cursor.description or ()], row
+
+    assert shown("1") == shown(1) == (["id", "a"], (1, "x"))
+    run(connection, "ALTER TABLE t ADD COLUMN c int DEFAULT 7")
+    assert shown(1) == (["id", "a", "c"], (1, "x", 7))
+    run(connection, "ALTER TABLE t DROP COLUMN c")
+    for parameter in ("1", 1, "1", 1):
+        assert shown(parameter) == (["id", "a"], (1, "x"))
+    run(connection, "ALTER TABLE t RENAME a TO b")
+    assert shown(1) == (["id", "b"], (1, "x"))
+    run(connection, "ALTER TABLE t RENAME b TO a")
+    for parameter in ("1", 1, "1", 1):
+        assert shown(parameter) == (["id", "a"], (1, "x"))

@@ -116,23 +116,25 @@ def test_the_fast_lookup_gives_python_objects(world: World) -> None:
 
     cache = PlanCache()
     assert cache.fast(world.store, LOOKUP, (1,)) is FALLBACK
-    cache.add(LOOKUP, (1,), world.catalog(), prepare(world, LOOKUP, 1))
-    assert cache.fast(world.store, LOOKUP, (3,)) == [("b3", datetime.date(1970, 1, 4), 3)]
-    assert cache.fast(world.store, LOOKUP, (0,)) == [("b0", None, 0)]
-    assert cache.fast(world.store, LOOKUP, (99,)) == []
+    prepared = prepare(world, LOOKUP, 1)
+    cache.add(LOOKUP, (1,), world.catalog(), prepared)
+    assert cache.fast(world.store, LOOKUP, (3,)) == (prepared.columns, [("b3", datetime.date(1970, 1, 4), 3)])
+    assert cache.fast(world.store, LOOKUP, (0,))[1] == [("b0", None, 0)]
+    assert cache.fast(world.store, LOOKUP, (99,))[1] == []
     for odd in ((True,), ("3",), (None,), (2**63,), (), (1, 2)):
         assert cache.fast(world.store, LOOKUP, odd) is FALLBACK
 
 
 def test_the_fast_lookup_falls_back_where_it_must(world: World) -> None:
     cache = PlanCache()
-    cache.add(LOOKUP, (1,), world.catalog(), prepare(world, LOOKUP, 1))
+    prepared = prepare(world, LOOKUP, 1)
+    cache.add(LOOKUP, (1,), world.catalog(), prepared)
     write(world, "delete from t where id = 3")
-    assert cache.fast(world.store, LOOKUP, (3,)) in (FALLBACK, [])
+    assert cache.fast(world.store, LOOKUP, (3,)) in (FALLBACK, (prepared.columns, []))
     world.alter(table_of(world, "other"), name="elsewhere")
     assert cache.fast(world.store, LOOKUP, (4,)) is FALLBACK  # another catalog version
     assert cache.find(LOOKUP, (4,), world.catalog()) is not None  # which leaves the plan as it is
-    assert cache.fast(world.store, LOOKUP, (4,))[0][0] == "b4"
+    assert cache.fast(world.store, LOOKUP, (4,))[1][0][0] == "b4"
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,9 @@ class _PointWriter:
     def _modify(self, frame: list[Any]) -> int:
         """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
         key = self._write.key(frame)
-        if key is None:
-            return 0
+        if key is None:  # of no row, if the statement still means what it meant
+            with self._store.read() as reader:
+                return 0 if reader.catalog_version == self._version else OUTDATED
         stored_at = self._prefix + key
         count = 0
         lease = self._lease

@@ -53,17 +53,18 @@ class Queries:
         the general way must be taken."""
         plans, store = self._plans, self._database.store
         try:
-            rows = plans.fast(store, text, parameters)
-            if rows is FALLBACK and plans.has_fast(text) and self._lookup_anew(text, parameters):
-                rows = plans.fast(store, text, parameters)
+            found = plans.fast(store, text, parameters)
+            if found is FALLBACK and plans.has_fast(text) and self._lookup_anew(text, parameters):
+                found = plans.fast(store, text, parameters)
         except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
-            rows = FALLBACK
-        if rows is not FALLBACK:
-            return Result("SELECT", plans.columns(text), rows, len(rows))
-        found = self._database.point_writers.get(text)
-        if found is None or not write or self._session.settings.read_only:
+            found = FALLBACK
+        if found is not FALLBACK:
+            columns, rows = found
+            return Result("SELECT", columns, rows, len(rows))
+        writer = self._database.point_writers.get(text)
+        if writer is None or not write or self._session.settings.read_only:
             return None
-        command, run = found
+        command, run = writer
         count = run(parameters)
         if count == OUTDATED:
             renewed = self._writer_anew(text, command, parameters)

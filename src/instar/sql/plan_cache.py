@@ -39,6 +39,8 @@ from instar.types import BIGINT, INTEGER_RANGES, NUMERIC, Kind, Type
 from instar.values import converter, type_of_python
 
 DEFAULT_CAPACITY = 1024
+
+Columns = tuple[tuple[str, Type], ...]
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
@@ -81,8 +83,8 @@ class Prepared:
         nodes = list(walk(bound.statement))
         self.locks = next((found.mode for found in nodes if isinstance(found, tree.RowLock)), None)
         self._compile: Callable[[], Program] = lambda: compile_program(self.plan, count, layouts, rules, analytic)
-        self._zone: str | None = None  # of the converters
-        self._converters: list[Callable[[Any], Any]] = []
+        # And the time zone that they are of.
+        self._converters: tuple[str | None, list[Callable[[Any], Any]]] = (None, [])
         self._rules = rules
         self.version = catalog.version  # for which it was last found to hold
         self._depends = dependencies(bound, catalog)
@@ -126,12 +128,13 @@ class Prepared:
             raise errors.error(
                 "08P01", f"the statement takes {len(types)} parameters, but {len(parameters)} were given"
             )
-        if self._zone != zone:
-            self._converters = [converter(type_, zone) for type_ in types]
-            self._zone = zone
+        known, converters = self._converters
+        if known != zone:
+            converters = [converter(type_, zone) for type_ in types]
+            self._converters = zone, converters  # at once: other threads use it
         return tuple([
             None if value is None else convert(value)
-            for convert, value in zip(self._converters, parameters, strict=True)
+            for convert, value in zip(converters, parameters, strict=True)
         ])  # fmt: skip
 
     def holds(self, catalog: CatalogSnapshot) -> bool:
@@ -180,7 +183,7 @@ class Prepared:
         return next((found for found in self._depends if isinstance(found, Table) and found.id == table.id), table)
 
 
-def _columns(plan: Plan) -> tuple[tuple[str, Type], ...]:
+def _columns(plan: Plan) -> Columns:
     """The columns of the result."""
     if isinstance(plan, QueryPlan):
         return tuple(zip(plan.names, plan.types, strict=True))
@@ -238,7 +241,8 @@ class _Entry:
     __slots__ = ("fast", "plans", "statement", "used")
 
     def __init__(self, statement: Query | Dml) -> None:
-        self.fast: Callable[[Store, Sequence[object]], Any] | None = None
+        # A lookup and the columns of its rows, together: another form of the text may have others.
+        self.fast: tuple[Callable[[Store, Sequence[object]], Any], Columns] | None = None
         self.statement = statement
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
         self.used = False
@@ -265,7 +269,7 @@ class PlanCache:
         return len(self._entries)
 
     def fast(self, store: Store, text: str, parameters: Sequence[object]) -> Any:
-        """The rows (Python objects) of a point lookup on the newest state, or FALLBACK.
+        """The columns and rows (Python objects) of a point lookup on the newest state, or FALLBACK.
 
         For a session in autocommit with no transaction open: it looks at no snapshot and no buffer.
         """
@@ -273,7 +277,9 @@ class PlanCache:
         if entry is None or entry.fast is None:
             return FALLBACK
         entry.used = True
-        return entry.fast(store, parameters)
+        look_up, columns = entry.fast
+        rows = look_up(store, parameters)
+        return FALLBACK if rows is FALLBACK else (columns, rows)
 
     def has_fast(self, text: str) -> bool:
         """Whether the text is that of a point lookup, as it was last planned."""
@@ -284,11 +290,6 @@ class PlanCache:
         """Whether the newest plan of a text is one for this catalog version."""
         entry = self._entries.get(text)
         return entry is not None and bool(entry.plans) and entry.plans[0][1].version == version
-
-    def columns(self, text: str) -> tuple[tuple[str, Type], ...] | None:
-        """The result columns of a text that was planned before, by its newest plan; None for other texts."""
-        entry = self._entries.get(text)
-        return entry.plans[0][1].columns if entry is not None and entry.plans else None
 
     def statement(self, text: str) -> Query | Dml | None:
         """What a text that was planned before was parsed to; None for other texts."""
@@ -355,7 +356,7 @@ def _offer_lookup(entry: _Entry, prepared: Prepared, catalog: CatalogSnapshot) -
     lookup = prepared.lookup
     if lookup is not None:
         lookup.revalidate(catalog.version, prepared.table(lookup.table))
-        entry.fast = lookup.fast
+        entry.fast = lookup.fast, prepared.columns
 
 
 def class_of(value: Any) -> type:

@@ -49,7 +49,7 @@ def fast(store, parameters):
         return FALLBACK
     key = encode({key})
     if len(key) > {longest}:
-        return []
+        return FALLBACK
     reader = store.read()
     try:
         if reader.catalog_version != VERSION:
