@@ -204,3 +204,27 @@ def test_control_c_ends_a_wait(path: Path, connection: Connection) -> None:
     assert ended(waiter) == 0
     assert waiting(connection) == 0
     run(connection, "COMMIT")
+
+
+def test_a_transaction_that_ends_while_the_disk_is_full_lends_nothing_to_the_next(path: Path) -> None:
+    """Neither its snapshot nor its name: locks of one that has ended would be none."""
+
+    def work() -> None:
+        import resource
+
+        oldest, one, two = (instar.connect(path, synchronous="off", autocommit=True) for _ in range(3))
+        run(oldest, "BEGIN", "SELECT * FROM t WHERE id = 9 FOR UPDATE")  # else the end of `one` were a word in memory
+        run(one, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM t WHERE id = 1 FOR UPDATE")
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limit[1]))
+        with fails(errors.DISK_FULL):
+            run(one, "ROLLBACK")
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        assert one.database.store.oldest_snapshot() is None
+        run(one, "BEGIN", "SELECT * FROM t WHERE id = 2 FOR UPDATE")
+        run(two, "SELECT * FROM t WHERE id = 1 FOR UPDATE NOWAIT")
+        with fails(errors.LOCK_NOT_AVAILABLE):
+            run(two, "SELECT * FROM t WHERE id = 2 FOR UPDATE NOWAIT")
+
+    assert ended(in_child(work)) == 0

@@ -198,6 +198,12 @@ def test_the_first_in_a_range_is_found(store: Store, long: bytes) -> None:
 # Owners.
 
 
+def recorded(table: LockTable) -> list[bytes]:
+    """The owners that have a record, dead or alive."""
+    with table._reading() as found:
+        return [key[1:] for key in found.batch(b"o", b"p", 100)[0]]
+
+
 def test_an_end_is_seen_at_once_in_whatever_order(store: Store) -> None:
     """Whether it is said in the slot, or by a record that is gone; what was left goes with the next change."""
     one, two, three, four = owners(store, 4)
@@ -208,8 +214,7 @@ def test_an_end_is_seen_at_once_in_whatever_order(store: Store) -> None:
         store.locks.end(holder)
         assert store.locks.met(resource, Mode.UPDATE, four) is None
     assert meets(store, four, b"d", Mode.UPDATE) == ()
-    with store.locks._reading() as found:
-        assert [key[1:] for key in found.batch(b"o", b"p", 10)[0]] == [four]
+    assert recorded(store.locks) == [four]
 
 
 def test_a_commit_asks_for_nothing_that_its_owner_holds(store: Store) -> None:
@@ -341,6 +346,26 @@ def test_both_who_share_and_want_more_is_a_circle(store: Store) -> None:
         store.lock(two, [(b"a", Mode.UPDATE)])
     with pytest.raises(Deadlock):
         store.locks.begin_waiting(two, met.value)
+
+
+def test_who_has_ended_is_forgotten_though_a_circle_is_found(store: Store) -> None:
+    """Else circles would leave records for ever, and of many a commit takes it that some live."""
+    for _ in range(20):
+        ended_before, one, two = owners(store, 3)
+        store.lock(ended_before, [(b"c", Mode.UPDATE)])
+        store.lock(one, [(b"a", Mode.UPDATE)])
+        store.lock(two, [(b"b", Mode.UPDATE)])
+        wait(store, one, b"b")
+        with pytest.raises(Locked) as met:
+            store.lock(two, [(b"a", Mode.UPDATE)])
+        store.locks.end(ended_before)
+        with pytest.raises(Deadlock):
+            store.locks.begin_waiting(two, met.value)
+        assert recorded(store.locks) == [one, two]
+        for owner in (two, one):
+            store.locks.end(owner)
+    change(store, {1: b"a"})
+    assert not store.locks.may_be_held()
 
 
 def test_who_waits_no_more_closes_no_circle(store: Store) -> None:
@@ -766,6 +791,32 @@ def test_a_full_disk_is_an_error_and_harms_nothing(shared: Store) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         shared.lock(owner, [(b"%d" % number * 50, Mode.UPDATE) for number in range(5000)])
         assert len(meets(shared, shared.locks.new_owner(), b"a", Mode.SHARE)) == 1
+
+    assert ended(in_child(work)) == 0
+
+
+def test_who_ends_while_the_disk_is_full_is_forgotten_later(shared: Store) -> None:
+    def work() -> None:
+        import resource
+
+        first, older, younger = owners(shared, 3)
+        for owner in (first, older, younger):
+            shared.lock(owner, [(owner, Mode.UPDATE)])
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limit[1]))
+        shared.locks.end(first)  # a word
+        for change_of_records in (
+            lambda: shared.lock(older, [(b"a", Mode.UPDATE)]),  # which would have taken its record along
+            lambda: shared.locks.end(younger),
+        ):
+            with pytest.raises(Error) as full:
+                change_of_records()
+            assert full.value.sqlstate == "53100"
+            assert recorded(shared.locks) == [first, older, younger]
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        shared.lock(older, [(b"a", Mode.UPDATE)])
+        assert recorded(shared.locks) == [older]
 
     assert ended(in_child(work)) == 0
 

@@ -81,9 +81,11 @@ class RowLocks:
     def release(self) -> None:
         """The transaction is over."""
         if self.owner:
-            self._store.locks.end(self.owner)
-            self.owner = b""
-            self.held = {}
+            try:
+                self._store.locks.end(self.owner)
+            finally:  # that may fail where the disk is full: the next transaction is another owner all the same
+                self.owner = b""
+                self.held = {}
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

@@ -290,8 +290,8 @@ class Session:
                 self.database.store.withdraw(token)
             self.enlisted = []
         self.schema_locks.forget()
-        self.locks.release()
         self._release_snapshot()
+        self.locks.release()  # last: a full disk may stop it
 
     def _release_snapshot(self) -> None:
         if self._lasting is not None:

@@ -32,7 +32,6 @@ import struct
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
@@ -155,7 +154,7 @@ class LockTable(ABC):
         self.may_be_held = presence.locks_held
         self._conflicts = conflicts
         self._mark = int.from_bytes(os.urandom(4), "big")
-        self._over: deque[bytes] = deque()  # owners that have ended, whose records are still there
+        self._over: set[bytes] = set()  # owners that have ended, whose records are still there
         self._swept = _RESOURCE
         self._unswept = 0  # records that are to be looked at
 
@@ -207,7 +206,7 @@ class LockTable(ABC):
         with self._writing() as records:
             lives = _Lives(records, self._presence)
             self._enter(records, owner, lives)
-            self._bury(records)
+            buried = self._bury(records)
             for resource, mode in wanted:
                 key = _key_of(resource)
                 kept, own, blocking = self._judged(records.get(key) or b"", owner, mode, lives)
@@ -220,6 +219,7 @@ class LockTable(ABC):
             if self._unswept >= _SWEPT:
                 self._sweep(records, self._unswept, lives)
                 self._unswept = 0
+        self._over.difference_update(buried)
         if met is not None:
             raise met
 
@@ -249,10 +249,13 @@ class LockTable(ABC):
                 records.delete(found[0])
                 start = found[0]
 
-    def _bury(self, records: Records) -> None:
-        """Take away the records of this process' owners that are seen to have ended elsewhere."""
-        while self._over:
-            records.delete(_OWNERS + self._over.popleft())
+    def _bury(self, records: Records) -> list[bytes]:
+        """Take away the records of this process' owners that have ended: which are not `_over` once that stands, and
+        no sooner, since a change that is given up leaves their records there."""
+        over = list(self._over)
+        for owner in over:
+            records.delete(_OWNERS + owner)
+        return over
 
     def _sweep(self, records: Records, number: int, lives: _Lives) -> None:
         """Look at the next records, one lap after the other, and take away what the dead have left."""
@@ -274,11 +277,13 @@ class LockTable(ABC):
 
     def end(self, owner: bytes) -> None:
         """The transaction is over: it holds nothing any more, and nobody waits for it."""
-        if self._presence.end_owner(number_of(owner)):
-            self._over.append(owner)
+        seen = self._presence.end_owner(number_of(owner))
+        self._over.add(owner)
+        if seen:
             return
         with self._writing() as records:
-            records.delete(_OWNERS + owner)
+            buried = self._bury(records)
+        self._over.difference_update(buried)
 
     def met(self, resource: bytes, mode: Mode, owner: bytes) -> Locked | None:
         """Who is in the way of a lock as things are: a look, which decides nothing."""
@@ -340,12 +345,14 @@ class LockTable(ABC):
     def begin_waiting(self, owner: bytes, met: Locked) -> None:
         """Record that `owner` waits for those in its way. Deadlock if one of them waits for it, be it by others."""
         with self._writing() as records:
-            self._bury(records)
+            buried = self._bury(records)
             cycle = self._cycle(records, owner, met)
-            if cycle:
-                raise Deadlock(cycle)
-            life = _Life(os.getpid(), met.resource, int(met.mode), met.holders)
-            records.put(_OWNERS + owner, _encode_life(life))
+            if not cycle:
+                life = _Life(os.getpid(), met.resource, int(met.mode), met.holders)
+                records.put(_OWNERS + owner, _encode_life(life))
+        self._over.difference_update(buried)
+        if cycle:
+            raise Deadlock(cycle)
 
     def end_waiting(self, owner: bytes) -> None:
         """`owner` waits no more; it holds what it held."""
