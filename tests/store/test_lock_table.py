@@ -217,6 +217,21 @@ def test_an_end_is_seen_at_once_in_whatever_order(store: Store) -> None:
     assert recorded(store.locks) == [four]
 
 
+@pytest.mark.parametrize("living", [False, True])
+def test_a_commit_tells_many_who_have_ended_from_one_who_lives(store: Store, living: bool) -> None:
+    """As many as held locks at once, and nobody locks since, who would take their records away."""
+    found = owners(store, 41)
+    for number, owner in enumerate(found):
+        store.lock(owner, [(b"%d" % number, Mode.UPDATE)])
+    for owner in found[:40]:
+        store.locks.end(owner)
+    if not living:
+        store.locks.end(found[40])
+    assert len(recorded(store.locks)) == 41
+    change(store, {1: b"a"})
+    assert store.locks.may_be_held() == living
+
+
 def test_a_commit_asks_for_nothing_that_its_owner_holds(store: Store) -> None:
     change(store, {1: b"a", 2: b"a"})
     one, two = owners(store, 2)

@@ -45,6 +45,7 @@ from instar.store.presence import Presence
 
 # Owner: slot, when its process took that slot, what tells it from others of the same number, number in the process.
 _OWNER = struct.Struct(">HQII")
+_LAST_NUMBER = (1 << 32) - 1
 # A holder of a resource: the owner, and the mask of its modes.
 _HOLDER = struct.Struct(f">{_OWNER.size}sH")
 
@@ -56,8 +57,8 @@ _LONGEST = 480
 _BEYOND = b"\xff" * 17  # above every hash
 # One in so many owners, the first of a process among them, looks for owners whose processes are gone.
 _BURIES = 64
-# Of so many owners a commit finds out whether they live, before it takes it that some do. Processes that rest may
-# have left a record each.
+# So many times a commit finds dead owners, all of a process at once, before it takes it that some live. Processes that
+# rest may have left records each.
 _ASKED = 16
 # So many records are swept at once, at least: fewer would not be worth beginning.
 _SWEPT = 32
@@ -191,9 +192,17 @@ class LockTable(ABC):
 
     @staticmethod
     def _any_lives(records: Records, lives: _Lives) -> bool:
-        """Whether an owner lives; perhaps, if there are many."""
-        first = records.batch(_OWNERS, _OWNERS_END, _ASKED)[0]
-        return len(first) == _ASKED or any(lives.has(key[1:]) for key in first)
+        """Whether an owner lives; perhaps, if there are dead ones of many processes."""
+        start = _OWNERS
+        for _ in range(_ASKED):
+            first = records.batch(start, _OWNERS_END, 1)[0]
+            if not first:
+                return False
+            owner = first[0][1:]
+            if lives.has(owner):
+                return True
+            start = _OWNERS + lives.beyond(owner)
+        return True
 
     def acquire(self, owner: bytes, wanted: Sequence[tuple[bytes, Mode]]) -> None:
         """Have `owner` hold the resources, in the given order; Locked at the first that it cannot have.
@@ -441,6 +450,13 @@ class _Lives:
     def _has_ended(self, owner: bytes) -> bool:
         slot, _started, _mark, number = _OWNER.unpack(owner)
         return self._presence.has_ended(slot, number)
+
+    def beyond(self, dead: bytes) -> bytes:
+        """Above all owners of the same process that are seen to be dead as this one is; none between them lives."""
+        slot, started, mark, number = _OWNER.unpack(dead)
+        if not self.process(dead):
+            return _OWNER.pack(slot, started, mark, _LAST_NUMBER) + b"\x00"
+        return _OWNER.pack(slot, started, mark, max(number, self._presence.last_ended(slot)) + 1)
 
     def process(self, owner: bytes) -> bool:
         """Whether the process of `owner` lives."""

@@ -287,7 +287,11 @@ class Presence:
 
     def has_ended(self, slot: int, number: int) -> bool:
         """Whether the owner of that number, in the process that has this slot, is seen to have ended."""
-        return number <= self._words[(slot + 1) * _WORDS + _ENDED]
+        return number <= self.last_ended(slot)
+
+    def last_ended(self, slot: int) -> int:
+        """All owners up to that number, in the process that has this slot, have ended."""
+        return self._words[(slot + 1) * _WORDS + _ENDED]
 
     def this_slot(self) -> tuple[int, int]:
         """The number of this process' slot, and when it took it: no other process has both."""
