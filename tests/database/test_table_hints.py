@@ -148,7 +148,7 @@ def test_plans_show_hints(engine: Engine) -> None:
     [
         ("SELECT * FROM t WITH (TABLOCK)", "the table hint TABLOCK"),
         ("SELECT * FROM t WITH (HOLDLOCK)", "the table hint HOLDLOCK"),
-        ("SELECT * FROM t WITH (NOLOCK, READPAST)", "several table hints"),
+        ("SELECT * FROM t WITH (NOLOCK, READPAST)", "more than one table hint is not supported"),
         ("SELECT * FROM (SELECT 1) AS s WITH (NOLOCK)", "what is not a table"),
         ("SELECT * FROM generate_series(1, 2) AS s WITH (NOLOCK)", "what is not a table"),
         ("SELECT * FROM w WITH (NOLOCK)", "a view"),
@@ -157,6 +157,8 @@ def test_plans_show_hints(engine: Engine) -> None:
         ("UPDATE t WITH (NOLOCK) SET a = 1", "what is written to"),
         ("DELETE FROM t WITH (NOLOCK)", "what is written to"),
         ("CREATE VIEW x AS SELECT * FROM t WITH (NOLOCK)", "in a view"),
+        ("CREATE TABLE x AS SELECT * FROM t WITH (NOLOCK)", "a table hint in CREATE TABLE AS"),
+        ("CREATE TABLE x AS SELECT * FROM t FOR UPDATE", "a row lock in CREATE TABLE AS"),
         ("SELECT * FROM t WITH (NOLOCK) FOR UPDATE", "FOR UPDATE"),
         ("SELECT * FROM t WITH (NOLOCK) AS OF SYSTEM TIME '-1 us'", "AS OF SYSTEM TIME"),
     ],

@@ -174,7 +174,7 @@ class _Translator:
         if self._exists_already(name, statement.if_not_exists):
             return
         if statement.as_query is not None:
-            frozen = freeze_query(statement.as_query, statement.column_names, self._catalog)
+            frozen = freeze_query(statement.as_query, statement.column_names, self._catalog, "CREATE TABLE AS")
             yield want.CreateTable(name, tuple(want.NewColumn(*column) for column in _known(frozen.columns)))
             return
         keys = [found for found in statement.constraints if isinstance(found, ast.PrimaryKey)]

@@ -213,15 +213,17 @@ def _unplaced(read: Callable[[], T]) -> T:
 # --- views -----------------------------------------------------------------------------------------------------------
 
 
-def freeze_query(query: statements.Query, names: Sequence[str], catalog: CatalogReader) -> FrozenQuery:
-    """A view's query, its columns under `names` (fewer or none: the query's own)."""
+def freeze_query(
+    query: statements.Query, names: Sequence[str], catalog: CatalogReader, place: str = "a view"
+) -> FrozenQuery:
+    """The query of a view, or of what `place` says, its columns under `names` (fewer or none: the query's own)."""
     context = Context(catalog)
     binder = QueryBinder(context)
     bound = binder.query(query.expression, None)
     if locks_rows(bound):
-        raise errors.unsupported("a row lock in a view")
+        raise errors.unsupported(f"a row lock in {place}")
     if any(isinstance(found, tree.TableScan) and found.level is not None for found in walk(bound)):
-        raise errors.unsupported("a table hint in a view")
+        raise errors.unsupported(f"a table hint in {place}")
     columns = binder.columns(bound)
     if len(names) > len(columns):
         raise errors.error(errors.SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns")

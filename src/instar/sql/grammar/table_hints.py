@@ -40,7 +40,7 @@ class TableHintGrammar(Cursor):
         if level is None:
             raise errors.unsupported(f"the table hint {name.upper()}", position=position)
         if self.at_operator(","):
-            raise errors.unsupported("several table hints", position=self.position)
+            raise errors.unsupported("more than one table hint", position=self.position)
         self.take_operator(")")
         node.meta["table_hint"] = level
 
