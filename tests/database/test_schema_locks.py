@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -369,3 +371,76 @@ def test_a_locking_level_goes_by_the_newest_schema_whatever_the_lease() -> None:
     run(one, "ALTER TABLE t ADD COLUMN l int")
     run(two, "BEGIN", "UPDATE t SET m = x.m + 1 FROM t AS x WITH (NOLOCK) WHERE t.id = x.id", "COMMIT")
     assert rows(one, "SELECT * FROM t") == [(1, 2, 4, 7, None)]
+
+
+@pytest.mark.parametrize("mode", ["wait", "async"])
+def test_cancel_ends_a_statement_whose_job_waits(
+    sessions: list[Connection], threads: ThreadPoolExecutor, engine: Engine, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """`lock_timeout` is none of the job's. What has begun goes on, by whoever is there to do it."""
+    monkeypatch.setattr(engine.database, "ensure_worker", lambda: None)
+    one, two, three, _ = sessions
+    run(one, "ALTER TABLE t ADD COLUMN n int")
+    run(two, "SET lock_timeout = '1ms'", f"SET schema_change_mode = {mode}")
+    run(one, "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "UPDATE t SET a = 1 WHERE id = 1")
+    waits = later(threads, two, "COMPACT TABLE t")
+    _told(three, 1, waits)
+    time.sleep(0.1)
+    assert not waits.done()
+    two.cancel()
+    with fails(errors.QUERY_CANCELED):
+        waits.result(20)
+    assert rows(three, "SELECT id, state FROM instar.jobs WHERE state = 'succeeded'") == []
+    run(one, "COMMIT")
+    engine.database.run_job(1)
+    assert value(three, "SELECT state FROM instar.jobs WHERE id = 1") == "succeeded"
+    assert rows(three, "CHECK DATABASE") == []
+
+
+def test_in_memory_who_waits_for_a_job_that_was_left_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    run(slow.connection, "CREATE INDEX i ON t (a)")
+    monkeypatch.undo()
+    run(slow.connection, "SET schema_change_mode = wait", "DROP INDEX i")
+    assert rows(slow.connection, "SELECT state FROM instar.jobs") == [("succeeded",), ("succeeded",)]
+    assert slow.finish() != []
+    slow.engine.close()
+
+
+def test_in_memory_cancel_ends_cancel_job(monkeypatch: pytest.MonkeyPatch, threads: ThreadPoolExecutor) -> None:
+    slow = Slow(monkeypatch)
+    run(slow.connection, "CREATE INDEX i ON t (a)")
+    monkeypatch.undo()
+    holder, other = slow.engine.connect(), slow.engine.connect()
+    run(holder, "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "UPDATE t SET a = 9 WHERE id = 1")
+    waits = later(threads, slow.connection, "CANCEL JOB 1")
+    _told(other, 1, waits)
+    slow.connection.cancel()
+    with fails(errors.QUERY_CANCELED):
+        waits.result(20)
+    run(holder, "COMMIT")
+    (job,) = slow.finish()
+    assert job.state is JobState.CANCELLED
+    slow.engine.close()
+
+
+def test_cancel_ends_a_load_that_waits_to_be_published(sessions: list[Connection], threads: ThreadPoolExecutor) -> None:
+    one, two, three, _ = sessions
+    run(one, "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "UPDATE q SET a = 1")  # no row, but the lock
+    loaded = pa.table({"a": pa.array(range(SMALLEST_LOAD), pa.int32())})
+    waits = threads.submit(two.insert_arrow, "q", loaded)
+    while value(three, "SELECT count(*) FROM instar.jobs WHERE kind = 'load'") == 0:
+        assert not waits.done()
+    time.sleep(0.2)
+    assert not waits.done()
+    two.cancel()
+    with fails(errors.QUERY_CANCELED):
+        waits.result(20)
+    run(one, "COMMIT")
+    assert rows(three, "SELECT a FROM q") == rows(three, "CHECK DATABASE") == []
+
+
+def _told(connection: Connection, job: int, waits: Future[list[tuple[Any, ...]]]) -> None:
+    """Until the job says that it waits for a schema lock."""
+    while "SCH-C" not in (value(connection, f"SELECT max(reason) FROM instar.jobs WHERE id = {job}") or ""):
+        assert not waits.done()

@@ -34,9 +34,9 @@ def build(monkeypatch: pytest.MonkeyPatch, connection: Connection, statement: st
     """CREATE INDEX, with a hook called when the index is delete-only, write-only, and filled but not public."""
     whole, fill = Database.run_job, reorganize.InProcess.run
 
-    def run_job(database: Database, job: int) -> None:
+    def run_job(database: Database, job: int, stopping: Callable[[], bool]) -> None:
         hooks.get("delete-only", lambda: None)()
-        whole(database, job)
+        whole(database, job, stopping)
 
     def run_reorganizer(self: reorganize.InProcess, task: Task, pulse: Hook) -> None:
         hooks.get("write-only", lambda: None)()

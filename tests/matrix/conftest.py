@@ -20,6 +20,6 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _workers_of_the_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Database, "run_job", lambda database, job: None)
+    monkeypatch.setattr(Database, "run_job", lambda *_: None)
     for name in ("ensure_worker", "look_after"):
         monkeypatch.setattr(Database, name, lambda database: None)

@@ -63,7 +63,7 @@ def layouts(connection: Connection) -> list[int]:
 def pending(engine: Engine, statement: str) -> int:
     """The job that a statement has begun, and that nobody works on yet."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Database, "run_job", lambda database, job: None)
+        patch.setattr(Database, "run_job", lambda *_: None)
         made = engine.connect(schema_change_mode="async")
         run(made, statement)
     return max(job.id for job in engine.database.jobs.all())

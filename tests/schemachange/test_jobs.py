@@ -203,7 +203,7 @@ def test_no_worker_takes_a_load_for_abandoned_before_it_has_begun(world: Changin
     world.store.commit = beside  # type: ignore[method-assign]  # the schedule
     loading = Loading(world.store, world.ids, world.clock, world.table("l"))
     assert world.jobs.get(loading.job).state is JobState.RUNNING
-    loading.publish(world.catalog_cache)
+    loading.publish(world.catalog_cache, lambda: None)
     assert world.jobs.get(loading.job).state is JobState.SUCCEEDED
 
 

@@ -52,7 +52,7 @@ class _Stepping(Executor):
 def hook_jobs(monkeypatch: pytest.MonkeyPatch, hook: Hook, *, batch_rows: int = 2) -> None:
     """From now on jobs run in the call of their statement, in batches of so many rows, and call `hook`."""
 
-    def run_job(database: Database, job: int) -> None:
+    def run_job(database: Database, job: int, stopping: Callable[[], bool]) -> None:
         executor = _Stepping(
             database.store,
             database.catalog,
@@ -63,6 +63,7 @@ def hook_jobs(monkeypatch: pytest.MonkeyPatch, hook: Hook, *, batch_rows: int = 
             compile_check,
             replanner(database.store, database.clock),
             Defaults(database.sequences),
+            stopping=stopping,
         )
         executor.hook = hook
         executor.run(job)

@@ -178,7 +178,7 @@ def _load(
             rows += batch.num_rows
         if sorting and indexed is not None:
             _fill_indexes(session, loading, indexed)
-        loading.publish(database.catalog)
+        loading.publish(database.catalog, session.check_cancel)
     except BaseException:
         loading.abandon()
         raise

@@ -218,8 +218,8 @@ class Database:
         """Whether no other process can open the database, so that there can be no worker."""
         return self.path == MEMORY
 
-    def run_job(self, job: int) -> None:
-        """Take a job as far as it goes, in this process."""
+    def run_job(self, job: int, stopping: Callable[[], bool] = lambda: False) -> None:
+        """Take a job as far as it goes, in this process, or until it is `stopping`: then it is left to others."""
         owner = b"session %d" % os.getpid()
         executor = Executor(
             self.store,
@@ -231,6 +231,7 @@ class Database:
             compile_check,
             replanner(self.store, self.clock),
             Defaults(self.sequences),
+            stopping=stopping,
         )
         executor.run(job)
         self.outdate_schema()

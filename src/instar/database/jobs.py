@@ -92,7 +92,9 @@ def control(session: Session, statement: ast.JobControl) -> Result:
     getattr(database.jobs, statement.action)(statement.job)
     if statement.action != "pause":
         if database.in_memory:
-            database.run_job(statement.job)  # there is nobody else; nothing happens if another thread holds it
+            # There is nobody else; nothing happens if another thread holds it.
+            database.run_job(statement.job, session.is_cancelled)
+            session.check_cancel()
         database.ensure_worker()
     return Result(f"{statement.action.upper()} JOB")
 

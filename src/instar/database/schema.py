@@ -274,12 +274,15 @@ class SchemaChanges:
             self._session.notice(f"job {job.id} {seen.reason}")
             database.ensure_worker()
         elif self._is_in_call(job.rows_at_once):
-            database.run_job(job.id)
+            database.run_job(job.id, self._session.is_cancelled)
+            if self._session.is_cancelled():  # somebody is to go on with it
+                database.ensure_worker()
         else:
             database.ensure_worker()
         if self._session.settings.get("schema_change_mode") == "wait":
             self._wait(job.id, explicit=explicit)
         else:
+            self._session.check_cancel()
             self._session.notice(f"job {job.id} goes on in the background")
             self._session.deliver_notices()
 
@@ -310,8 +313,7 @@ class SchemaChanges:
                 return
             self._session.check_cancel()
             if database.in_memory:
-                if any(found.id == job_id for found in database.jobs.runnable()):
-                    database.run_job(job_id)
+                self._run_runnable(job)
             else:
                 database.ensure_worker()
             if database.jobs.is_held(job_id):
@@ -331,6 +333,14 @@ class SchemaChanges:
             f"the transaction was committed, but job {job_id} ({job.statement}) failed and was reverted{why}",
             detail=None if job.problem is None else job.problem.detail,
         )
+
+    def _run_runnable(self, job: Job) -> None:
+        """Run a job that is waited for, or the one that it waits for, where there is no worker to do it: whoever ran
+        that may have been cancelled."""
+        database = self._session.database
+        for found in database.jobs.runnable():
+            if found.id in (job.id, job.after):
+                database.run_job(found.id, self._session.is_cancelled)
 
     def _tell(self, job: Job, told: str) -> str:
         """Tell the client what has changed since it was `told`: the job's stage, or what it waits for."""

@@ -209,6 +209,10 @@ class Session:
         if stop is not None:
             self.check_cancel()
 
+    def is_cancelled(self) -> bool:
+        """Whether the next `check_cancel` will raise."""
+        return self._cancelled.is_set()
+
     def check_cancel(self) -> None:
         """57014 if the statement was cancelled."""
         if self._cancelled.is_set():

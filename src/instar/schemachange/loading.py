@@ -163,9 +163,17 @@ class Loading:
             if self._jobs.get(self.job).requested == "cancel":
                 raise errors.error(errors.QUERY_CANCELED, f"load job {self.job} was cancelled")
 
-    def publish(self, catalog: Catalog) -> int:
-        """Swap the rowsets in; returns the timestamp. 40001 if somebody has written to the table meanwhile."""
+    def publish(self, catalog: Catalog, tick: Callable[[], None]) -> int:
+        """Swap the rowsets in; returns the timestamp. 40001 if somebody has written to the table meanwhile.
+
+        `tick` is called again and again while transactions at a locking level are waited for; it may raise.
+        """
         before = self._before
+
+        def wait(_reason: str) -> None:
+            tick()
+            self.pulse()
+
         while True:
             with self._store.read() as reader:
                 change = CatalogChange(catalog.at(reader), self._ids)
@@ -187,7 +195,7 @@ class Loading:
             except ClaimLost:
                 raise self._taken_over() from None
             except Locked as met:
-                wait_for_locks(self._store, self._clock, met, lambda _reason: self.pulse())
+                wait_for_locks(self._store, self._clock, met, wait)
             except Refused:
                 continue
 
