@@ -36,7 +36,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         clients=2,
         rate=None,
         share=share,
-        quiet_seconds=options.lasting(60.0, 5.0),
+        quiet_seconds=options.lasting(120.0, 5.0),
         synchronous="full",
         changes=[change for change in CHANGES if change.statement.startswith("CREATE INDEX")],
     )

@@ -186,7 +186,7 @@ def test_two_threads_find_out_at_once_that_the_schema_has_moved(engine: Engine) 
     text = "update t set n = n + 1 where id = ?"
     connection.execute(text, (1,))
     writers = engine._held.point_writers
-    command, fast = writers[text]
+    command, fast, made = writers[text]
 
     def beside(parameters: Sequence[object]) -> int:
         count = fast(parameters)
@@ -194,6 +194,27 @@ def test_two_threads_find_out_at_once_that_the_schema_has_moved(engine: Engine) 
         return count
 
     run(connection, "alter table t add column c int")
-    writers[text] = command, beside
+    writers[text] = command, beside, made
     connection.execute(text, (1,))
     assert value(connection, "select n from t") == 2
+
+
+def test_a_change_of_another_table_leaves_the_short_way_as_it_is(engine: Engine) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE other (id int PRIMARY KEY)")
+    run(c, "INSERT INTO t VALUES (1, 0)")
+    text = "UPDATE t SET a = a + ? WHERE id = 1"
+    for _ in range(TIMES):
+        c.execute(text, (1,))
+    database = c.database
+    made = database.point_writers[text][2]
+    run(c, "ALTER TABLE other ADD COLUMN b int")
+    c.execute(text, (1,))
+    assert database.point_writers[text][2] is made
+    run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+    c.execute(text, (1,))
+    assert database.point_writers[text][2] is not made
+    run(c, "ALTER TABLE other ADD COLUMN c int")
+    c.execute(text, ("1",))  # of another class, after yet another change
+    c.execute(text, (1,))
+    assert rows(c, "SELECT a, b FROM t") == [(TIMES + 4, 7)]

@@ -41,6 +41,7 @@ from instar.types import BIGINT
 from instar.worker.work import replanner
 
 if TYPE_CHECKING:
+    from instar.database.point_writes import PointWriter
     from instar.sql.analytic import Analytic
 
 MEMORY = ":memory:"
@@ -83,7 +84,7 @@ class Database:
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
-        self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int]]] = {}
+        self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int], PointWriter]] = {}
         self._commits = 0
         self._file = None if path == MEMORY else DataFile(path)
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
@@ -191,11 +192,11 @@ class Database:
             return found
         return SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
 
-    def keep_point_writer(self, text: str, command: str, run: Callable[[Sequence[object]], int]) -> None:
+    def keep_point_writer(self, text: str, command: str, writer: PointWriter) -> None:
         """Keep the short form of an autocommit write; a few thousand of them at most."""
         if len(self.point_writers) >= MAX_POINT_WRITERS:
             self.point_writers.clear()
-        self.point_writers[text] = (command, run)
+        self.point_writers[text] = (command, writer.run, writer)
 
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""

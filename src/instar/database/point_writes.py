@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
@@ -71,9 +72,8 @@ def point_writer(
     parameters: Sequence[object],
     writer: TableWriter,
     version: int,
-) -> Callable[[Sequence[object]], int] | None:
-    """A function from Python parameters to the number of rows changed, -1 where the general way must be taken, or
-    OUTDATED.
+) -> PointWriter | None:
+    """The short way of a write; see `PointWriter.run`.
 
     It serves parameters of the same classes as `parameters`, for which the statement was prepared, with `types`. None
     for statements that have no such form: they read a clock, or convert what only a session's time zone can.
@@ -96,7 +96,7 @@ def point_writer(
         for codec in codecs
     ):
         return None
-    return _PointWriter(database, write, types, parameters, writer, version).run
+    return PointWriter(database, write, types, parameters, writer, version)
 
 
 def _zoneless(types: Sequence[Type], parameters: Sequence[object]) -> bool:
@@ -114,25 +114,26 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
     return [codec for codec in writer.codecs if changed & {part.column for part in codec.index.columns}]
 
 
+@lru_cache(maxsize=1024)
 def _conversion(
-    types: Sequence[Type], samples: Sequence[object], rest: list[Any]
-) -> Callable[[Sequence[object]], list[Any] | None]:
-    """A generated function from Python parameters to a frame: internal values, then `rest`. None where a parameter is
-    of another class than its sample, so that the statement may have another plan. Values that are internal ones
+    types: tuple[Type, ...], classes: tuple[type, ...]
+) -> Callable[[Sequence[object], list[Any]], list[Any] | None]:
+    """A generated function from Python parameters to a frame: internal values, then the rest that it is given. None
+    where a parameter is of another class, so that the statement may have another plan. Values that are internal ones
     already cost one test."""
-    scope: dict[str, Any] = {"FALLBACK": FALLBACK, "rest": rest}
+    scope: dict[str, Any] = {"FALLBACK": FALLBACK}
     names = "".join(f"p{index}, " for index in range(len(types)))
-    lines = ["def convert(parameters):", f"    if len(parameters) != {len(types)}:", "        return None"]
+    lines = ["def convert(parameters, rest):", f"    if len(parameters) != {len(types)}:", "        return None"]
     if types:
         lines.append(f"    {names}= parameters")
-    for index, (type_, sample) in enumerate(zip(types, samples, strict=True)):
-        scope[f"slow{index}"] = _slow_conversion(type_, class_of(sample))
+    for index, (type_, class_) in enumerate(zip(types, classes, strict=True)):
+        scope[f"slow{index}"] = _slow_conversion(type_, class_)
         lines.append(f"    if {unfit(index, type_)}:")
         lines.append(f"        p{index} = slow{index}(p{index})")
         lines.append(f"        if p{index} is FALLBACK:")
         lines.append("            return None")
     lines.append(f"    return [{names}*rest]")
-    made: Callable[[Sequence[object]], list[Any] | None] = compile_function("convert", lines, scope)
+    made: Callable[[Sequence[object], list[Any]], list[Any] | None] = compile_function("convert", lines, scope)
     return made
 
 
@@ -159,7 +160,9 @@ def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], byt
     return lambda stored, frame: patch(stored, values((), frame))
 
 
-class _PointWriter:
+class PointWriter:
+    """A write under one version of its table, and of the catalog."""
+
     def __init__(
         self,
         database: Database,
@@ -171,7 +174,9 @@ class _PointWriter:
     ) -> None:
         self._store = database.store
         self._after_commit = database.after_commit
+        self._database = database
         self._write = write
+        self._writer = writer
         self._version = version
         self._repository = database.repository
         self._lease = _lease(database, version)
@@ -184,9 +189,20 @@ class _PointWriter:
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
         self._patch = None if self._codecs else _patch(write, writer)
-        rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
-        self._frame = _conversion(types, parameters, rest)
+        self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
+        self._classes = tuple(map(class_of, parameters))
+        self._frame = _conversion(tuple(types), self._classes)
         self._act = self._insert if write.operation == "insert" else self._modify
+
+    def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
+        """Serve this version of the catalog from now on, if `write` and `writer` are there what they were, and
+        parameters of these classes are served: most changes of a schema are other tables'."""
+        classes = tuple(map(class_of, parameters))
+        if write is not self._write or writer is not self._writer or classes != self._classes:
+            return False
+        self._lease = _lease(self._database, version)
+        self._version = version
+        return True
 
     def _renewed(self) -> bool:
         """Whether the lease of this schema version, which had run out, runs again; else another version is due."""
@@ -194,9 +210,9 @@ class _PointWriter:
         return repository is not None and repository.schema().lease is self._lease
 
     def run(self, parameters: Sequence[object]) -> int:
-        """Rows changed; -1: take the general way; or OUTDATED."""
+        """From Python parameters to the number of rows changed; -1: take the general way; or OUTDATED."""
         try:
-            frame = self._frame(parameters)
+            frame = self._frame(parameters, self._rest)
             return -1 if frame is None else self._act(frame)
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:

@@ -64,7 +64,7 @@ class Queries:
         writer = self._database.point_writers.get(text)
         if writer is None or not write or self._session.settings.read_only:
             return None
-        command, run = writer
+        command, run, _made = writer
         count = run(parameters)
         if count == OUTDATED:
             renewed = self._writer_anew(text, command, parameters)
@@ -239,11 +239,15 @@ class Queries:
     ) -> Callable[[Sequence[object]], int] | None:
         """Have the next execution of this text take the short way, if it has one under this schema: that."""
         writer = self._database.writers.get(write.table, catalog)
+        kept = self._database.point_writers.get(text)
+        if kept is not None and kept[2].moves_to(catalog.version, write, writer, parameters):
+            return kept[1]
         types = prepared.bound.parameters
-        run = point_writer(self._database, write, types, parameters, writer, catalog.version)
-        if run is not None:
-            self._database.keep_point_writer(text, command, run)
-        return run
+        made = point_writer(self._database, write, types, parameters, writer, catalog.version)
+        if made is None:
+            return None
+        self._database.keep_point_writer(text, command, made)
+        return made.run
 
     def _plan(
         self,

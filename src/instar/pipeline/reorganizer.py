@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from instar.pipeline.runs import Heard, Todo, beat, left, planned, run_path
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
+from instar.pipeline.turns import turns
 from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
@@ -37,7 +39,7 @@ from instar.schemachange.validate import Validation
 MAX_LOSSES = 3
 # How long nothing may be heard of a Spark that starts, or of its tasks, before the job is left to another reorganizer:
 # it hangs, or others keep it from the processor.
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 class Parts(Protocol):
@@ -94,6 +96,12 @@ class SparkReorganizer:
         if parts is None:
             InProcess().run(task, pulse)
             return
+        # Without fsync nobody waits for the disk, and idle processes are in nobody's way.
+        rests = self._background and task.store.synchronous != "off"
+        with turns(task.store) if rests else nullcontext():
+            self._run(task, parts, pulse)
+
+    def _run(self, task: Task, parts: Parts, pulse: Callable[[], None]) -> None:
         ranges = parts.ranges()
         for loss in range(MAX_LOSSES):
             pulse()

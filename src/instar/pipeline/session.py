@@ -275,7 +275,10 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
     try:
         # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
         with log.open("wb") as output:
-            launch: Any = partial(launch_gateway, configuration, {"stdout": output, "stderr": output})  # has no types
+            streams = {"stdout": output, "stderr": output}
+            # In a process group of its own the JVM is woken if this process is killed while it stands still (turns.py).
+            group = {"process_group": 0} if background else {}
+            launch: Any = partial(launch_gateway, configuration, {**streams, **group})  # has no types
             gateway = _in_idle_thread(launch) if background else launch()
         session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
     except (PySparkException, Py4JError) as problem:

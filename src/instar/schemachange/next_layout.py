@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from instar.catalog.descriptors import Layout, State, Table, encoded_columns
+from instar.catalog.descriptors import Layout, State, Table, encoded_columns, may_have_column
 from instar.types import Type
 
 
@@ -18,16 +18,17 @@ def next_layout(
     this one, else into the one that is kept beside it."""
     before = table.layout
     has = {column for column, _ in columns}
-    dropped = before.dropped if table.oldest_layout < before.id else ()
-    dropped = tuple(
-        column for column in (*dropped, *table.columns) if column.id not in has and not column.hidden
-    )  # fmt: skip
+    kept = before.encoded if table.oldest_layout < before.id else b""
+    if any(may_have_column(kept, column) for column in has.difference(found.id for found in table.columns)):
+        kept = encoded_columns(tuple(found for found in before.dropped if found.id not in has))  # one comes back
+    gone = tuple(column for column in table.columns if column.id not in has and not column.hidden)
+    dropped = encoded_columns(gone, kept)
     populated |= any(column.per_row and column.state is not State.PUBLIC for column in table.columns)
     made = Layout(
         0,
         tuple(columns),
         before.locks if locks is None else locks,
-        encoded_columns(dropped),
+        dropped,
         populated and bool(dropped),
     )
     return numbered(made, before)

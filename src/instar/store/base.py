@@ -208,6 +208,14 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._presence.wants_worker()
 
+    def foreground_about(self) -> bool:
+        """As in `Store`."""
+        return self._presence.foreground_about()
+
+    def foreground_queues(self) -> bool:
+        """As in `Store`."""
+        return self._presence.foreground_queues()
+
     def processes(self) -> list[Process]:
         """As in `Store`."""
         return self._presence.processes()

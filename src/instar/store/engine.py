@@ -493,6 +493,14 @@ class Store(Protocol):
         """Whether the caller is to start a worker: none is there, and no process has started one a moment ago."""
         ...
 
+    def foreground_about(self) -> bool:
+        """Whether any process waits to commit in the foreground, or did so in the last few milliseconds."""
+        ...
+
+    def foreground_queues(self) -> bool:
+        """Whether a process waits to commit in the foreground while another does."""
+        ...
+
     def processes(self) -> list[Process]:
         """The living processes that have the store open."""
         ...

@@ -110,11 +110,7 @@ def from_python(type_: Type, value: Any, zone: str = "UTC") -> Any:
 
 def converter(type_: Type, zone: str = "UTC") -> Callable[[Any], Any]:
     """`from_python` for many values of one type: a lookup by class and a call."""
-    by_class = {
-        kind_and_class[1]: functools.partial(convert, type_)
-        for kind_and_class, convert in _CONVERTERS.items()
-        if kind_and_class[0] is type_.kind
-    }
+    by_class = {known: functools.partial(convert, type_) for known, convert in _BY_KIND.get(type_.kind, ())}
 
     def apply(value: Any) -> Any:
         found = by_class.get(value.__class__)
@@ -272,6 +268,9 @@ def _table() -> dict[tuple[Kind, type], Callable[[Type, Any], Any]]:
 
 
 _CONVERTERS = _table()
+_BY_KIND: dict[Kind, list[tuple[type, Callable[[Type, Any], Any]]]] = {}
+for (_kind, _class), _convert in _CONVERTERS.items():
+    _BY_KIND.setdefault(_kind, []).append((_class, _convert))
 
 
 def _to_date(days: int) -> datetime.date:
