@@ -162,13 +162,14 @@ def test_who_rests_when_its_parent_is_killed_is_woken() -> None:
     # In a session of its own, as what starts it is the parent of orphans nowhere but there.
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
     child = int(line(parent))
-    wait_until(lambda: is_stopped(child))
-    parent.kill()
-    parent.wait()
     try:
+        wait_until(lambda: is_stopped(child))
+        parent.kill()
+        parent.wait()
         # Hung up on, or, where it had not come to a stop yet, going on.
         wait_until(lambda: not is_alive(child) or not is_stopped(child))
         assert not is_alive(child) or share_stopped(child, 0.5) == 0
     finally:
+        parent.kill()
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
