@@ -20,7 +20,7 @@ _IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); 
 # A parent whose child computes too; it says the child's number.
 _WITH_CHILD = (
     _IDLE + "import subprocess, sys\n"
-    f"child = subprocess.Popen([sys.executable, '-c', {_COMPUTE!r}])\n"
+    f"child = subprocess.Popen([sys.executable, '-c', {_COMPUTE!r}])\n"  # of idle class like its parent
     "print(child.pid, flush=True)\n" + _COMPUTE
 )
 _STATE = 0
@@ -152,7 +152,8 @@ def test_who_rests_when_its_parent_is_killed_is_woken() -> None:
         "import subprocess, sys, time\n"
         "from instar.pipeline import turns\n"
         "turns.REST_SECONDS = 600.0\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {_IDLE + _COMPUTE!r}], process_group=0)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {_IDLE + _COMPUTE!r}], process_group=0, stdout=-1)\n"
+        "child.stdout.readline()\n"  # from now on it is of idle class, as the JVM is when it is forked
         "print(child.pid, flush=True)\n"
         "class Commits:\n"
         "    def foreground_about(self): return True\n"
