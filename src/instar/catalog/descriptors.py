@@ -272,6 +272,90 @@ class NextKey(msgspec.Struct, frozen=True, kw_only=True):
         return (self.rowset, *(rowset for _, rowset in self.indexes))
 
 
+# What S has of rows with one split value that contradict each other.
+Repair = Literal["fail", "most frequent", "newest"]
+
+
+class MadeBySplit(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag="split"):
+    """A table on its way to be split in two (transformations/split.py). Columns of R and S bear the ids that they have
+    in the source; R has its primary key, S is known by the split columns `on`, and both have these. S has two hidden
+    columns: `counter`, how many rows of the source contribute to a row of S, and `consistent`, whether they are known
+    to agree (flag C). The timestamp of a record of either is that of its row."""
+
+    source: int  # table ids
+    r: int
+    s: int
+    on: tuple[int, ...]
+    counter: int
+    consistent: int
+    repair: Repair
+    pause_rows: int  # of the targets, that the commit of the switch may write, about
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The tables that it is made of."""
+        return (self.source,)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The tables that are made."""
+        return (self.r, self.s)
+
+
+class MadeByJoin(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag="join"):
+    """Two tables on their way to be their full outer join (transformations/full_outer_join.py, many_to_many.py).
+
+    `r_columns`, `s_columns`: (column of the source, column of T), as far as T has them: keys and join columns always;
+    a pair of join columns that T has as one column is in both. `on`: pairs of columns that are equal. T's key is a
+    hidden row id; its hidden column `parts` says whose parts a row has: 1 R's, 2 S's, 3 both. The parts' timestamps are
+    those of T's locks `r_lock` and `s_lock` (0: no such part). T's indexes, by their ids: on R's primary key, on S's,
+    and those on the join columns of either part (one if T has them once).
+    """
+
+    r: int  # table ids
+    s: int
+    target: int
+    r_columns: tuple[tuple[int, int], ...]
+    s_columns: tuple[tuple[int, int], ...]
+    on: tuple[tuple[int, int], ...]
+    unique: bool  # no two rows of S have the same join value: one-to-many
+    parts: int
+    r_lock: int
+    s_lock: int
+    r_index: int
+    s_index: int
+    on_indexes: tuple[int, ...]
+    pause_rows: int  # as of a split
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The tables that it is made of."""
+        return (self.r, self.s)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The tables that are made."""
+        return (self.target,)
+
+
+class Unseen(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a table that nobody sees yet: what it is made by. `shown`: the columns that it has once it is seen; `takes`:
+    the names that it bears then and that its sources bear still."""
+
+    made: MadeBySplit | MadeByJoin
+    shown: tuple[int, ...]
+    takes: tuple[str, ...] = ()
+
+
+class Transformed(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a table that others are made of (online join and split): the element of that, and those tables. Meanwhile the
+    log has its rows as they were before and as they are after each change (rule 3)."""
+
+    id: int
+    targets: tuple[int, ...]
+    state: State = State.WRITE_ONLY
+
+
 class StepKind(enum.Enum):
     """What a direct step did: what the validators of IEP-110 vote on."""
 
@@ -331,6 +415,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     coverage_changes: tuple[CoverageChange, ...] = ()
     next_key: NextKey | None = None  # while ALTER PRIMARY KEY is under way
     migration: Migration = "write"
+    transformed: Transformed | None = None  # while it is being joined or split
+    unseen: Unseen | None = None  # while it is being made of others
 
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""

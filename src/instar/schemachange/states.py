@@ -23,6 +23,8 @@ class Work(enum.Enum):
     VALIDATE = "validate"
     PROPAGATE = "propagate lock timestamps"
     COMPACT = "compact rows"
+    IMAGE = "initial population"
+    FOLLOW = "log propagation"
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -65,5 +67,7 @@ PATHS: dict[ElementKind, Path] = {
         (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.BACKFILL}
     ),
     ElementKind.LOCK: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {}),
+    # Of a source: what is write-only is logged whole. It is never public, but gone: the targets take its place.
+    ElementKind.TRANSFORMATION: Path((Phase.ABSENT, Phase.WRITE_ONLY), {}),
     ElementKind.COVERAGE: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.PROPAGATE}),
 }

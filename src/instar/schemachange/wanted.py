@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from instar.catalog.descriptors import Action, Migration, Table
+from instar.catalog.descriptors import Action, Migration, Repair, Table
 from instar.catalog.descriptors import Check as Check_
 from instar.types import Type
 
@@ -400,10 +400,58 @@ class CompactTable:
     table: str
 
 
+@dataclass(frozen=True)
+class TransformationOptions:
+    """As of `MadeBySplit`."""
+
+    repair: Repair = "fail"
+    pause_rows: int = 100
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """A target of a split: its name, and the names of the source's columns that it has."""
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SplitTable:
+    """ALTER TABLE ... SPLIT INTO r (...), s (...) ON (...)."""
+
+    table: str
+    r: NewTable
+    s: NewTable
+    on: tuple[str, ...]
+    options: TransformationOptions = TransformationOptions()
+
+
+@dataclass(frozen=True)
+class JoinedColumn:
+    """A column of the target of a join: of R, or of S, or of both where it is a pair of join columns."""
+
+    name: str
+    r: str | None = None
+    s: str | None = None
+
+
+@dataclass(frozen=True)
+class JoinTables:
+    """ALTER TABLE r JOIN s ON ... INTO t (...). `on`: pairs of columns, R's and S's, that are equal."""
+
+    r: str
+    s: str
+    on: tuple[tuple[str, str], ...]
+    into: str
+    columns: tuple[JoinedColumn, ...]
+    options: TransformationOptions = TransformationOptions()
+
+
 Wanted = (
     CreateTable | DropTables | Truncate | AddColumn | DropColumn | MoveColumn | RenameColumn | RenameObject | SetDefault
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
-    | CompactTable | UndropTables | UndropColumn | SetMigration | ConvertColumns
+    | CompactTable | UndropTables | UndropColumn | SetMigration | ConvertColumns | SplitTable | JoinTables
 )  # fmt: skip
