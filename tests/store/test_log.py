@@ -52,8 +52,8 @@ def test_changes(
     place: int,
 ) -> None:
     before = ROW_HEADER.pack(1, 2, 3 << 8 | dead) + old
-    row = RowWrite(key, before, None if delete else b"new", 1, (), pair, after, renewed=renewed)
-    record = encode_change(place, table, version, row, before)
+    row = RowWrite(key, before, None if delete else b"new", 1, (), pair, renewed=renewed)
+    record = encode_change(place, table, version, row, before, after)
     assert log_place(KEY, record) == (2**63, place)
     (decoded,) = decode(KEY, record)
     assert (decoded.timestamp, decoded.sequence, decoded.table, decoded.version) == (2**63, 7, table, version)
@@ -63,10 +63,14 @@ def test_changes(
     assert before_image(record) == before
 
 
-@given(st.lists(st.tuples(KEYS, AFTERS, st.sampled_from([0, 0, 9])), min_size=1, max_size=60))
-def test_inserts_are_packed(rows: list[tuple[bytes, bytes | None, int]]) -> None:
-    writes = [RowWrite(key, None, b"", 1, (), pair, after) for key, after, pair in rows]
-    records = encode_inserts(2**40, 3, 4, writes)
+@given(
+    st.lists(st.tuples(KEYS, st.binary(max_size=300), st.sampled_from([0, 0, 9])), min_size=1, max_size=60),
+    st.booleans(),
+)
+def test_inserts_are_packed(inserted: list[tuple[bytes, bytes, int]], whole: bool) -> None:
+    rows = [(key, after if whole else None, pair) for key, after, pair in inserted]
+    writes = [RowWrite(key, None, b"", 1, (), pair) for key, _, pair in inserted]
+    records = encode_inserts(2**40, 3, 4, writes, [after for _, after, _ in inserted] if whole else ())
     decoded = [one for record in records for one in decode(KEY, record)]
     assert [(one.key, one.after, one.pair) for one in decoded] == rows
     assert {(one.table, one.version, one.before, one.deleted) for one in decoded} == {(3, 4, None, False)}

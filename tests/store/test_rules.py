@@ -118,14 +118,26 @@ def test_rule_2_a_refused_commit_leaves_nothing(store: Store) -> None:
 
 
 def test_rule_3_logged_whole_tables_carry_after_images(store: Store) -> None:
-    row = RowWrite(row_key(1), None, b"row", 1, after=b"whole row")
-    bare = RowWrite(row_key(2), None, b"row", 1)
-    first = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, [row, bare])]))
-    assert [record.after for record in store.log(first - 1, first)] == [b"whole row", None]
-    update = RowWrite(row_key(1), contents(store)[row_key(1)], b"ROW", 1, after=b"changed columns")
-    second = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, [update])]))
-    (record,) = store.log(first, second)
-    assert (body_of(record.before), record.after) == (b"row", b"changed columns")
+    rows = [RowWrite(row_key(1), None, b"row", 1, pair=5), RowWrite(row_key(2), None, b"other", 1)]
+    first = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, rows, whole=True)]))
+    assert [body_of(record.after) for record in store.log(first - 1, first)] == [b"row", b"other"]
+    stored = contents(store)
+    writes = [RowWrite(row_key(1), stored[row_key(1)], b"ROW", 1), RowWrite(row_key(2), stored[row_key(2)], None, 1)]
+    second = store.commit(Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, writes, whole=True)]))
+    changed, deleted = store.log(first, second)
+    assert (body_of(changed.before), changed.after) == (b"row", contents(store)[row_key(1)])
+    assert (body_of(deleted.before), deleted.after, deleted.deleted) == (b"other", None, True)
+
+
+def test_rule_3_others_do_not(store: Store) -> None:
+    first = store.commit(
+        Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, [RowWrite(row_key(1), None, b"row", 1)])])
+    )
+    stored = contents(store)[row_key(1)]
+    second = store.commit(
+        Commit(catalog_version=0, tables=[TableWrites(TABLE, 1, 0, [RowWrite(row_key(1), stored, b"ROW", 1)])])
+    )
+    assert [record.after for record in store.log(first - 1, second)] == [None, None]
 
 
 def index_at(store: Store, snapshot: int, *, recheck: bool = True) -> list[bytes]:

@@ -418,6 +418,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     transformed: Transformed | None = None  # while it is being joined or split
     unseen: Unseen | None = None  # while it is being made of others
 
+    @property
+    def logged_whole(self) -> bool:
+        """Whether the log gets the table's rows as they are after each change, too (rule 3)."""
+        return self.transformed is not None
+
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""
         own = next((lock.id for lock in self.locks if column in lock.columns), DEFAULT_LOCK)

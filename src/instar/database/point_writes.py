@@ -231,7 +231,7 @@ class PointWriter:
                 return 0 if reader.catalog_version == self._version else OUTDATED
         stored_at = self._prefix + key
         count = 0
-        lease = self._lease
+        lease, whole = self._lease, self._table.logged_whole
 
         def derive(view: View) -> RowCommit | None:
             nonlocal count
@@ -250,7 +250,9 @@ class PointWriter:
                 body = None if new is None else self._encode(new)
                 entries = self._entries(key, old, new)
             count = 1
-            return RowCommit(self._table_id, self._table_version, stored_at, stored, body, self._layout, entries, lease)
+            return RowCommit(
+                self._table_id, self._table_version, stored_at, stored, body, self._layout, entries, lease, whole=whole
+            )
 
         for _ in range(MAX_EXPIRIES):
             try:
@@ -319,7 +321,7 @@ class PointWriter:
 
     def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
         table = self._table
-        writes = [TableWrites(table.id, table.version, table.checks_version, [row])]
+        writes = [TableWrites(table.id, table.version, table.checks_version, [row], whole=table.logged_whole)]
         entries = self._entries(key, None, image)
         return Commit(catalog_version=self._version, tables=writes, entries=entries, lease=self._lease)
 

@@ -336,7 +336,8 @@ class Restoration:
             raise deallocated(self.table.name)
         rows: list[RowWrite] = []
         table = self.table
-        request.tables.append(TableWrites(table.id, table.version, table.checks_version, rows, (), heeds_locks))
+        names = (table.id, table.version, table.checks_version)
+        request.tables.append(TableWrites(*names, rows, heeds_locks=heeds_locks, whole=table.logged_whole))
         request.complete = partial(self._complete, rows)
         kept = self._values.kept
         request.snapshot = kept if request.snapshot is None else min(kept, request.snapshot)

@@ -36,6 +36,7 @@ from instar.store.engine import (
     RowWrite,
     StaleRow,
     StaleSchema,
+    TableWrites,
     ValueUnchanged,
     View,
     prefix_end,
@@ -100,7 +101,7 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     if section.locks.may_be_held():
         section.locks.require_free(derived_demands(derived))
     timestamp = section.next_timestamp(clock, derived.lease)
-    _write_change(section, derived.table, derived.version, derived, derived.stored, timestamp, 0)
+    _write_change(section, derived, derived, derived.stored, timestamp, 0)
     if derived.entries:
         _write_entries(section, derived.entries, timestamp)
     return timestamp
@@ -269,13 +270,14 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
         inserts: list[RowWrite] = []
         for row in writes.rows:
             if row.stored is not None:
-                _write_change(section, writes.table, writes.version, row, row.stored, timestamp, sequence)
+                _write_change(section, writes, row, row.stored, timestamp, sequence)
                 sequence += 1
             elif row.body is not None:
                 inserts.append(row)
         if inserts:
-            _write_inserts(section, inserts, timestamp)
-            for record in encode_inserts(section.log_end, writes.table, writes.version, inserts):
+            values = _write_inserts(section, inserts, timestamp)
+            afters = values if writes.whole else ()
+            for record in encode_inserts(section.log_end, writes.table, writes.version, inserts, afters):
                 _append_log(section, timestamp, sequence, record)
                 sequence += 1
         if writes.copies:
@@ -317,8 +319,7 @@ def _append_log(section: WriteSection, timestamp: int, sequence: int, record: by
 
 def _write_change(
     section: WriteSection,
-    table: int,
-    version: int,
+    writes: TableWrites | RowCommit,
     row: RowWrite | RowCommit,
     stored: bytes,
     timestamp: int,
@@ -333,7 +334,9 @@ def _write_change(
     else:
         value = _pack_row_header(timestamp, sequence, tag) + body
     section.put(row.key, value)
-    _append_log(section, timestamp, sequence, encode_change(section.log_end, table, version, row, stored))
+    after = value if writes.whole and body is not None else None
+    record = encode_change(section.log_end, writes.table, writes.version, row, stored, after)
+    _append_log(section, timestamp, sequence, record)
 
 
 def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
@@ -341,11 +344,12 @@ def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
     return b"".join([_pack_lock(lock or timestamp) for lock in locks])
 
 
-def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> None:
-    """Rows where nothing was, not even a tombstone: their header says that no version came before."""
+def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> list[bytes]:
+    """Rows where nothing was, not even a tombstone: their header says that no version came before. Returns them as
+    they are stored."""
     headers: dict[int, bytes] = {}
     pairs = []
-    for key, _stored, body, layout, locks, _pair, _after, _keyed, _renewed in rows:
+    for key, _stored, body, layout, locks, _pair, _keyed, _renewed in rows:
         header = headers.get(layout)
         if header is None:
             header = headers[layout] = ROW_HEADER.pack(timestamp, NO_RECORD, layout << 8)
@@ -358,6 +362,7 @@ def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) 
             section.put(key, value)
     else:
         section.put_many(pairs)
+    return [value for _, value in pairs]
 
 
 def _write_entries(section: WriteSection, entries: list[EntryWrite], timestamp: int) -> None:

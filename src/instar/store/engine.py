@@ -71,7 +71,8 @@ class TableHeader(msgspec.Struct, frozen=True, array_like=True):
     """What the fence compares for one table (DESIGN: I, e, c).
 
     `current` is c, `floor` is f (never falls), `checks` the version of the list of checks and pending constraints;
-    `logged_whole`: log records carry after-images too; `dropped`: every write is refused until deallocation.
+    `logged_whole`: log records have after-images too, which is so from the version on that
+    the floor stands at; `dropped`: every write is refused until deallocation.
     """
 
     current: int
@@ -143,7 +144,6 @@ class RowWrite(NamedTuple):
     layout: int
     locks: tuple[int, ...] = ()
     pair: int = 0  # a key change is a delete and an insert bearing one pair number (rule 2)
-    after: bytes | None = None  # the new values of the changed columns, where the table is logged whole
     keyed: bool = False  # a unique key of the row changes, which its row lock is to know
     renewed: bool = False  # the row that stood there was deleted, and this one inserted: it is another
 
@@ -174,6 +174,7 @@ class TableWrites(NamedTuple):
     rows: list[RowWrite]
     copies: Sequence[CopyWrite] = ()  # while the table gets another primary key
     heeds_locks: bool = True  # whether row locks of others stand in the way
+    whole: bool = False  # whether the log gets the rows as they are afterwards, too: the table is logged whole
 
 
 class EntryWrite(NamedTuple):
@@ -315,7 +316,7 @@ class RowCommit(msgspec.Struct):
     lease: Lease | None = None
     locks: tuple[int, ...] = ()
     pair: int = 0
-    after: bytes | None = None
+    whole: bool = False
     renewed: bool = False
 
 

@@ -35,7 +35,6 @@ _RENEWED = 0x08
 
 _HAS_PAIRS = 0x01
 _HAS_AFTERS = 0x02
-_ABSENT = 0xFFFFFFFF
 
 # What one page of LMDB holds as an overflow value: a fuller record would take two.
 PACK_BYTES = 4096 - 16
@@ -52,9 +51,12 @@ def log_place(key: bytes, value: bytes) -> tuple[int, int]:
     return LOG_KEY.unpack(key)[1], _PLACE.unpack_from(value)[0]
 
 
-def encode_change(place: int, table: int, version: int, row: RowWrite | RowCommit, before: bytes) -> bytes:
-    """The record of an update or delete of `row`, whose stored bytes were `before`."""
-    key, after = row.key, row.after
+def encode_change(
+    place: int, table: int, version: int, row: RowWrite | RowCommit, before: bytes, after: bytes | None = None
+) -> bytes:
+    """The record of an update or delete of `row`, whose stored bytes were `before`, and are `after`, if that is to be
+    in the log."""
+    key = row.key
     flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0
     if row.body is None:
         flags |= _DELETED
@@ -69,17 +71,19 @@ def encode_change(place: int, table: int, version: int, row: RowWrite | RowCommi
     ))  # fmt: skip
 
 
-def encode_inserts(place: int, table: int, version: int, rows: Sequence[RowWrite]) -> list[bytes]:
-    """The records of the rows that a commit inserted where nothing was, the first of which is at `place`."""
+def encode_inserts(
+    place: int, table: int, version: int, rows: Sequence[RowWrite], afters: Sequence[bytes] = ()
+) -> list[bytes]:
+    """The records of the rows that a commit inserted where nothing was, the first of which is at `place`. `afters`: the
+    rows as they are stored, if they are to be in the log."""
     keys = [row.key for row in rows]
     lengths = list(map(len, keys))
     pairs = [row.pair for row in rows]
-    afters = [row.after for row in rows]
-    has_pairs, has_afters = any(pairs), any(after is not None for after in afters)
+    has_pairs, has_afters = any(pairs), bool(afters)
     flags = has_pairs * _HAS_PAIRS | has_afters * _HAS_AFTERS
     each = 2 + 4 * has_pairs + 4 * has_afters
     if has_afters:
-        sizes = [each + length + len(after or b"") for length, after in zip(lengths, afters, strict=True)]
+        sizes = [each + length + len(after) for length, after in zip(lengths, afters, strict=True)]
     else:
         sizes = [each + length for length in lengths]
     records = []
@@ -91,9 +95,9 @@ def encode_inserts(place: int, table: int, version: int, rows: Sequence[RowWrite
             parts.append(struct.pack(f"<{count}I", *pairs[start:stop]))
         if has_afters:
             some = afters[start:stop]
-            parts.append(struct.pack(f"<{count}I", *(_ABSENT if a is None else len(a) for a in some)))
+            parts.append(struct.pack(f"<{count}I", *map(len, some)))
             parts += keys[start:stop]
-            parts += [a for a in some if a is not None]
+            parts += some
         else:
             parts += keys[start:stop]
         records.append(b"".join(parts))
@@ -159,7 +163,7 @@ def _decode_inserts(timestamp: int, sequence: int, value: bytes) -> list[LogReco
     lengths = struct.unpack_from(f"<{count}H", value, position)
     position += 2 * count
     pairs: Sequence[int] = (0,) * count
-    after_lengths: Sequence[int] = (_ABSENT,) * count
+    after_lengths: Sequence[int | None] = (None,) * count
     if flags & _HAS_PAIRS:
         pairs = struct.unpack_from(f"<{count}I", value, position)
         position += 4 * count
@@ -170,7 +174,7 @@ def _decode_inserts(timestamp: int, sequence: int, value: bytes) -> list[LogReco
     records = []
     for length, pair, after_length in zip(lengths, pairs, after_lengths, strict=True):
         after = None
-        if after_length != _ABSENT:
+        if after_length is not None:
             after = value[after_position : after_position + after_length]
             after_position += after_length
         key = value[position : position + length]

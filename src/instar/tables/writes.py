@@ -302,14 +302,15 @@ class Derivation:
                 judged = every if key in moved else public
             keyed = self._entries(writer, key, change, judged)
             renewed = change.changed is None and body is not None and change.base is not None
-            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, None, keyed, renewed))
+            rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, keyed, renewed))
             if copied is not None:
                 copied.append(Copied(key, change, body, locks))
             self._parents(writer, key, change, merged=key in moved)
         self._children(writer, buffer)
         copies = () if writer.copies is None or copied is None else writer.copies.derive(self.reader, copied)
         table = writer.table
-        self.tables.append(TableWrites(table.id, table.version, table.checks_version, rows, copies))
+        names = (table.id, table.version, table.checks_version)
+        self.tables.append(TableWrites(*names, rows, copies, whole=table.logged_whole))
 
     def _merged(self, writer: TableWriter, locks: RowLocks, buffer: TableBuffer) -> tuple[TableBuffer, set[bytes]]:
         """The changes, and the keys of those whose rows have moved since under other locks: put onto the rows as they
