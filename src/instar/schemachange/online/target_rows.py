@@ -1,0 +1,171 @@
+"""Rows of the targets of a join or split in their stored form, for the initial population and the log's propagation.
+
+What the rules know as `Part`, `SRecord` and `Joined` becomes a store key, a stored value and the index entries that go
+with it: put together in one step, nothing is logged, and nothing points into the log.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from instar import errors
+from instar.catalog.descriptors import DEFAULT_LOCK, MadeByJoin, MadeBySplit, Table
+from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
+from instar.tables.index import IndexCodec
+from instar.tables.layout import body_encoder
+from instar.tables.rowset import key_encoder
+from instar.transformations.records import Flag, Join, Joined, Part, Row, Split, SRecord
+
+# The hidden column `parts` of a join's target.
+R_PART, S_PART = 1, 2
+
+_PREFIX_BYTES = len(rowset_prefix(0))
+_TIMESTAMP = struct.Struct("<Q")
+
+
+class TargetRow(NamedTuple):
+    """A row to be put: its store key, its stored value, and the store keys of its index entries."""
+
+    key: bytes
+    value: bytes
+    entries: tuple[bytes, ...]
+
+    @property
+    def puts(self) -> int:
+        """How many keys are written."""
+        return 1 + len(self.entries)
+
+
+def put_row(section: Section, row: TargetRow) -> None:
+    """Put a row with its entries; what it replaces has the same entries, or whoever puts it takes those away."""
+    section.put(row.key, row.value)
+    timestamp = ROW_HEADER.unpack_from(row.value)[0]
+    for entry in row.entries:
+        section.put(entry, ENTRY_VALUE.pack(timestamp, 1, len(entry) - len(row.key) + _PREFIX_BYTES))
+
+
+class TargetTable:
+    """The stored form of one target's rows. An image has all columns, hidden ones too, in the descriptor's order."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.prefix = rowset_prefix(table.rowset)
+        places = column_places(table)
+        self._key = [places[column] for column in table.primary_key]
+        self._stored = [places[column] for column, _ in table.layout.columns]
+        self._encode_key = key_encoder(table)
+        self._encode = body_encoder(table.layout)
+        self._codecs = [IndexCodec(table, index) for index in table.indexes]
+
+    def key(self, values: Sequence[object]) -> bytes:
+        """The store key of the row with these primary key values."""
+        return self.prefix + self._encode_key(values)
+
+    def row(self, image: Row, timestamp: int, locks: Mapping[int, int] | None = None) -> TargetRow:
+        """A row as it is stored; `locks`: the timestamps of the layout's locks by their ids."""
+        key = self._encode_key([image[place] for place in self._key])
+        stamps = b"".join([_TIMESTAMP.pack((locks or {}).get(lock, timestamp)) for lock in self.table.layout.locks])
+        header = ROW_HEADER.pack(timestamp, NO_RECORD, self.table.layout.id << 8)
+        body = self._encode([image[place] for place in self._stored])
+        return TargetRow(self.prefix + key, header + stamps + body, self.entries(image, key))
+
+    def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
+        """The store keys of the index entries of a row whose encoded primary key is `key`."""
+        return tuple([codec.entry(image, key) for codec in self._codecs])
+
+
+class SplitTargets:
+    """R and S of a split, of their source's rows."""
+
+    def __init__(self, source: Table, r: Table, s: Table) -> None:
+        made = made_by_split(r)
+        places = column_places(source)
+        of_s = [column.id for column in s.columns if column.id not in (made.counter, made.consistent)]
+        self.made = made
+        self.r, self.s = TargetTable(r), TargetTable(s)
+        self.shape = Split(
+            r=tuple(places[column.id] for column in r.columns),
+            s=tuple(places[column] for column in of_s),
+            on=tuple(places[column] for column in made.on),
+        )
+        # Where a column of S has its value: counter and flag stand behind what the rules know as the values.
+        behind = [*of_s, made.counter, made.consistent]
+        self._s_image = [behind.index(column.id) for column in s.columns]
+
+    def r_row(self, record: Part) -> TargetRow:
+        """R's record."""
+        return self.r.row(record.values, record.timestamp)
+
+    def s_row(self, record: SRecord) -> TargetRow:
+        """S's record."""
+        return self.s.row(self.s_image(record), record.timestamp)
+
+    def s_image(self, record: SRecord) -> Row:
+        """S's record as a row of all columns."""
+        values = (*record.values, record.counter, record.flag is Flag.CONSISTENT)
+        return tuple([values[place] for place in self._s_image])
+
+
+class JoinTarget:
+    """T of a join, of the rows of R and S."""
+
+    def __init__(self, r: Table, s: Table, target: Table) -> None:
+        made = made_by_join(target)
+        of_r, of_s = column_places(r), column_places(s)
+        self.made = made
+        self.t = TargetTable(target)
+        self.shape = Join(
+            r_key=tuple(of_r[column] for column in r.primary_key),
+            r_on=tuple(of_r[column] for column, _ in made.on),
+            s_key=tuple(of_s[column] for column in s.primary_key),
+            s_on=tuple(of_s[column] for _, column in made.on),
+            unique=made.unique,
+        )
+        r_places = {column: of_r[source] for source, column in made.r_columns}
+        s_places = {column: of_s[source] for source, column in made.s_columns}
+        self._columns = [(r_places.get(column.id), s_places.get(column.id)) for column in target.columns]
+        places = column_places(target)
+        self._id, self._parts = places[target.primary_key[0]], places[made.parts]
+
+    def row(self, row_id: int, record: Joined) -> TargetRow:
+        """T's record under this row id."""
+        r, s = (0 if part is None else part.timestamp for part in (record.r, record.s))
+        newest = max(r, s)
+        locks = {DEFAULT_LOCK: newest, self.made.r_lock: r, self.made.s_lock: s}
+        return self.t.row(self.image(row_id, record), newest, locks)
+
+    def image(self, row_id: int, record: Joined) -> Row:
+        """T's record as a row of all columns: a column that both parts have is R's, if that part is there."""
+        r, s = record.r, record.s
+        image: list[object] = [
+            r.values[of_r]
+            if r is not None and of_r is not None
+            else s.values[of_s]
+            if s is not None and of_s is not None
+            else None
+            for of_r, of_s in self._columns
+        ]
+        image[self._id] = row_id
+        image[self._parts] = (R_PART if r is not None else 0) | (S_PART if s is not None else 0)
+        return tuple(image)
+
+
+def made_by_split(table: Table) -> MadeBySplit:
+    """What a target of a split is made by."""
+    if table.unseen is None or not isinstance(table.unseen.made, MadeBySplit):
+        raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is not made by a split')
+    return table.unseen.made
+
+
+def made_by_join(table: Table) -> MadeByJoin:
+    """What the target of a join is made by."""
+    if table.unseen is None or not isinstance(table.unseen.made, MadeByJoin):
+        raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is not made by a join')
+    return table.unseen.made
+
+
+def column_places(table: Table) -> dict[int, int]:
+    """The places of a table's columns in its rows, by the columns' ids."""
+    return {column.id: place for place, column in enumerate(table.columns)}
