@@ -199,7 +199,6 @@ def test_syntax_errors_have_their_position(text: str, message: str, position: in
         ("CREATE MATERIALIZED VIEW v AS SELECT 1", "CREATE MATERIALIZED"),
         ("CREATE FUNCTION f() RETURNS int", "CREATE FUNCTION"),
         ("ALTER TABLE t OWNER TO x", "ALTER TABLE ... OWNER"),
-        ("ALTER TABLE t SPLIT INTO r (a)", "ALTER TABLE ... SPLIT"),
         ("COPY t FROM stdin", "COPY"),
         ("GRANT ALL ON t TO x", "GRANT"),
         ("VACUUM", "VACUUM"),

@@ -23,6 +23,7 @@ from instar.sql import statements as ast
 from instar.sql.ddl import command, is_schema_change
 from instar.sql.grammar.lexer import END, QUOTED, WORD, Token, tokenize
 from instar.sql.parser import parse_one, split
+from instar.sql.transformation_statements import JoinTables, SplitTable
 
 _HINT = re.compile(r"--[ \t]*instar:[ \t]*([^\n\r]*)")
 _BLOCK = re.compile(r"/\*.*?\*/", re.DOTALL)
@@ -71,6 +72,8 @@ def _makes(statement: ast.Ddl) -> bool:
     """Whether the statement makes part of a schema, or alters what another has made: nothing else is of use."""
     if isinstance(statement, ast.CreateTable):
         return statement.as_query is None
+    if isinstance(statement, SplitTable | JoinTables):
+        return False
     return command(statement).startswith(("CREATE", "ALTER"))
 
 
@@ -83,6 +86,8 @@ def _yields(statement: ast.Ddl) -> bool:
 
 
 def _named(statement: ast.Statement, text: str) -> str:
+    if isinstance(statement, SplitTable | JoinTables):
+        return f"{command(statement)} ... {'SPLIT' if isinstance(statement, SplitTable) else 'JOIN'}"
     if is_schema_change(statement):
         return command(statement)
     return "".join(text.split()[:1]).upper()

@@ -130,7 +130,10 @@ def _require_constraints(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -
 
 
 def _act(draft: Draft, action: want.Wanted) -> None:
-    _ACTIONS[type(action)](draft, action)
+    known = _ACTIONS.get(type(action))
+    if known is None:
+        raise errors.unsupported("joining and splitting tables")
+    known(draft, action)
 
 
 def _table_of(draft: Draft, action: want.Wanted) -> int | None:

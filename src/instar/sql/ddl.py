@@ -29,6 +29,8 @@ from instar.sql.binder import (
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.parser import parse_expression
+from instar.sql.transformation_statements import JoinTables, SplitTable
+from instar.sql.transformations import join_tables, split_table
 from instar.sql.traversal import is_volatile
 from instar.sql.tree import Expr, Literal
 from instar.types import TEXT, Kind, Type
@@ -139,6 +141,14 @@ class _Translator:
             return False
         self._notice(f'relation "{name}" already exists, skipping')
         return True
+
+    def _table(self, name: ast.Name) -> Table:
+        found = self._lookup(self._name(name))
+        if isinstance(found, Table):
+            return found
+        if isinstance(found, View | Sequence):
+            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name.name}" is not a table', position=name.position)
+        raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name.name}" does not exist', position=name.position)
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
@@ -253,14 +263,8 @@ class _Translator:
         for action in actions:
             if isinstance(action, ast.RenameTable):
                 yield want.RenameObject("table", name, action.new)
-            elif isinstance(found, Table):
-                yield from self._alter_action(found, action)
-            elif isinstance(found, View | Sequence):
-                raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a table')
             else:
-                raise errors.error(
-                    errors.UNDEFINED_TABLE, f'relation "{name}" does not exist', position=statement.name.position
-                )
+                yield from self._alter_action(self._table(statement.name), action)
 
     def _alter_action(self, table: Table, action: ast.AlterAction) -> Iterable[want.Wanted]:
         name = table.name
@@ -457,6 +461,14 @@ class _Translator:
     def _compact(self, statement: ast.CompactTable) -> Iterable[want.Wanted]:
         yield want.CompactTable(self._name(statement.name))
 
+    def _split(self, statement: SplitTable) -> Iterable[want.Wanted]:
+        r, s = self._name(statement.r.name), self._name(statement.s.name)
+        yield split_table(statement, self._table(statement.name).name, r, s)
+
+    def _join(self, statement: JoinTables) -> Iterable[want.Wanted]:
+        r, s = self._table(statement.r.name), self._table(statement.s.name)
+        yield join_tables(statement, r, s, self._name(statement.into))
+
     def _undrop(self, statement: ast.UndropTable) -> Iterable[want.Wanted]:
         tables = tuple((self._name(name), new) for name, new in statement.tables)
         yield want.UndropTables(tables, self._as_of, statement.cascade)
@@ -525,6 +537,8 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
     ast.DropView: ("DROP VIEW", _Translator._drop_view),
     ast.CompactTable: ("COMPACT TABLE", _Translator._compact),
     ast.UndropTable: ("UNDROP TABLE", _Translator._undrop),
+    SplitTable: ("ALTER TABLE", _Translator._split),
+    JoinTables: ("ALTER TABLE", _Translator._join),
 }
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 from sqlglot import exp
 
 from instar.catalog.descriptors import Action, Migration
+from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.types import Type
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -564,7 +565,7 @@ class Dml:
 TableStatement = CreateTable | DropTable | AlterTable | Truncate | CreateIndex | DropIndex | RenameIndex
 Ddl = (
     TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView | CompactTable
-    | UndropTable
+    | UndropTable | SplitTable | JoinTables
 )  # fmt: skip
 TransactionStatement = Begin | Commit | Rollback | Savepoint | ReleaseSavepoint | RollbackTo | SetTransaction
 Utility = (

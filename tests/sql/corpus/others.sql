@@ -5,6 +5,9 @@ ALTER TABLE IF EXISTS t ADD COLUMN x int DEFAULT 3 NOT NULL, DROP COLUMN IF EXIS
 ALTER TABLE t RENAME COLUMN a TO b
 ALTER TABLE t RENAME TO u
 ALTER TABLE t ADD CONSTRAINT c CHECK (a > 1)
+ALTER TABLE public.t SPLIT INTO r (id, zip, name), s (zip, city) ON (zip) WITH (repair = 'most frequent', pause_rows = 50)
+ALTER TABLE r AS a FULL OUTER JOIN s b ON (a.x = b.y AND b.z = w) INTO t (id, a.x, b.y AS k) WITH (strategy = 'abort')
+ALTER TABLE r JOIN s USING (x, y) INTO public.t (x, r.y AS z)
 CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS i ON t USING btree (a DESC NULLS FIRST, b)
 ALTER INDEX i RENAME TO j
 DROP INDEX CONCURRENTLY i

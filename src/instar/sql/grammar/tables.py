@@ -11,8 +11,9 @@ from instar.catalog.descriptors import Action
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import WORD
 from instar.sql.grammar.locks import LockGrammar
-from instar.sql.grammar.objects import ObjectGrammar
+from instar.sql.grammar.transformations import TransformationGrammar
 from instar.sql.grammar.type_names import SERIALS, take_type
+from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.types import Type
 
 _TABLE_CONSTRAINTS = ("constraint", "primary", "unique", "check", "foreign", "exclude")
@@ -34,7 +35,7 @@ class _Column:
     identity: ast.Identity | None = None
 
 
-class TableGrammar(ObjectGrammar, LockGrammar):
+class TableGrammar(TransformationGrammar, LockGrammar):
     """Definitions of tables."""
 
     def create_table(self) -> ast.CreateTable:
@@ -289,12 +290,15 @@ class TableGrammar(ObjectGrammar, LockGrammar):
 
     # --- ALTER TABLE ---
 
-    def alter_table(self) -> ast.AlterTable:
+    def alter_table(self) -> ast.AlterTable | SplitTable | JoinTables:
         """After ALTER TABLE."""
         if_exists = self.try_words("if", "exists")
         self.try_words("only")
         name = self.qualified_name()
         self.try_operator("*")
+        transformation = self.try_transformation(name, if_exists)
+        if transformation is not None:
+            return transformation
         if self.try_words("rename"):
             return ast.AlterTable(name, (self._rename(),), if_exists)
         return ast.AlterTable(name, tuple(self.comma_list(self._alter_action)), if_exists)
@@ -335,6 +339,8 @@ class TableGrammar(ObjectGrammar, LockGrammar):
         if word == "validate":
             self.take_words("constraint")
             return ast.ValidateConstraint(self.take_name())
+        if self.tokens[self.index - 1].kind == WORD and word in ("split", "join"):
+            raise errors.unsupported(f"{word.upper()} together with other actions in one statement", position=position)
         if self.tokens[self.index - 1].kind != WORD or word not in _UNSUPPORTED_ACTIONS:
             self.index -= 1
             self.fail()
@@ -414,6 +420,5 @@ class TableGrammar(ObjectGrammar, LockGrammar):
 
 
 _UNSUPPORTED_ACTIONS = frozenset(
-    "owner set reset enable disable cluster inherit no attach detach replica force of not split join "
-    "rename primary".split()
+    "owner set reset enable disable cluster inherit no attach detach replica force of not rename primary".split()
 )
