@@ -16,11 +16,12 @@ from typing import Any
 
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import FORMAT, KEY, RANGE, Work, put_run
-from instar.pipeline.runs import Todo, planned, record, rows_read
+from instar.pipeline.runs import Todo, rows_read
 from instar.pipeline.stores import identity
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
+from instar.schemachange.tasks import planned, record
 from instar.store.engine import prefix_end, rowset_prefix
 
 # A range of this many entries is written in a few seconds, which is what a kill costs at most.

@@ -22,7 +22,7 @@ from instar.pipeline.backfill import SparkBackfill
 from instar.pipeline.failures import from_spark
 from instar.pipeline.reference_join import SparkReferences
 from instar.pipeline.rewriting import SparkRewriting, can_derive
-from instar.pipeline.runs import Heard, Todo, beat, left, planned, run_path
+from instar.pipeline.runs import Heard, Todo, beat, left, run_path
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
@@ -31,7 +31,7 @@ from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.reorganize import Backfill, InProcess
-from instar.schemachange.tasks import RowTask, Task
+from instar.schemachange.tasks import RowTask, Task, planned
 from instar.schemachange.validate import Validation
 
 # How often Spark may fail for a reason that is none of Instar's (a killed JVM, or a killed process that plans for it;

@@ -29,14 +29,14 @@ from instar.catalog.sequences import LentNumbers, Sequences
 from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.importable import imported, name_of
-from instar.pipeline.runs import Todo, beat, note_read, planned, record, rows_read, write_run
+from instar.pipeline.runs import Todo, beat, note_read, rows_read, write_run
 from instar.pipeline.stores import Opened, identity, opened, require_shared
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
 from instar.schemachange.populate import Populated, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import Copy, KeyBackfill
-from instar.schemachange.tasks import RowTask
+from instar.schemachange.tasks import RowTask, planned, record
 from instar.store.engine import Store
 
 FORMAT = "instar-rows"

@@ -17,13 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from instar.clock import SystemClock
-from instar.schemachange.jobs import Checkpoint, Jobs
-from instar.schemachange.tasks import RANGES_PER_WORK, Task
-from instar.store.engine import Section
-
-# Numbers of checkpoints; 0 is the in-process reorganizer's.
-FIRST_NUMBER = 1
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.tasks import FIRST_NUMBER
 
 
 class Todo(msgspec.Struct, frozen=True, array_like=True):
@@ -88,24 +83,6 @@ def write_run(directory: Path, todo: Todo, write: Callable[[BufferedWriter], obj
     with os.fdopen(handle, "wb") as file:
         write(file)
     os.replace(name, run_path(directory, todo))
-
-
-def planned(task: Task) -> list[Checkpoint]:
-    """The checkpoints of the task's key ranges in key order; none if nobody has planned it yet."""
-    found = Jobs(task.store, SystemClock()).checkpoints(task.job, task.stage)
-    own = range(task.place * RANGES_PER_WORK + FIRST_NUMBER, (task.place + 1) * RANGES_PER_WORK)
-    return [found[number] for number in sorted(found) if number in own]
-
-
-def record(task: Task, checkpoints: list[Checkpoint]) -> None:
-    """Write the checkpoints of all ranges in one batch: there is a whole plan or none."""
-    steps = [task.checkpoint(number, found) for number, found in enumerate(checkpoints, FIRST_NUMBER)]
-
-    def all_of_them(section: Section) -> None:
-        for step in steps:
-            step(section)
-
-    task.store.background([all_of_them], claim=task.claim)
 
 
 def left(ranges: list[Checkpoint]) -> tuple[Todo, ...]:

@@ -20,11 +20,11 @@ from pyspark.sql.types import StructType
 from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.importable import imported, name_of
-from instar.pipeline.runs import Todo, beat, planned, record, write_run
+from instar.pipeline.runs import Todo, beat, write_run
 from instar.pipeline.stores import identity, opened, require_shared
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.tasks import NAMED_ROWS
+from instar.schemachange.tasks import NAMED_ROWS, planned, record
 from instar.schemachange.validate import Offender, Validation
 
 FORMAT = "instar-validation"

@@ -160,7 +160,12 @@ class Pulse:
         checkpoints = self._jobs.checkpoints(job.id, job.stage)
         rows = sum(found.rows for found in checkpoints.values())
         if self._task is not None:
-            own = [found for number, found in checkpoints.items() if number // RANGES_PER_WORK == self._task.place]
+            # Without what is on record beside the ranges: the snapshot that they are read at.
+            own = [
+                found
+                for number, found in checkpoints.items()
+                if number // RANGES_PER_WORK == self._task.place and found.start < found.stop
+            ]
             with self._store.read() as reader:
                 written, share = passed(reader, own)
             if share >= _TELLING and self._task.rows:

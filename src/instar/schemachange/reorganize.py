@@ -19,7 +19,7 @@ from instar.catalog.descriptors import Column, Index, Layout, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.duplicates import Duplicates
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint
+from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
 from instar.schemachange.touched import Touched
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix
@@ -241,12 +241,10 @@ class InProcess:
 
     def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`."""
-        with task.store.read() as reader:
-            stored = reader.get(task.checkpoint_key(0))
-        at = Checkpoint(task.start, task.stop, task.start, 0) if stored is None else decode_checkpoint(stored)
-        pulse()
-        for steps, reached in task.batches(at):
-            task.put(0, steps, at, reached)
-            at = reached
-            if not reached.done:
-                pulse()
+        for number, at in task.ranges(pulse):
+            pulse()
+            for steps, reached in task.batches(at):
+                task.put(number, steps, at, reached)
+                at = reached
+                if not reached.done:
+                    pulse()

@@ -16,7 +16,8 @@ import msgspec
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import layout_key
-from instar.schemachange.jobs import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
+from instar.clock import SystemClock
+from instar.schemachange.jobs import Checkpoint, Jobs, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 
@@ -26,6 +27,8 @@ BATCH_ROWS = 4_096
 NAMED_ROWS = 10
 # Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
 RANGES_PER_WORK = 1 << 16
+# The number of the first range of a plan; 0 is that of whoever works without one.
+FIRST_NUMBER = 1
 
 Step = Callable[[Section], None]
 
@@ -60,6 +63,13 @@ class Task(ABC):
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """The work on a key range of the table from checkpoint `at` on, in batches: what is to be written in gated
         steps, and the checkpoint that holds once it is. The last one is done."""
+
+    def ranges(self, pulse: Callable[[], None]) -> Iterator[tuple[int, Checkpoint]]:
+        """What is to be done in one process, one after the other: key ranges by the numbers of their checkpoints, with
+        what is done of them. `pulse` as in `Reorganizer`."""
+        with self.store.read() as reader:
+            stored = reader.get(self.checkpoint_key(0))
+        yield 0, Checkpoint(self.start, self.stop, self.start, 0) if stored is None else decode_checkpoint(stored)
 
     def layout(self, layout: int, reader: View) -> Layout:
         """A layout of the table by `reader`, since a row may be in one that came into being a moment ago (rule 26)."""
@@ -99,6 +109,24 @@ class Task(ABC):
         self.store.background([*steps, self.checkpoint(number, reached)], claim=self.claim, pace=self.pace)
         if self.pace is not None:  # what steps have not counted: rows that were only read
             self.pace.rows = max(self.pace.rows, counted + reached.rows - before.rows)
+
+
+def planned(task: Task) -> list[Checkpoint]:
+    """The checkpoints of the task's key ranges in key order; none if nobody has planned it yet."""
+    found = Jobs(task.store, SystemClock()).checkpoints(task.job, task.stage)
+    own = range(task.place * RANGES_PER_WORK + FIRST_NUMBER, (task.place + 1) * RANGES_PER_WORK)
+    return [found[number] for number in sorted(found) if number in own]
+
+
+def record(task: Task, checkpoints: list[Checkpoint]) -> None:
+    """Write the checkpoints of all ranges in one batch: there is a whole plan or none."""
+    steps = [task.checkpoint(number, found) for number, found in enumerate(checkpoints, FIRST_NUMBER)]
+
+    def all_of_them(section: Section) -> None:
+        for step in steps:
+            step(section)
+
+    task.store.background([all_of_them], claim=task.claim)
 
 
 Made = TypeVar("Made")

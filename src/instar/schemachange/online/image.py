@@ -1,0 +1,184 @@
+"""The image: the initial population of the targets of a join or split from one snapshot of their sources.
+
+The snapshot and the key ranges of the targets are chosen once and on record before anything is read, so whoever goes on
+after a crash, here or on Spark, makes the same rows of the same ranges: row ids too, which are counted in each range.
+So all of it may be done again. Ranges are of groups (image_rows.py), and rows are put blindly with their index entries:
+nobody else writes to the targets. The log is propagated from exactly the snapshot on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from instar import errors
+from instar.catalog.descriptors import Table
+from instar.catalog.layouts import Layouts
+from instar.schemachange.jobs import Checkpoint, Jobs, decode_checkpoint
+from instar.schemachange.online.image_rows import Item, operator
+from instar.schemachange.online.target_rows import TargetRow, put_row
+from instar.schemachange.tasks import FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
+from instar.store.engine import Section, Store, prefix_end
+from instar.store.versions import iterate_rows
+
+# The number of the checkpoint that is the snapshot's.
+_SNAPSHOT_NUMBER = 0
+_SNAPSHOT_BYTES = 8
+# T's row ids: above all that a sequence gives to rows that come later, and apart from those of other ranges.
+_FIRST_ROW_ID = 1 << 62
+_IDS_PER_RANGE = 1 << 36
+
+# Rows of the sources read at a time, rows of the targets put with one checkpoint, and keys put in one step.
+READ_ROWS = 4_096
+PUT_ROWS = 1_024
+STEP_PUTS = 64
+# Items that are sorted in memory at a time.
+ITEMS_PER_RANGE = 100_000
+MAX_RANGES = 512
+# Of so many items, one is looked at to cut the groups into ranges.
+_SAMPLED = 64
+
+
+def image_snapshot(jobs: Jobs, job: int, stage: int, place: int) -> int | None:
+    """The snapshot that the work `place` of a stage makes its image of, and from which the log is to be propagated;
+    None as long as it is not chosen."""
+    found = jobs.checkpoints(job, stage).get(place * RANGES_PER_WORK + _SNAPSHOT_NUMBER)
+    return None if found is None else _snapshot(found)
+
+
+class Image(Task):
+    """The work of one job on the targets of a join (R, S; T) or a split (its source; R, S): all tables as they stand
+    behind the fence of the stage that created the targets."""
+
+    def __init__(
+        self,
+        store: Store,
+        sources: Sequence[Table],
+        targets: Sequence[Table],
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int = 0,
+    ) -> None:
+        super().__init__(store, sources[0], job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.sources, self.targets = tuple(sources), tuple(targets)
+        self.operator = operator(Layouts(store), sources, targets)
+
+    # --- the plan ----------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> int:
+        """The snapshot, which is chosen and recorded by whoever asks first."""
+        with self.store.read() as reader:
+            stored = reader.get(self.checkpoint_key(_SNAPSHOT_NUMBER))
+            newest = reader.timestamp
+        if stored is not None:
+            return _snapshot(decode_checkpoint(stored))
+        # Its bounds hold no rows, it is no range.
+        chosen = Checkpoint(b"", b"", newest.to_bytes(_SNAPSHOT_BYTES, "big"), 0, True)
+        self.store.background([self.checkpoint(_SNAPSHOT_NUMBER, chosen)], claim=self.claim)
+        return newest
+
+    def plan(self, sample: Iterable[bytes], ranges: int) -> list[Checkpoint]:
+        """Cut the targets into ranges, about so many and about even by a sample of their groups, and record them."""
+        groups = sorted(sample)
+        wanted = min(ranges, MAX_RANGES)
+        cuts = sorted({groups[len(groups) * part // wanted] for part in range(1, wanted)}) if groups else []
+        made = []
+        for prefix in self.operator.prefixes:
+            bounds = [prefix, *(cut for cut in cuts if cut.startswith(prefix) and cut != prefix), prefix_end(prefix)]
+            made += [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
+        record(self, made)
+        return made
+
+    def ranges(self, pulse: Callable[[], None]) -> Iterator[tuple[int, Checkpoint]]:
+        """As in `Task`."""
+        self.snapshot()
+        found = planned(self)
+        if not found:
+            items = self.rows * len(self.operator.prefixes)
+            found = self.plan(self._sample(pulse) if items > ITEMS_PER_RANGE else (), items // ITEMS_PER_RANGE + 1)
+        return ((number, at) for number, at in enumerate(found, FIRST_NUMBER) if not at.done)
+
+    def _sample(self, pulse: Callable[[], None]) -> Iterator[bytes]:
+        """Groups from all over the sources."""
+        for place in range(len(self.sources)):
+            for items in self.items(place, *self.operator.bounds(place, b"", b"")):
+                pulse()
+                yield from (item.group for item in items[::_SAMPLED])
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def items(self, place: int, start: bytes, stop: bytes) -> Iterator[list[Item]]:
+        """The items of the rows of a source in [start, stop) as the snapshot sees them, by the batch. 72000 if the log
+        does not have them any more."""
+        try:
+            for keys, stored in iterate_rows(self.store, start, stop, self.snapshot(), READ_ROWS):
+                yield self.operator.items(place, keys, stored)
+        except errors.Error as failed:
+            if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
+                raise
+            name = self.sources[place].name
+            raise errors.error(
+                errors.SNAPSHOT_TOO_OLD,
+                f'the log no longer has the rows of table "{name}" as they were when the change began to copy them',
+                detail=failed.message,
+                hint="Begin the change again, or raise the store's retention.",
+            ) from failed
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`: a range's items are sorted in memory. Batches of nothing tell that it reads still."""
+        if at.done:
+            return
+        number = next(number for number, found in enumerate(planned(self), FIRST_NUMBER) if found.start == at.start)
+        own: list[Item] = []
+        for place in range(len(self.sources)):
+            for items in self.items(place, *self.operator.bounds(place, at.start, at.stop)):
+                own += [item for item in items if at.start <= item.group < at.stop]
+                yield (), at
+        own.sort()
+        for rows, reached in self.made(number, own, at):
+            yield self.steps(rows), reached
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def made(self, number: int, items: Iterable[Item], at: Checkpoint) -> Iterator[tuple[list[TargetRow], Checkpoint]]:
+        """What is left to be put of range `number`, in batches with the checkpoints that hold then. `items`, in order,
+        are all of the range: its rows are counted from the beginning, and those that were counted before are passed."""
+        batch: list[TargetRow] = []
+        rows = 0
+        for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
+            if len(batch) >= PUT_ROWS:
+                yield batch, Checkpoint(at.start, at.stop, group, rows)
+                batch = []
+            rows += 1
+            if rows > at.rows:
+                batch.append(row)
+        yield batch, Checkpoint(at.start, at.stop, at.stop, rows, True)
+
+    def steps(self, rows: Sequence[TargetRow]) -> Iterator[Step]:
+        """Gated steps that put rows, each with its entries."""
+        chunk: list[TargetRow] = []
+        puts = 0
+        for row in rows:
+            chunk.append(row)
+            puts += row.puts
+            if puts >= STEP_PUTS:
+                yield self._step(chunk)
+                chunk, puts = [], 0
+        if chunk:
+            yield self._step(chunk)
+
+    def _step(self, chunk: list[TargetRow]) -> Step:
+        def step(section: Section) -> None:
+            if self.pace is not None:
+                self.pace.rows += len(chunk)
+            for row in chunk:
+                put_row(section, row)
+
+        return step
+
+
+def _snapshot(found: Checkpoint) -> int:
+    return int.from_bytes(found.position, "big")
