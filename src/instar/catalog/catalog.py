@@ -163,6 +163,11 @@ class _Mapped:
         return made
 
 
+def is_seen(found: Object) -> bool:
+    """Whether statements can name the object."""
+    return not isinstance(found, Table) or found.unseen is None
+
+
 class CatalogSnapshot:
     """All objects at one catalog version. Immutable; shared by all sessions of a process.
 
@@ -197,7 +202,7 @@ class CatalogSnapshot:
         """The object of that name. Without a schema: public first, then pg_catalog, as PostgreSQL's search path."""
         if schema in (None, PUBLIC_SCHEMA):
             found = self._objects.bearer(name)
-            if found is not None and found.name == name:
+            if found is not None and found.name == name and is_seen(found):
                 return found
         if schema == PUBLIC_SCHEMA:
             return None
@@ -219,10 +224,15 @@ class CatalogSnapshot:
         return found
 
     def objects(self) -> Iterator[Object]:
-        """All of them, in the order of their ids, read as they are taken: for those who need all."""
+        """All of them, unseen ones too, in the order of their ids, read as they are taken: for those who need all."""
         return self._objects.of_kind(None)
 
     def tables(self) -> Iterator[Table]:
+        """The tables that statements can name."""
+        return filter(is_seen, self.every_table())
+
+    def every_table(self) -> Iterator[Table]:
+        """These, and those that are only being made of others."""
         return (found for found in self._objects.of_kind(Table) if isinstance(found, Table))
 
     def takers(self, sequence: int) -> Iterator[tuple[Table, Column]]:

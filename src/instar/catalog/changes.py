@@ -445,13 +445,14 @@ class CatalogChange:
             self._revived_records(reader, new, raw, preconditions)
             return
         if base is None:
-            raw.append((key, records.encode_table_header(TableHeader(new.version, new.version, new.checks_version))))
+            made = TableHeader(new.version, new.version, new.checks_version, new.logged_whole)
+            raw.append((key, records.encode_table_header(made)))
             return
         if stored is None or records.decode_table_header(stored).current != base.version:
             raise CatalogConflict(new.id, base.name).error()
         header = records.decode_table_header(stored)
         floor = max(header.floor, self._floors.get(new.id, 0))
-        changed = msgspec.structs.replace(header, current=new.version, floor=floor, checks=new.checks_version)
+        changed = TableHeader(new.version, floor, new.checks_version, new.logged_whole)
         raw.append((key, records.encode_table_header(changed)))
         preconditions.append(ValueUnchanged(key, stored, CatalogConflict(new.id, base.name)))
 

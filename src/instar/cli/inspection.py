@@ -86,7 +86,7 @@ def pairs(database: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def body_formatter(database: Database, catalog: CatalogSnapshot) -> Callable[[int, int, bytes], str | None]:
     """A reader of row bodies for `store.debug.describe`: columns with the names that they have now."""
-    owners = {table.rowset: table for table in catalog.tables()}
+    owners = {table.rowset: table for table in catalog.every_table()}
 
     def format_body(rowset: int, layout: int, body: bytes) -> str | None:
         if rowset == system.DESCRIPTORS:

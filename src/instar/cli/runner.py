@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from instar import errors
+from instar.catalog.catalog import is_seen
 from instar.cli import output
 from instar.cli.statements import Piece
 
@@ -80,9 +81,9 @@ class Runner:
         session = self._session
         open_ = session.transaction
         if open_ is not None and (open_.ddl or open_.snapshot is not None):
-            return session.catalog().objects()
+            return filter(is_seen, session.catalog().objects())
         with session.database.store.read() as reader:
-            return session.database.catalog.at(reader).objects()
+            return filter(is_seen, session.database.catalog.at(reader).objects())
 
 
 @contextmanager

@@ -240,7 +240,7 @@ def _rowset_records(reader: Reader, table: Table) -> Iterator[Problem]:
 
 def _rowsets(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
     """Live records that no descriptor owns, and keys under rowsets without a record. Dead ones await deallocation."""
-    owned = {rowset for table in snapshot.catalog.tables() for rowset in _owned(table)} | _SYSTEM_ROWSETS
+    owned = {rowset for table in snapshot.catalog.every_table() for rowset in _owned(table)} | _SYSTEM_ROWSETS
     recorded = set()
     for key, stored in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET)):
         rowset = int.from_bytes(key[1:], "big")
@@ -286,7 +286,7 @@ def check_writers(snapshot: Snapshot) -> Iterator[Problem]:
     Known as far back as the log reaches: a descriptor's history is its row's.
     """
     with snapshot.store.read_at(snapshot.timestamp) as reader:
-        histories = {table.id: _history(reader, table, snapshot.timestamp) for table in snapshot.catalog.tables()}
+        histories = {table.id: _history(reader, table, snapshot.timestamp) for table in snapshot.catalog.every_table()}
         after = reader.watermark
     for record in _log(snapshot, after):
         history = histories.get(record.table)

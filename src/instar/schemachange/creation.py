@@ -43,7 +43,7 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     _require_distinct(wanted.name, columns)
     key_name = ""
     if wanted.primary_key is None:
-        columns = (*columns, _row_id(draft, len(columns) + 1))
+        columns = (*columns, row_id(draft, len(columns) + 1))
         key: tuple[int, ...] = (columns[-1].id,)
     else:
         columns, key = _primary_key(wanted, columns)
@@ -92,7 +92,7 @@ def _column(draft: Draft, table_id: int, table_name: str, number: int, new: want
     )
 
 
-def _row_id(draft: Draft, number: int) -> Column:
+def row_id(draft: Draft, number: int) -> Column:
     """The hidden key; its values come from a sequence that has an id but no name and no descriptor."""
     return Column(id=number, name=ROW_ID, type=BIGINT, nullable=False, sequence=draft.ids.new_id(), hidden=True)
 

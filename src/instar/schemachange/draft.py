@@ -189,7 +189,7 @@ class Draft:
     def find_index(self, name: str) -> tuple[Table, Index] | None:
         """The index of that name and its table."""
         table = self.view.relation(name)
-        if isinstance(table, Table):
+        if isinstance(table, Table) and table.unseen is None:
             for index in table.indexes:
                 if index.name == name and self.sees(ElementKind.INDEX, table, index.id):
                     return table, index
@@ -315,7 +315,8 @@ class Draft:
         """Change fields of a table; `steps` are what the validators will vote on: (kind, column or element ids)."""
         table = self.table(table_id)
         columns: tuple[Column, ...] = fields.get("columns", table.columns)  # type: ignore[assignment] # what they are
-        if is_held(table, fields, columns) or replacements.is_held(table, fields, columns):
+        held = table.transformed is not None  # others are being made of it as it is
+        if held or is_held(table, fields, columns) or replacements.is_held(table, fields, columns):
             self.require_settled(table)
         old = self._remember(table_id)
         first = old is not None and table.version == old.version

@@ -143,6 +143,8 @@ def name_of(table: Table, element: Element) -> str:
     """The element's name for people: `index "t_a_idx"`; its id if the descriptor does not list it."""
     if element.kind is ElementKind.LAYOUT:
         return f"older layouts, into layout {element.id}"
+    if element.kind is ElementKind.TRANSFORMATION:
+        return "its join or split"
     names = {
         listed.id: listed.name
         for group in (table.columns, table.indexes, table.checks, table.foreign_keys, table.locks)

@@ -20,7 +20,7 @@ import msgspec
 
 from instar import errors
 from instar.clock import Clock
-from instar.schemachange.elements import Element, Phase
+from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.progress import Progress, decode_status, published_share, status_key
 from instar.schemachange.stages import Plan, Stage
 from instar.store.engine import Commit, PreconditionFailed, Reader, Store, ValueUnchanged, prefix_end
@@ -285,6 +285,8 @@ def _kind(stages: tuple[Stage, ...]) -> str:
     first = next((move for stage in stages for move in stage.moves), None)
     if first is None:
         return "compact"
+    if first.element.kind is ElementKind.TRANSFORMATION:
+        return "split" if len(stages[0].moves) == 1 else "join"
     verb = "build"
     if first.start is Phase.PUBLIC:
         verb = "drop"

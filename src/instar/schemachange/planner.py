@@ -36,6 +36,8 @@ from instar.schemachange.dependents import require_staying
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
+from instar.schemachange.online.planning_join import join_tables
+from instar.schemachange.online.planning_split import split_table
 from instar.schemachange.stages import Change, Move, Plan, Publication, Reorganization, Scheduled, Stage
 from instar.schemachange.states import PATHS
 
@@ -89,6 +91,10 @@ def _plan(
     for action in wanted:
         if isinstance(action, want.CompactTable):  # a statement of its own
             return plan_compaction(draft, action)
+        if isinstance(action, want.SplitTable):
+            return split_table(draft, action)
+        if isinstance(action, want.JoinTables):
+            return join_tables(draft, action)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)
@@ -190,8 +196,9 @@ def stages_of(change: Change) -> tuple[Stage, ...]:
     return stages
 
 
-def reverse(standing: Iterable[Standing]) -> tuple[Stage, ...]:
+def reverse(standing: Iterable[Standing], made: tuple[int, ...] = ()) -> tuple[Stage, ...]:
     """The way back for elements on their way: the same states the other way round, with nothing to do in between.
+    `made`: tables that nobody has seen, and that go with the last of it.
 
     What an index had is freed with its rowset, below the watermark (rule 22).
     """
@@ -200,7 +207,11 @@ def reverse(standing: Iterable[Standing]) -> tuple[Stage, ...]:
         for found in standing
         if found.phase is not found.origin
     ]
-    return tuple(msgspec.structs.replace(stage, revertible=False) for stage in schedule(elements)) if elements else ()
+    back = [msgspec.structs.replace(stage, revertible=False) for stage in schedule(elements)] if elements else []
+    if made:
+        last = back.pop() if back else Stage()
+        back.append(msgspec.structs.replace(last, drops=made))
+    return tuple(back)
 
 
 class Standing(NamedTuple):

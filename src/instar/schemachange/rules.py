@@ -81,6 +81,12 @@ def _dual_coverage(before: Table, after: Table) -> int:
     return after.version if skips_dual_coverage(before, after) else 0
 
 
+def _transformed(before: Table, after: Table) -> int:
+    begins = before.transformed is None and after.transformed is not None
+    appears = before.unseen is not None and after.unseen is None
+    return after.version if begins or appears else 0
+
+
 FLOOR_RULES = (
     FloorRule(
         "two versions",
@@ -103,6 +109,12 @@ FLOOR_RULES = (
         "converted", "What was meant for another type is converted before it is written, by whoever: f = c.", _converted
     ),
     FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
+    FloorRule(
+        "transformation",
+        "While others are made of a table nobody is admitted who does not log its rows whole: f = c (rule 3); nor to "
+        "these, once they are seen, who has not seen that.",
+        _transformed,
+    ),
     FloorRule(
         "both sides",
         "Writers of both tables of a foreign key must know of what they probe in the other: f = c (rule 27).",

@@ -18,6 +18,7 @@ from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.next_layout import numbered
+from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
 
@@ -59,7 +60,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
     `fences`: tables whose floor is raised to their current version, before `work` starts (rule 19). `revertible`: once
     this stage is published, the change can still be taken back by the reverse path. `drops`: tables, with all that they
-    own, and views, by their ids, that go in one direct step.
+    own, and views, by their ids, that go in one direct step; `reveals`: unseen tables that are seen from then on.
     """
 
     moves: tuple[Move, ...] = ()
@@ -68,6 +69,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     revertible: bool = False
     edits: tuple[Edit, ...] = ()
     drops: tuple[int, ...] = ()
+    reveals: tuple[int, ...] = ()
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -188,6 +190,9 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
             _tell_parent(move, before, after, current, statement)
         elif move.element.kind is ElementKind.PRIMARY_KEY and move.goal is Phase.PUBLIC:
             _tell_relatives(before[move.element.table], before, after, current, statement)
+    for table_id in stage.reveals:
+        step = Step(version=current(table_id).version + 1, kind=StepKind.CREATE_TABLE, statement=statement)
+        after[table_id] = new_version(current(table_id), [step], **seen(current(table_id)))
     for table_id in stage.drops:
         _tell_parents(table_id, stage.drops, lookup, before, after, current, statement)
     dropped = [found for number in stage.drops if (found := lookup(number)) is not None]
@@ -332,6 +337,8 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
         return {"columns": _in_phase(table.columns, move)}
     if move.element.kind is ElementKind.NOT_NULL:
         return {"columns": tuple(_required(found, move) for found in table.columns)}
+    if move.element.kind is ElementKind.TRANSFORMATION:
+        return {"transformed": None}
     if move.element.kind in lock_elements.KINDS:
         return lock_elements.moved(table, move.element, move.goal)
     if move.element.kind is ElementKind.PRIMARY_KEY:

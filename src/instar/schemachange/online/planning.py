@@ -1,0 +1,119 @@
+"""ALTER TABLE ... SPLIT and JOIN: what is missing is said before anything starts, then the targets are made, unseen.
+
+The statement's own transaction makes the targets and has the sources logged whole (rule 3). A job fills the targets,
+follows the log, and takes the sources' place by them in one commit (switch.py). One change at a time: until then the
+sources can be written to, but not altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Column, StepKind, Table, Transformed
+from instar.catalog.system import relation_names
+from instar.encoding.keys import key_tag
+from instar.schemachange.draft import Draft
+from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
+from instar.schemachange.states import Work
+from instar.types import Kind
+
+_INEXACT = frozenset({Kind.REAL, Kind.DOUBLE})
+
+
+def plan_transformation(draft: Draft, sources: Iterable[Table], targets: Iterable[Table], pause_rows: int) -> Plan:
+    """The plan of a join or split whose targets have been described."""
+    sources, targets = tuple(sources), tuple(targets)
+    made = tuple(target.id for target in targets)
+    for target in targets:
+        draft.create(target)
+    elements = []
+    for source in sources:
+        elements.append(Element(ElementKind.TRANSFORMATION, source.id, source.next_id))
+        draft.edit(
+            source.id,
+            (StepKind.ELEMENT_STATE, (source.next_id,)),
+            transformed=Transformed(id=source.next_id, targets=made),
+            next_id=source.next_id + 1,
+        )
+    names = tuple(source.id for source in sources)
+    rows = sum(draft.facts.estimated_rows(source) for source in sources)
+    first = Stage(moves=tuple(Move(found, Phase.ABSENT, Phase.WRITE_ONLY) for found in elements), revertible=True)
+    work = (
+        Reorganization(Work.IMAGE, elements[0], rows),
+        Reorganization(Work.FOLLOW, elements[0], pause_rows),
+    )
+    filled = Stage(fences=names, work=work, revertible=True)
+    switch = Stage(drops=names, reveals=made)
+    return Plan(draft.statement, draft.publication(), (first, filled, switch), tuple(draft.notices), Change(()))
+
+
+def require_source(draft: Draft, table: Table) -> None:
+    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000."""
+    draft.require_settled(table)
+    if not table.primary_key_name:
+        raise errors.error(
+            errors.OBJECT_NOT_READY,
+            f'table "{table.name}" has no primary key, by which its rows could be followed',
+            hint="Add one first (ALTER TABLE ... ADD PRIMARY KEY).",
+        )
+    if draft.is_new(table) or draft.facts.has_buffered(table):
+        raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
+    if table.locks:
+        raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
+    users = list(_users(draft, table))
+    if users:
+        raise errors.error(
+            errors.DEPENDENT_OBJECTS,
+            f"cannot join or split table {table.name} because other objects depend on it",
+            detail="\n".join(users),
+            hint="Drop them first, and make them anew on the new tables.",
+        )
+
+
+def _users(draft: Draft, table: Table) -> Iterator[str]:
+    """What would point nowhere once the table is gone."""
+    for view in draft.view.views():
+        if any(used == table.id for used, _columns in view.depends_on):
+            yield f"view {view.name} depends on table {table.name}"
+    for child in map(draft.table, table.referenced_by):
+        for key in child.foreign_keys:
+            if key.parent == table.id:
+                yield f"constraint {key.name} on table {child.name} depends on table {table.name}"
+    for key in table.foreign_keys:
+        if key.parent != table.id:
+            yield f"constraint {key.name} on table {table.name} refers to table {draft.table(key.parent).name}"
+
+
+def columns_of(table: Table, names: Iterable[str], what: str) -> tuple[Column, ...]:
+    """The columns of these names; 42703 if one is not there, 42701 if one is named twice."""
+    found: list[Column] = []
+    for name in names:
+        column = next((column for column in table.columns if column.name == name and not column.hidden), None)
+        if column is None:
+            raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" of relation "{table.name}" does not exist')
+        if column in found:
+            raise errors.error(errors.DUPLICATE_COLUMN, f'column "{name}" appears twice in {what}')
+        found.append(column)
+    return tuple(found)
+
+
+def require_exact(column: Column, what: str) -> None:
+    """0A000 for a type whose equal values may differ, or that can be no key."""
+    key_tag(column.type.kind)
+    if column.type.kind in _INEXACT:
+        raise errors.unsupported(f'{what} "{column.name}" of type {column.type}')
+
+
+def take_names(draft: Draft, target: Table, sources: Iterable[Table]) -> Table:
+    """The target, with what it takes of its sources' names noted; 42P07 if another relation has a name of it."""
+    assert target.unseen is not None  # the caller makes it so
+    leaving = {name for source in sources for name in relation_names(source)}
+    names = relation_names(target)
+    for name in sorted(names - leaving):
+        draft.require_free(name)
+    taken = tuple(sorted(names & leaving))
+    return msgspec.structs.replace(target, unseen=msgspec.structs.replace(target.unseen, takes=taken))

@@ -1,0 +1,303 @@
+"""ALTER TABLE ... JOIN: the descriptor of T (EDBT 2006, §4.1).
+
+T has the columns that are asked for, and those without which the rules could not tell its records: keys and join
+columns. What is unwanted of them is hidden and goes with the switch; so do the mark of the parts, and the locks that
+bear their timestamps. Any part of a row may be missing, so that T's key is a row id, and its columns may be NULL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import (
+    DEFAULT_LOCK,
+    Check,
+    Column,
+    Index,
+    IndexColumn,
+    Layout,
+    Lock,
+    MadeByJoin,
+    State,
+    Step,
+    StepKind,
+    Table,
+    Unseen,
+)
+from instar.encoding.keys import same_key_family
+from instar.schemachange import wanted as want
+from instar.schemachange.creation import FIRST_LAYOUT, require_columns, row_id
+from instar.schemachange.draft import Draft
+from instar.schemachange.naming import generated_name
+from instar.schemachange.online.planning import (
+    columns_of,
+    plan_transformation,
+    require_exact,
+    require_source,
+    take_names,
+)
+from instar.schemachange.stages import Plan
+from instar.types import SMALLINT
+
+_PARTS, _R_LOCK, _S_LOCK = "parts", "r part", "s part"
+_COLUMN = re.compile(r'"#(\d+)"')
+
+
+class _Side(NamedTuple):
+    """A source, its join columns, and what T has of it: T's column by the source's."""
+
+    table: Table
+    on: tuple[Column, ...]
+    columns: dict[int, int]
+
+    def mapped(self, columns: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self.columns[column] for column in columns)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(sorted(self.columns.items()))
+
+
+def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
+    """The plan of a full outer join. Errors as of `require_source`; 42703, 42701, 42804 where the columns do not make
+    one; 42P07; 2BP01 naming checks that T cannot have."""
+    r, s = draft.find(Table, wanted.r), draft.find(Table, wanted.s)
+    if r.id == s.id:
+        raise errors.unsupported(f'joining table "{r.name}" with itself')
+    for source in (r, s):
+        require_source(draft, source)
+    r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
+    s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
+    for one, other in zip(r_on, s_on, strict=True):
+        _require_comparable(one, other)
+    describe = _Described(draft, wanted, _Side(r, r_on, {}), _Side(s, s_on, {}))
+    if not _is_unique(s, s_on) and _is_unique(r, r_on):
+        describe.turn()  # the rules have it that R is the side with several rows of a join value
+    target = describe.table()
+    return plan_transformation(draft, (r, s), (target,), wanted.options.pause_rows)
+
+
+def _require_comparable(one: Column, other: Column) -> None:
+    for column in (one, other):
+        require_exact(column, "joining by column")
+    if not same_key_family(one.type, other.type):
+        raise errors.error(
+            errors.DATATYPE_MISMATCH,
+            f'join columns "{one.name}" and "{other.name}" are of types that cannot be compared: '
+            f"{one.type} and {other.type}",
+        )
+
+
+def _is_unique(table: Table, on: Sequence[Column]) -> bool:
+    """Whether no two rows of the table have the same join value."""
+    columns = {column.id for column in on}
+    indexes = [index for index in table.indexes if index.unique and index.state is State.PUBLIC]
+    keys = [set(table.primary_key), *({part.column for part in index.columns} for index in indexes)]
+    return any(key <= columns for key in keys)
+
+
+class _Described:
+    """The descriptor of T."""
+
+    def __init__(self, draft: Draft, wanted: want.JoinTables, r: _Side, s: _Side) -> None:
+        self._draft = draft
+        self._wanted = wanted
+        self._id = draft.ids.new_id()
+        self._named = (r, s)  # as the statement has them
+        self._r, self._s = r, s
+        self._columns: list[Column] = []
+
+    def turn(self) -> None:
+        """R is S, and S is R."""
+        self._r, self._s = self._s, self._r
+
+    def table(self) -> Table:
+        """T as the job fills it."""
+        self._choose()
+        shown = tuple(column.id for column in self._columns)
+        for side in (self._r, self._s):
+            self._add_needed(side)
+        require_columns(len(self._columns))
+        parts, key = len(self._columns) + 1, len(self._columns) + 2
+        locks = self._locks(key + 1)
+        indexes = _Indexes(self._draft, self._id, self._wanted.into, self._columns, locks[1].id + 1)
+        made = self._made(parts, locks, indexes, _is_unique(self._s.table, self._s.on))
+        for side in (self._r, self._s):
+            indexes.carry(side, unique=side is self._r and made.unique)
+        checks = [check for side in (self._r, self._s) for check in self._checks(side, indexes, shown)]
+        self._tell_lost()
+        columns = (
+            *self._columns,
+            Column(id=parts, name=_PARTS, type=SMALLINT, nullable=False, hidden=True),
+            row_id(self._draft, key),
+        )
+        stored = tuple((column.id, column.type) for column in columns)
+        target = Table(
+            id=self._id,
+            name=self._wanted.into,
+            version=1,
+            columns=columns,
+            primary_key=(key,),
+            primary_key_name="",
+            rowset=self._draft.ids.new_rowset(self._id),
+            layout=Layout(FIRST_LAYOUT, stored, (DEFAULT_LOCK, *(lock.id for lock in locks))),
+            oldest_layout=FIRST_LAYOUT,
+            indexes=tuple(indexes.made),
+            checks=tuple(checks),
+            steps=(Step(version=1, kind=StepKind.CREATE_TABLE, statement=self._draft.statement),),
+            next_id=indexes.next_id,
+            locks=locks,
+            unseen=Unseen(made=made, shown=(*shown, key)),
+        )
+        return take_names(self._draft, target, (self._r.table, self._s.table))
+
+    def _choose(self) -> None:
+        """The columns that are asked for."""
+        one, other = self._named
+        for wanted in self._wanted.columns:
+            names = [(side, name) for side, name in ((one, wanted.r), (other, wanted.s)) if name is not None]
+            found = [(side, columns_of(side.table, [name], "")[0]) for side, name in names]
+            if any(column.name == wanted.name for column in self._columns):
+                raise errors.error(errors.DUPLICATE_COLUMN, f'column "{wanted.name}" specified more than once')
+            if len(found) == 2 and found[0][1].type != found[1][1].type:
+                raise errors.error(
+                    errors.DATATYPE_MISMATCH,
+                    f'join column "{wanted.name}" is of types {found[0][1].type} and {found[1][1].type}',
+                    hint="Have a column of each table instead.",
+                )
+            for side, column in found:
+                if column.id in side.columns:
+                    raise errors.error(
+                        errors.DUPLICATE_COLUMN, f'column "{column.name}" of "{side.table.name}" is wanted twice'
+                    )
+            self._add(wanted.name, found)
+
+    def _add_needed(self, side: _Side) -> None:
+        for column in side.table.columns:
+            if (
+                column.id in (*side.table.primary_key, *(found.id for found in side.on))
+                and column.id not in side.columns
+            ):
+                self._add(column.name, [(side, column)], hidden=True)
+
+    def _add(self, name: str, found: list[tuple[_Side, Column]], *, hidden: bool = False) -> None:
+        number = len(self._columns) + 1
+        side, column = found[0]
+        keeps = side is self._r and len(found) == 1
+        self._columns.append(
+            Column(id=number, name=name, type=column.type, default=column.default if keeps else None, hidden=hidden)
+        )
+        for side, column in found:
+            side.columns[column.id] = number
+
+    def _locks(self, number: int) -> tuple[Lock, Lock]:
+        both = set(self._r.columns.values()) & set(self._s.columns.values())
+        of_r = tuple(sorted(set(self._r.columns.values())))
+        of_s = tuple(sorted(set(self._s.columns.values()) - both))
+        return Lock(id=number, name=_R_LOCK, columns=of_r), Lock(id=number + 1, name=_S_LOCK, columns=of_s)
+
+    def _made(self, parts: int, locks: tuple[Lock, Lock], indexes: _Indexes, unique: bool) -> MadeByJoin:
+        r, s = self._r, self._s
+        r_on, s_on = (side.mapped(column.id for column in side.on) for side in (r, s))
+        r_index = indexes.need(r.mapped(r.table.primary_key), unique=unique)
+        s_index = indexes.need(s.mapped(s.table.primary_key))
+        return MadeByJoin(
+            r=r.table.id,
+            s=s.table.id,
+            target=self._id,
+            r_columns=r.pairs,
+            s_columns=s.pairs,
+            on=tuple((one.id, other.id) for one, other in zip(r.on, s.on, strict=True)),
+            unique=unique,
+            parts=parts,
+            r_lock=locks[0].id,
+            s_lock=locks[1].id,
+            r_index=r_index,
+            s_index=s_index,
+            on_indexes=tuple(dict.fromkeys((indexes.need(r_on), indexes.need(s_on)))),
+            pause_rows=self._wanted.options.pause_rows,
+        )
+
+    def _checks(self, side: _Side, indexes: _Indexes, shown: tuple[int, ...]) -> Iterable[Check]:
+        """The checks of a source hold for rows that have its part: its primary key is not NULL there."""
+        key = side.mapped(side.table.primary_key)
+        for check in side.table.checks:
+            if not set(check.columns) <= side.columns.keys() or not set(side.mapped(check.columns)) <= set(shown):
+                raise self._cannot_carry(side, check, "stands on columns that are not wanted")
+            if not set(key) <= set(shown):
+                raise self._cannot_carry(side, check, "holds where there is such a row, which its primary key tells")
+            text = _COLUMN.sub(lambda found: f'"#{side.columns[int(found[1])]}"', check.expression)
+            missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
+            columns = tuple(dict.fromkeys((*side.mapped(check.columns), *key)))
+            number = indexes.new_id()
+            yield msgspec.structs.replace(check, id=number, expression=f"{missing} OR ({text})", columns=columns)
+
+    def _cannot_carry(self, side: _Side, check: Check, why: str) -> errors.Error:
+        return errors.error(
+            errors.DEPENDENT_OBJECTS,
+            f"cannot join table {side.table.name}: constraint {check.name} {why}",
+            hint="Drop the constraint first, or have those columns in the new table.",
+        )
+
+    def _tell_lost(self) -> None:
+        """Notices of what T has not: values that rows would be given although they have no such part."""
+        for side in (self._r, self._s):
+            for column in side.table.columns:
+                given = column.identity is not None or column.sequence is not None or column.default is not None
+                lost = given and self._columns[side.columns.get(column.id, 1) - 1].default is None
+                if column.id in side.columns and lost:
+                    self._draft.notices.append(f'column "{column.name}" of table "{side.table.name}" loses its default')
+
+
+class _Indexes:
+    """T's indexes: those that the rules need, and those of the sources whose columns it has."""
+
+    def __init__(self, draft: Draft, table: int, name: str, columns: list[Column], next_id: int) -> None:
+        self._draft = draft
+        self._table = table
+        self._name = name
+        self._names = {column.id: column.name for column in columns}
+        self.made: list[Index] = []
+        self.next_id = next_id
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id - 1
+
+    def need(self, columns: tuple[int, ...], *, unique: bool = False) -> int:
+        """The index on these columns, made if there is none."""
+        parts = tuple(IndexColumn(column) for column in columns)
+        for index in self.made:
+            if index.columns == parts:
+                return index.id
+        own = {index.name for index in self.made}
+        label = generated_name(
+            self._name,
+            [self._names[column] for column in columns],
+            "key" if unique else "idx",
+            lambda name: name in own or self._draft.name_taken(name),
+        )
+        return self._put(label, parts, unique=unique)
+
+    def carry(self, side: _Side, *, unique: bool) -> None:
+        """The indexes of a source. Rows that T may have several times are not unique in it."""
+        for index in side.table.indexes:
+            if not {part.column for part in index.columns} <= side.columns.keys():
+                self._draft.notices.append(f'index "{index.name}" goes with columns that are not wanted')
+                continue
+            parts = tuple(IndexColumn(side.columns[part.column], part.descending) for part in index.columns)
+            if index.unique and not unique:
+                self._draft.notices.append(f'index "{index.name}" is not unique any more')
+            elif any(found.columns == parts for found in self.made):
+                continue
+            self._put(index.name, parts, unique=index.unique and unique)
+
+    def _put(self, name: str, parts: tuple[IndexColumn, ...], *, unique: bool) -> int:
+        rowset = self._draft.ids.new_rowset(self._table)
+        self.made.append(Index(id=self.new_id(), name=name, columns=parts, unique=unique, rowset=rowset))
+        return self.made[-1].id
