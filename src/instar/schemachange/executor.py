@@ -10,23 +10,19 @@ With leases of zero nobody has to be waited for: a committer who has not seen a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from instar import errors
-from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.catalog import Catalog
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.schemachange import planner
-from instar.schemachange.compact import Compaction
 from instar.schemachange.dependents import require_unused, rest_of
 from instar.schemachange.draft import TableBusy
-from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, used_columns
-from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.jobs import (
     KEPT_EVENTS,
     LONGEST_RETRY_SECONDS,
@@ -41,18 +37,15 @@ from instar.schemachange.jobs import (
     planned_job,
     problem_of,
 )
-from instar.schemachange.planner import Standing
-from instar.schemachange.populate import CompileDefault, Population
-from instar.schemachange.propagate import Propagation
+from instar.schemachange.online.seeing import inherited
+from instar.schemachange.populate import CompileDefault
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, waits_for
-from instar.schemachange.rekey import KeyBackfill
-from instar.schemachange.reorganize import Backfill
 from instar.schemachange.replacements import handed_on
-from instar.schemachange.stages import Plan, Publication, Reorganization, Stage, Superseded, advance
-from instar.schemachange.states import Work
+from instar.schemachange.stages import Plan, Publication, Stage, Superseded, advance
+from instar.schemachange.standing import orphaned, standing, table_of, unseen_of
 from instar.schemachange.tasks import Reorganizer, Task
-from instar.schemachange.validate import CompileCheck, Validation
+from instar.schemachange.validate import CompileCheck
 from instar.schemachange.violations import judge_moves, require_unviolated
 from instar.schemachange.waiting import (
     doomed_tables,
@@ -61,6 +54,7 @@ from instar.schemachange.waiting import (
     wait_for_locks,
     wait_for_writers,
 )
+from instar.schemachange.works import Works, passes
 from instar.store.engine import (
     ClaimLost,
     Commit,
@@ -105,7 +99,7 @@ class Executor:
         self._reorganizer = reorganizer
         self._compile_check = compile_check
         self._replan = replan
-        self._compile_default = compile_default
+        self._works = Works(store, catalog, compile_check, compile_default)
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
@@ -335,45 +329,11 @@ class Executor:
         pulse.attend(job)
         if stage.work:
             self._require_unviolated(job)
-        for place, works in _passes(stage.work):
-            task = self._task(job, works, place, held)
+        for place, works in passes(stage.work):
+            task = self._works.task(job, works, place, held)
             task.pace = pulse.pace
             pulse.attend(job, task)
             self._reorganizer(task).run(task, pulse)
-
-    def _task(self, job: Job, works: Sequence[Reorganization], place: int, held: Held) -> Task:
-        work = works[0]
-        element = work.element
-        with self._store.read() as reader:
-            table = self._table(self._catalog.at(reader), element.table)
-        rows = sum(found.rows for found in works)
-
-        def made(task: Callable[..., Task], *what: object, **how: object) -> Task:
-            return task(
-                self._store, *what, job=job.id, stage=job.stage, claim=held.claim, rows=rows, place=place, **how
-            )
-
-        if work.work is Work.COMPACT:
-            # What was planned for another layout is wrong for this one: it may lack values that rows are to be given.
-            if table.layout.id != element.id:
-                raise Superseded(f'table "{table.name}" has changed meanwhile')
-            edits = [edit.compacted for stage in job.stages for edit in stage.edits if edit.compacted is not None]
-            if any(rowset != table.rowset for rowset, _ in edits):
-                raise Superseded(f'the rows of table "{table.name}" were replaced meanwhile')
-            return made(Compaction, self._catalog, table, whole=bool(edits))
-        for found in works:
-            if phase_of(table, found.element) is not Phase.WRITE_ONLY:
-                raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')
-        if work.work is Work.VALIDATE:
-            return made(Validation, self._catalog, element, self._compile_check)
-        if work.work is Work.PROPAGATE:
-            return made(Propagation, table, next(found for found in table.coverage_changes if found.id == element.id))
-        if work.work is Work.POPULATE:
-            return made(Population, self._catalog, element, self._compile_default, now=job.created, zone=job.zone)
-        if element.kind is ElementKind.PRIMARY_KEY:
-            return made(KeyBackfill, table)
-        ids = {found.element.id for found in works}
-        return made(Backfill, table, [index for index in table.indexes if index.id in ids])
 
     # --- stages ------------------------------------------------------------------------------------------------------
 
@@ -417,7 +377,7 @@ class Executor:
         """Turn the job round: from now on its stages are those that lead back from where its elements stand."""
         with self._store.read() as reader:
             catalog = self._catalog.at(reader)
-        stages = planner.reverse(_standing(job, catalog))
+        stages = planner.reverse(standing(job, catalog), unseen_of(job))
         after = msgspec.structs.replace(
             job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None, attempts=0
         )
@@ -469,12 +429,18 @@ class Executor:
         if job.is_revertible and not stage.revertible and job.state is not JobState.REVERTING:
             require_unused(catalog, rest_of(job, catalog))
         apply(publication, change)
-        for sequence in list(_orphaned(catalog, stage)):
-            change.drop(sequence)
+        targets = [found.after for found in publication.published if found.after.id in stage.reveals]
+        inheriting = list(inherited(targets, stage.drops, catalog.sequences()))
+        kept = {sequence.id for sequence in inheriting}
+        for sequence in list(orphaned(catalog, stage)):
+            if sequence.id not in kept:
+                change.drop(sequence)
+        for sequence in inheriting:
+            change.update(sequence)
         for sequence in handed_on(publication.published, catalog.sequences()):
             change.update(sequence)
         for table in stage.fences:
-            change.fence(self._table(change.view, table))
+            change.fence(table_of(change.view, table))
         change.write(job_key(job.id), encode_job(after))
         way = "back, " if after.problem is not None else ""
         change.describe(f"{job.statement} ({way}stage {job.stage + 1} of {len(job.stages)})")
@@ -482,13 +448,6 @@ class Executor:
         change.parts(reader).add_to(request)
         judge_moves(request, reader, catalog, stage.moves, self._compile_check)
         return request
-
-    @staticmethod
-    def _table(catalog: CatalogSnapshot, table: int) -> Table:
-        found = _find_table(catalog, table)
-        if found is None:
-            raise Superseded(f"table {table} was dropped")
-        return found
 
     def _now(self) -> int:
         return self._clock.wall_ns() // 1000
@@ -511,64 +470,6 @@ def apply(publication: Publication, change: CatalogChange) -> None:
             change.update(published.after, floor=published.floor, checks_moved=published.checks_moved)
     for rowset in publication.freed:
         change.free_rowset(rowset)
-
-
-def _standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
-    """Where the elements of a job stand that goes no further, and where what is left of them was before it. A job that
-    is on its way back already goes where it was going."""
-    origins: dict[Element, Phase] = {}
-    left: dict[Element, Phase] = {}  # where the job's own stages have left it
-    for number, move in ((number, move) for number, stage in enumerate(job.stages) for move in stage.moves):
-        if job.state is JobState.REVERTING:
-            origins[move.element] = move.goal
-        else:
-            origins.setdefault(move.element, move.start)
-        if number < job.stage:
-            left[move.element] = move.goal
-        else:
-            left.setdefault(move.element, move.start)
-    for element, origin in origins.items():
-        table = _find_table(catalog, element.table)
-        phase = phase_of(table, element)
-        if table is None or phase is Phase.ABSENT or phase is not left[element]:
-            continue  # somebody else has dropped it, or taken it elsewhere: it is not this job's to take back
-        keys = (found for found in table.foreign_keys if found.id == element.id)
-        is_key = element.kind is ElementKind.FOREIGN_KEY
-        indexes = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
-        yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
-
-
-def _orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[SequenceDescriptor]:
-    """The sequences that go with the columns and tables which the stage drops."""
-    gone = {
-        (move.element.table, move.element.id)
-        for move in stage.moves
-        if move.element.kind is ElementKind.COLUMN and move.goal is Phase.ABSENT
-    }
-    for sequence in catalog.sequences():
-        if sequence.owned_by is not None and (sequence.owned_by in gone or sequence.owned_by[0] in stage.drops):
-            yield sequence
-
-
-def _find_table(catalog: CatalogSnapshot, table: int) -> Table | None:
-    found = catalog.by_id(table)
-    return found if isinstance(found, Table) else None
-
-
-def _passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:
-    """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
-    over its rows, at the place of the first of them."""
-    for place, work in enumerate(works):
-        if work.element.kind is not ElementKind.INDEX:
-            yield place, [work]
-            continue
-        beside = [
-            found
-            for found in works
-            if (found.element.kind, found.element.table) == (ElementKind.INDEX, work.element.table)
-        ]
-        if work is beside[0]:
-            yield place, beside
 
 
 def _place(job: Job) -> tuple[object, ...]:

@@ -89,12 +89,8 @@ def _plan(
         raise errors.unsupported("converting a column to another type together with other actions in one statement")
     draft = Draft(view, ids, facts, statement)
     for action in wanted:
-        if isinstance(action, want.CompactTable):  # a statement of its own
-            return plan_compaction(draft, action)
-        if isinstance(action, want.SplitTable):
-            return split_table(draft, action)
-        if isinstance(action, want.JoinTables):
-            return join_tables(draft, action)
+        if type(action) in _ALONE:
+            return _ALONE[type(action)](draft, action)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)
@@ -302,6 +298,12 @@ def _stage(nodes: list[_Node], revertible: bool) -> Stage:
     )
 
 
+# Statements of their own, never with other actions.
+_ALONE: dict[type, Callable[..., Plan]] = {
+    want.CompactTable: plan_compaction,
+    want.SplitTable: split_table,
+    want.JoinTables: join_tables,
+}
 _ACTIONS: dict[type, Callable[..., None]] = {
     want.CreateTable: creation.create_table,
     want.AddColumn: creation.add_column,

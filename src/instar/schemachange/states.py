@@ -67,7 +67,7 @@ PATHS: dict[ElementKind, Path] = {
         (Phase.ABSENT, Phase.DELETE_ONLY, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.BACKFILL}
     ),
     ElementKind.LOCK: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {}),
-    # Of a source: what is write-only is logged whole. It is never public, but gone: the targets take its place.
-    ElementKind.TRANSFORMATION: Path((Phase.ABSENT, Phase.WRITE_ONLY), {}),
+    # Of a source, which is logged whole while it is write-only. When the targets are seen, it goes with the source.
+    ElementKind.TRANSFORMATION: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {}),
     ElementKind.COVERAGE: Path((Phase.ABSENT, Phase.WRITE_ONLY, Phase.PUBLIC), {Phase.WRITE_ONLY: Work.PROPAGATE}),
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from instar.catalog.descriptors import Sequence, Table
+from instar.catalog.descriptors import Object, Sequence, Table
 from instar.schemachange.next_layout import next_layout
 
 
@@ -27,10 +27,10 @@ def seen(table: Table) -> dict[str, object]:
     return fields
 
 
-def inherited(targets: Iterable[Table], dropped: Iterable[int], sequences: Iterable[Sequence]) -> Iterator[Sequence]:
+def inherited(targets: Iterable[Object], dropped: Iterable[int], sequences: Iterable[Sequence]) -> Iterator[Sequence]:
     """The sequences of dropped tables that columns of the targets take values of, as theirs."""
     gone = frozenset(dropped)
-    columns = [(table.id, column) for table in targets for column in table.columns]
+    columns = [(table.id, column) for table in targets if isinstance(table, Table) for column in table.columns]
     for sequence in sequences:
         if sequence.owned_by is not None and sequence.owned_by[0] in gone:
             heir = next((place for place in columns if place[1].takes_from(sequence.id)), None)

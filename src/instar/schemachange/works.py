@@ -1,0 +1,86 @@
+"""The work of a stage, as tasks on the tables as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from instar.catalog.catalog import Catalog
+from instar.schemachange.compact import Compaction
+from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
+from instar.schemachange.jobs import Held, Job
+from instar.schemachange.populate import CompileDefault, Population
+from instar.schemachange.propagate import Propagation
+from instar.schemachange.rekey import KeyBackfill
+from instar.schemachange.reorganize import Backfill
+from instar.schemachange.stages import Reorganization, Superseded
+from instar.schemachange.standing import table_of
+from instar.schemachange.states import Work
+from instar.schemachange.tasks import Task
+from instar.schemachange.validate import CompileCheck, Validation
+from instar.store.engine import Store
+
+
+class Works:
+    """Makes tasks for the stages of jobs."""
+
+    def __init__(
+        self, store: Store, catalog: Catalog, compile_check: CompileCheck, compile_default: CompileDefault
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._compile_check = compile_check
+        self._compile_default = compile_default
+
+    def task(self, job: Job, works: Sequence[Reorganization], place: int, held: Held) -> Task:
+        """The work `place` of the job's stage, on one element, or on several indexes of one table. Superseded if the
+        table is another by now."""
+        work = works[0]
+        element = work.element
+        with self._store.read() as reader:
+            table = table_of(self._catalog.at(reader), element.table)
+        rows = sum(found.rows for found in works)
+
+        def made(task: Callable[..., Task], *what: object, **how: object) -> Task:
+            return task(
+                self._store, *what, job=job.id, stage=job.stage, claim=held.claim, rows=rows, place=place, **how
+            )
+
+        if work.work is Work.COMPACT:
+            # What was planned for another layout is wrong for this one: it may lack values that rows are to be given.
+            if table.layout.id != element.id:
+                raise Superseded(f'table "{table.name}" has changed meanwhile')
+            edits = [edit.compacted for stage in job.stages for edit in stage.edits if edit.compacted is not None]
+            if any(rowset != table.rowset for rowset, _ in edits):
+                raise Superseded(f'the rows of table "{table.name}" were replaced meanwhile')
+            return made(Compaction, self._catalog, table, whole=bool(edits))
+        for found in works:
+            if phase_of(table, found.element) is not Phase.WRITE_ONLY:
+                raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')
+        if work.work in (Work.IMAGE, Work.FOLLOW):
+            raise Superseded("later")
+        if work.work is Work.VALIDATE:
+            return made(Validation, self._catalog, element, self._compile_check)
+        if work.work is Work.PROPAGATE:
+            return made(Propagation, table, next(found for found in table.coverage_changes if found.id == element.id))
+        if work.work is Work.POPULATE:
+            return made(Population, self._catalog, element, self._compile_default, now=job.created, zone=job.zone)
+        if element.kind is ElementKind.PRIMARY_KEY:
+            return made(KeyBackfill, table)
+        ids = {found.element.id for found in works}
+        return made(Backfill, table, [index for index in table.indexes if index.id in ids])
+
+
+def passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:
+    """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
+    over its rows, at the place of the first of them."""
+    for place, work in enumerate(works):
+        if work.element.kind is not ElementKind.INDEX:
+            yield place, [work]
+            continue
+        beside = [
+            found
+            for found in works
+            if (found.element.kind, found.element.table) == (ElementKind.INDEX, work.element.table)
+        ]
+        if work is beside[0]:
+            yield place, beside
