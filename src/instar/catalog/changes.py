@@ -322,7 +322,7 @@ class CatalogChange:
         self._records[key] = value
 
     def _free_name(self, new: Object) -> None:
-        if self.view.lookup("public", new.name) is not None:
+        if new.name in system.relation_names(new) and self.view.lookup("public", new.name) is not None:
             raise errors.error(errors.DUPLICATE_TABLE, f'relation "{new.name}" already exists')
 
     def rebase(self, newest: CatalogSnapshot) -> None:

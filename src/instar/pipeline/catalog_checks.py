@@ -80,6 +80,10 @@ def _abandoned(table: Table, moved: Set[Element]) -> Iterator[Problem]:
         if element not in moved:
             what, state = name_of(table, element), phase_of(table, element).value
             yield Problem(table.name, what, CATALOG, "", f"{what} is {state}, and no job is moving it")
+    if table.unseen is not None and not any(found.table in table.unseen.made.sources for found in moved):
+        yield Problem(
+            table.name, "table", CATALOG, "", "the table was to be made by a join or split, and no job is at it"
+        )
 
 
 def _names(reader: Reader, found: Object) -> Iterator[Problem]:
@@ -115,6 +119,8 @@ def _header(reader: Reader, table: Table) -> Iterator[Problem]:
         yield Problem(table.name, "header", CATALOG, "", message)
     if header.floor > header.current:
         yield Problem(table.name, "header", CATALOG, "", f"the floor {header.floor} is above version {header.current}")
+    if header.logged_whole != table.logged_whole:
+        yield Problem(table.name, "header", CATALOG, "", "header and descriptor differ in whether it is logged whole")
     if header.checks != table.checks_version:
         message = f"the header has checks of version {header.checks}, the descriptor of {table.checks_version}"
         yield Problem(table.name, "header", CATALOG, "", message)
