@@ -10,7 +10,8 @@ from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, 
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Plan, Publication, Published, Stage, advance
+from instar.schemachange.stages import Plan, Publication, Published, Reorganization, Stage, advance
+from instar.schemachange.states import Work
 
 COLUMNS = ("stage", "change", "version", "floor", "work", "revertible", "waits for")
 
@@ -68,28 +69,54 @@ def _stage(
             f"-> {after.version}" if published.before is None else f"{published.before.version} -> {after.version}"
         )
         floor = "" if published.floor == "keep" else str(published.floor)
+        pause = _pause(published)
         for change in _changes(published):
-            yield Row(number, f"{_named(after)}: {change}", version, floor, "", revertible, waits)
-            version = floor = waits = ""
+            yield Row(number, f"{_named(after)}: {change}", version, floor, pause, revertible, waits)
+            version = floor = pause = waits = ""
     for table_id in stage.fences:
         if table_id not in {work.element.table for work in stage.work}:
             table = catalog.table(table_id)
             version = str(table.version)
-            yield Row(number, f"{_named(table)}: all writers maintain it", version, version, "", revertible, waits)
+            yield Row(number, _fenced(table), version, version, "", revertible, waits)
             waits = ""
     for work in stage.work:
         table = catalog.table(work.element.table)
-        what = f"{work.work.value} of {name_of(table, work.element)}, about {work.rows} rows, {done_by}"
+        what = _work(work, table, catalog, done_by)
         floor = str(table.version) if table.id in stage.fences else ""
-        yield Row(
-            number, f"{_named(table)}: all writers maintain it", str(table.version), floor, what, revertible, waits
-        )
+        yield Row(number, _fenced(table), str(table.version), floor, what, revertible, waits)
         waits = ""
+
+
+def _fenced(table: Table) -> str:
+    """What all writers do from then on that no older version of the table is written under."""
+    what = "maintain it" if table.transformed is None else "log its rows whole"
+    return f"{_named(table)}: all writers {what}"
+
+
+def _work(work: Reorganization, table: Table, catalog: CatalogSnapshot, done_by: str) -> str:
+    if work.work is Work.FOLLOW:
+        return f"{work.work.value}, until at most about {work.rows} target rows are left, {done_by}"
+    if table.transformed is not None:
+        of = ", ".join(f'"{catalog.table(target).name}"' for target in table.transformed.targets)
+    else:
+        of = name_of(table, work.element)
+    return f"{work.work.value} of {of}, about {work.rows} rows, {done_by}"
 
 
 def _named(found: Object) -> str:
     kind = {Table: "table", View: "view", Sequence: "sequence"}[type(found)]
     return f'{kind} "{found.name}"'
+
+
+def _pause(published: Published) -> str:
+    """What a table takes the time of that is seen from now on: the tail of its sources' log, within one commit."""
+    before, after = published.before, published.after
+    if not isinstance(before, Table) or before.unseen is None or not isinstance(after, Table) or after.unseen:
+        return ""
+    made = before.unseen.made
+    if after.id != made.targets[0]:  # told once
+        return ""
+    return f"pause: at most about {made.pause_rows} target rows in one commit"
 
 
 def _changes(published: Published) -> Iterator[str]:
@@ -98,7 +125,7 @@ def _changes(published: Published) -> Iterator[str]:
     if published.dropped_at is not None:
         yield "brought back"
     elif before is None:
-        yield "created"
+        yield "created, to be seen at the end" if isinstance(after, Table) and after.unseen else "created"
     elif isinstance(before, Table) and isinstance(after, Table):
         yield from _table_changes(before, after)
     else:
@@ -106,6 +133,9 @@ def _changes(published: Published) -> Iterator[str]:
 
 
 def _table_changes(before: Table, after: Table) -> Iterator[str]:
+    if before.unseen is not None and after.unseen is None:
+        yield "seen"
+        return
     steps = [step for step in after.steps if step.version > before.version]
     for step in steps:
         if step.kind is not StepKind.ELEMENT_STATE:
@@ -115,9 +145,12 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     for said in (*lock_elements.told(before, after), *key_elements.told(before, after)):
         moved = True
         yield said
+    if before.transformed is None and after.transformed is not None:
+        moved = True
+        yield "its rows are logged whole"
     for element in {**old, **new}:
         start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
-        if element.kind is ElementKind.COVERAGE:  # told by the columns
+        if element.kind in (ElementKind.COVERAGE, ElementKind.TRANSFORMATION):  # told by what it does
             continue
         if element.kind is ElementKind.PRIMARY_KEY and before.rowset != after.rowset:  # told as what it has become
             continue
