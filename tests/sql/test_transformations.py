@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from instar import errors
-from instar.schemachange import planner
 from instar.schemachange import wanted as want
-from instar.schemachange.executor import apply
 from instar.sql import ddl, replan
 from instar.sql.functions import Context
 from instar.sql.parser import parse_one
-from support.changes import ChangingWorld, Facts
+from support.changes import ChangingWorld
 
 DEFINITIONS = (
     "CREATE TABLE t (id int PRIMARY KEY, name text, zip text, city text)",
@@ -19,7 +17,7 @@ DEFINITIONS = (
     "CREATE TABLE s (dept int PRIMARY KEY, title text, note text, boss int)",
     "CREATE TABLE heap (a int)",
     "CREATE SEQUENCE q",
-    "CREATE VIEW v AS SELECT id FROM t",
+    "CREATE VIEW v AS SELECT a AS id FROM heap",
 )
 
 
@@ -29,11 +27,7 @@ class Client:
     def __init__(self) -> None:
         self.world = ChangingWorld()
         for text in DEFINITIONS:
-            change = self.world.change()
-            translation = self.translate(text)
-            made = planner.plan(change.view, change, Facts(self.world, None), translation.wanted, text)
-            apply(made.first, change)
-            self.world.commit(change=change)
+            self.world.execute(*self.translate(text).wanted)
 
     def translate(self, text: str) -> ddl.Translation:
         statement = parse_one(text)
@@ -53,7 +47,7 @@ class Client:
 
     def refused(self, text: str) -> errors.Error:
         with pytest.raises(errors.Error) as refused:
-            self.translate(text)
+            self.world.plan(*self.translate(text).wanted)
         return refused.value
 
 
@@ -128,6 +122,12 @@ JOIN = "ALTER TABLE r JOIN s USING (dept) INTO u"
         ("ALTER TABLE q SPLIT INTO a (id), b (id) ON (id)", "42809", '"q" is not a table'),
         ("ALTER TABLE x.t SPLIT INTO a (id), b (id) ON (id)", "3F000", 'schema "x" does not exist'),
         (f"{SPLIT} a (id, zip), x.b (zip) ON (zip)", "3F000", 'schema "x" does not exist'),
+        (f"{SPLIT} a (id, zip), a (zip) ON (zip)", "42P07", 'table name "a" specified more than once'),
+        (f"{SPLIT} a (id, no), b (zip) ON (zip)", "42703", 'column "no" of relation "t" does not exist'),
+        (f"{SPLIT} a (id, zip), b (no) ON (zip)", "42703", 'column "no" of relation "t" does not exist'),
+        (f"{SPLIT} a (id, zip), b (zip) ON (no)", "42703", 'column "no" of relation "t" does not exist'),
+        (f"{SPLIT} a (id, zip, id), b (zip) ON (zip)", "42701", 'column "id" appears twice'),
+        (f"{SPLIT} a (id, zip), b (zip) ON (zip, zip)", "42701", 'column "zip" appears twice'),
         ("ALTER TABLE no JOIN s USING (dept) INTO u (dept)", "42P01", 'relation "no" does not exist'),
         ("ALTER TABLE r JOIN no USING (dept) INTO u (dept)", "42P01", 'relation "no" does not exist'),
         ("ALTER TABLE r JOIN v USING (id) INTO u (id)", "42809", '"v" is not a table'),
@@ -152,10 +152,10 @@ JOIN = "ALTER TABLE r JOIN s USING (dept) INTO u"
         (f"{JOIN} (s.id)", "42703", "column s.id does not exist"),
         (f"{JOIN} (x.id)", "42P01", 'missing FROM-clause entry for table "x"'),
         (f"{JOIN} (note)", "42702", 'column reference "note" is ambiguous'),
-        (f"{JOIN} (id, name AS id)", "42701", 'column "id" of relation "u" specified more than once'),
-        (f"{JOIN} (r.note, s.note)", "42701", 'column "note" of relation "u" specified more than once'),
-        (f"{JOIN} (id, id AS x)", "42701", 'column "id" of relation "r" specified more than once'),
-        (f"{JOIN} (dept, s.dept AS x)", "42701", 'column "dept" of relation "s" specified more than once'),
+        (f"{JOIN} (id, name AS id)", "42701", 'column "id" specified more than once'),
+        (f"{JOIN} (r.note, s.note)", "42701", 'column "note" specified more than once'),
+        (f"{JOIN} (id, id AS x)", "42701", 'column "id" of "r" is wanted twice'),
+        (f"{JOIN} (dept, s.dept AS x)", "42701", 'column "dept" of "s" is wanted twice'),
     ],
 )
 def test_what_is_wrong_is_refused(client: Client, text: str, sqlstate: str, message: str) -> None:

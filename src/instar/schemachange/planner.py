@@ -132,10 +132,7 @@ def _require_constraints(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -
 
 
 def _act(draft: Draft, action: want.Wanted) -> None:
-    known = _ACTIONS.get(type(action))
-    if known is None:
-        raise errors.unsupported("joining and splitting tables")
-    known(draft, action)
+    _ACTIONS[type(action)](draft, action)
 
 
 def _table_of(draft: Draft, action: want.Wanted) -> int | None:

@@ -6,7 +6,6 @@ What the new tables are then like, and whether the change is possible at all, is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from instar import errors
@@ -40,9 +39,6 @@ def join_tables(statement: JoinTables, r: Table, s: Table, into: str) -> want.Jo
         on = tuple(dict.fromkeys(tables.pair(left, right) for left, right in statement.on))
     merged = {one for one, other in on if one == other}
     columns = tuple(tables.target(column, merged) for column in statement.columns)
-    _require_once([column.name for column in columns], into)
-    _require_once([column.r for column in columns], r.name)
-    _require_once([column.s for column in columns], s.name)
     return want.JoinTables(r.name, s.name, on, into, columns, _options(statement.options))
 
 
@@ -125,11 +121,3 @@ class _Joined(NamedTuple):
 def _columns(table: Table) -> set[str]:
     """The names of the table's columns; the planner says which of them are only on their way."""
     return {column.name for column in table.columns if not column.hidden}
-
-
-def _require_once(names: Iterable[str | None], table: str) -> None:
-    """42701 for a column of a table that stands twice among those of the target."""
-    for name, count in Counter(names).items():
-        if name is not None and count > 1:
-            message = f'column "{name}" of relation "{table}" specified more than once'
-            raise errors.error(errors.DUPLICATE_COLUMN, message)
