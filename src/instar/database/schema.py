@@ -24,6 +24,7 @@ from instar.database.utility import rows_of
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange import explain
 from instar.schemachange.draft import TableBusy
+from instar.schemachange.elements import ElementKind
 from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
@@ -76,6 +77,7 @@ class SchemaChanges:
             except TableBusy as busy:
                 self._queue(busy, text, translation.wanted)
                 return Result(translation.tag)
+            self._require_alone(made)
             before = change.view
             self._apply(made, change)
             if any(isinstance(action, Truncate) for action in translation.wanted):
@@ -87,6 +89,11 @@ class SchemaChanges:
         if translation.populate is not None:
             return Result(translation.tag, rowcount=session.run_statement(translation.populate).rowcount)
         return Result(translation.tag)
+
+    def _require_alone(self, made: Plan) -> None:
+        """A join or split has stages of its own, which it shares with no other change of its transaction."""
+        if made.needs_job and self._planned and any(map(_is_transformation, (made, *self._planned))):
+            raise errors.unsupported("joining or splitting tables in a transaction whose other changes take a job")
 
     def _require_seen(self, made: Plan, change: CatalogChange) -> None:
         """A transaction that keeps its snapshot takes no rows away that are newer, or changed since, as its DELETE
@@ -402,6 +409,10 @@ class SchemaChanges:
             session.notice(notice)
         if made.needs_job:
             self._planned.append(made)
+
+
+def _is_transformation(made: Plan) -> bool:
+    return any(move.element.kind is ElementKind.TRANSFORMATION for move in made.stages[0].moves)
 
 
 def _one_line(text: str) -> str:
