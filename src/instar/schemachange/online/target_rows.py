@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, MadeByJoin, MadeBySplit, Table
+from instar.schemachange.online.shapes import column_places, join_shape, split_shape
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.rowset import key_encoder
-from instar.transformations.records import Flag, Join, Joined, Part, Row, Split, SRecord
+from instar.transformations.records import Flag, Joined, Part, Row, SRecord
 
 # The hidden column `parts` of a join's target.
 R_PART, S_PART = 1, 2
@@ -81,15 +82,10 @@ class SplitTargets:
 
     def __init__(self, source: Table, r: Table, s: Table) -> None:
         made = made_by_split(r)
-        places = column_places(source)
         of_s = [column.id for column in s.columns if column.id not in (made.counter, made.consistent)]
         self.made = made
         self.r, self.s = TargetTable(r), TargetTable(s)
-        self.shape = Split(
-            r=tuple(places[column.id] for column in r.columns),
-            s=tuple(places[column] for column in of_s),
-            on=tuple(places[column] for column in made.on),
-        )
+        self.shape = split_shape(source, made, r, s)
         # Where a column of S has its value: counter and flag stand behind what the rules know as the values.
         behind = [*of_s, made.counter, made.consistent]
         self._s_image = [behind.index(column.id) for column in s.columns]
@@ -116,13 +112,7 @@ class JoinTarget:
         of_r, of_s = column_places(r), column_places(s)
         self.made = made
         self.t = TargetTable(target)
-        self.shape = Join(
-            r_key=tuple(of_r[column] for column in r.primary_key),
-            r_on=tuple(of_r[column] for column, _ in made.on),
-            s_key=tuple(of_s[column] for column in s.primary_key),
-            s_on=tuple(of_s[column] for _, column in made.on),
-            unique=made.unique,
-        )
+        self.shape = join_shape(r, s, made)
         r_places = {column: of_r[source] for source, column in made.r_columns}
         s_places = {column: of_s[source] for source, column in made.s_columns}
         self._columns = [(r_places.get(column.id), s_places.get(column.id)) for column in target.columns]
@@ -164,8 +154,3 @@ def made_by_join(table: Table) -> MadeByJoin:
     if table.unseen is None or not isinstance(table.unseen.made, MadeByJoin):
         raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is not made by a join')
     return table.unseen.made
-
-
-def column_places(table: Table) -> dict[int, int]:
-    """The places of a table's columns in its rows, by the columns' ids."""
-    return {column.id: place for place, column in enumerate(table.columns)}

@@ -1,0 +1,98 @@
+"""The sources' log as the rules read it: whole rows before and after, commit by commit.
+
+A source is *logged whole* while others are made of it. A row's log record says what its commit made of it: there is one
+at most per row and commit. Only a row that was deleted and inserted again by one commit, with another content under the
+same key, comes as two changes: it is another row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+
+from instar import errors
+from instar.catalog.descriptors import Layout, Table
+from instar.catalog.layouts import layout_key
+from instar.schemachange.online.overlay import Readable
+from instar.schemachange.online.shapes import column_places, comparable
+from instar.schemachange.stages import Superseded
+from instar.store.engine import ROW_HEADER, LogRecord
+from instar.tables.resolver import resolver
+from instar.tables.rowset import wanted
+from instar.transformations.records import Change, Deleted, Inserted, Row, Source, Updated, chosen
+
+
+class SourceRows:
+    """The rows of a source as the rules see them: all its columns, in the order of `table.columns`."""
+
+    def __init__(self, source: Source, table: Table) -> None:
+        self.source = source
+        self.table = table
+        found = column_places(table)
+        self._key = [found[column] for column in table.primary_key]
+        self._wanted = [wanted(column) for column in table.columns]
+        self._comparable = comparable(table.columns)
+        self._decoders: dict[int, Callable[[bytes], Row]] = {}
+
+    def row(self, stored: bytes, view: Readable) -> Row:
+        """A row as stored, in whichever layout; one that came into being a moment ago is in `view` (rule 26)."""
+        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
+        decode = self._decoders.get(layout)
+        if decode is None:
+            decode = self._decoders[layout] = resolver(self._layout(layout, view), self._wanted)
+        return self._comparable(decode(stored))
+
+    def key(self, row: Row) -> Row:
+        """A row's primary key."""
+        return chosen(row, self._key)
+
+    def _layout(self, layout: int, view: Readable) -> Layout:
+        if layout == self.table.layout.id:
+            return self.table.layout
+        record = view.get(layout_key(self.table.id, layout))
+        if record is None:
+            raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
+        return msgspec.msgpack.decode(record, type=Layout)
+
+
+class Translator:
+    """Log records to changes of the sources."""
+
+    def __init__(self, sources: Sequence[SourceRows]) -> None:
+        self._sources = {rows.table.id: rows for rows in sources}
+
+    def is_source(self, record: LogRecord) -> bool:
+        """Whether the record is of a source."""
+        return record.table in self._sources
+
+    def changes(self, records: Iterable[LogRecord], view: Readable) -> Iterator[tuple[int, list[Change]]]:
+        """For each commit that touches a source its timestamp and its changes, all of them: a commit is applied as a
+        whole, however large. `view` has the layouts. Superseded if a source has got other rows altogether.
+        """
+        own = (record for record in records if record.table in self._sources)
+        for timestamp, commit in groupby(own, key=lambda record: record.timestamp):
+            yield timestamp, [change for record in commit for change in self._translated(record, view)]
+
+    def _translated(self, record: LogRecord, view: Readable) -> list[Change]:
+        rows = self._sources[record.table]
+        if record.replaced is not None:
+            raise Superseded(f'the rows of table "{rows.table.name}" were replaced')
+        before = None if record.before is None else rows.row(record.before, view)
+        source, timestamp = rows.source, record.timestamp
+        if record.deleted:
+            assert before is not None, "the deletion of a row that was not there"
+            return [Deleted(source, rows.key(before), before, timestamp)]
+        if record.after is None:
+            raise errors.error(
+                errors.DATA_CORRUPTED,
+                f'log record {record.timestamp}/{record.sequence} has not got the new row of table "{rows.table.name}"',
+            )
+        after = rows.row(record.after, view)
+        key = rows.key(after)
+        if before is None:
+            return [Inserted(source, key, after, timestamp)]
+        if record.renewed:
+            return [Deleted(source, rows.key(before), before, timestamp), Inserted(source, key, after, timestamp)]
+        return [Updated(source, key, before, after, timestamp)]

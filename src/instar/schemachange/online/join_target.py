@@ -1,0 +1,178 @@
+"""T of a join as a stored table: what rules 1 to 7 read and write (a `JoinTarget`).
+
+T need not have all columns of its sources. In the parts that are found here, the others are None: the rules look at
+keys and join columns only, which T has, and copy or overwrite the rest, so that what T lacks goes nowhere.
+
+A row of T keeps its row id for as long as its record has the same keys. A new record gets a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from instar.catalog.descriptors import Table
+from instar.schemachange.online.overlay import Writable
+from instar.schemachange.online.shapes import column_places
+from instar.schemachange.online.stored_rows import LookUp, StoredRow, StoredRows
+from instar.schemachange.online.target_rows import R_PART, S_PART, JoinTarget
+from instar.transformations.records import Joined, Part, Row, Source
+
+_PARTS = {Source.R: R_PART, Source.S: S_PART}
+# So many records are remembered, about.
+_MOST_KNOWN = 100_000
+
+Keys = tuple[Row | None, Row | None]
+
+
+class StoredJoin:
+    """T over something to write to: an overlay, or the atomic section."""
+
+    def __init__(
+        self, target: JoinTarget, sources: tuple[Table, Table], store: Writable, new_row_id: Callable[[], int]
+    ) -> None:
+        made, table = target.made, target.t.table
+        self.target = target
+        self._new_row_id = new_row_id
+        self._rows = StoredRows(target.t, store)
+        self._known = _Known()
+        found = column_places(table)
+        self._id, self._parts = found[table.primary_key[0]], found[made.parts]
+        self._locks = {Source.R: made.r_lock, Source.S: made.s_lock}
+        indexes = {index.id: index for index in table.indexes}
+        self._columns: dict[Source, Sequence[int | None]] = {}
+        self._by_key: dict[Source, LookUp] = {}
+        sides = []
+        for source, of, pairs, index, on in (
+            (Source.R, sources[0], made.r_columns, made.r_index, [column for column, _ in made.on]),
+            (Source.S, sources[1], made.s_columns, made.s_index, [column for _, column in made.on]),
+        ):
+            in_target = dict(pairs)
+            self._columns[source] = [
+                found[in_target[column.id]] if column.id in in_target else None for column in of.columns
+            ]
+            key = [in_target[column] for column in of.primary_key]
+            self._by_key[source] = LookUp(target.t, indexes[index], key)
+            sides.append([in_target[column] for column in on])
+        self._by_value = _by_value(target, sides)
+
+    @property
+    def rows(self) -> int:
+        """How many rows were put or removed."""
+        return self._rows.written
+
+    def of(self, source: Source, key: Row) -> Iterable[Joined]:
+        """As in `JoinTarget`. A row that lacks the part may have its key nevertheless, in a column that both share."""
+        began = self._known.cleared
+        for row in self._rows.found(self._by_key[source], key):
+            if self._has(row, source):
+                yield self._record(row)
+        self._known.has_all(source, key, began)
+
+    def matching(self, value: Row) -> Iterable[Joined]:
+        """As in `JoinTarget`. Where each part has join columns of its own, a record with both is found by either."""
+        seen: set[bytes] = set()
+        for look_up in self._by_value:
+            for row in self._rows.found(look_up, value):
+                if row.key not in seen:
+                    seen.add(row.key)
+                    yield self._record(row)
+
+    def put(self, record: Joined) -> None:
+        """As in `JoinTarget`."""
+        keys = self._keys(record)
+        old = self._stored(keys)
+        row_id = self._new_row_id() if old is None else old.image[self._id]
+        assert isinstance(row_id, int)
+        row = self.target.row(row_id, record)
+        self._rows.put(row)
+        self._known.add(keys, row.key)
+
+    def remove(self, record: Joined) -> None:
+        """As in `JoinTarget`."""
+        keys = self._keys(record)
+        old = self._stored(keys)
+        assert old is not None, "no such record of T"
+        self._rows.remove(old)
+        self._known.discard(keys)
+
+    def _stored(self, keys: Keys) -> StoredRow | None:
+        """The row of the record with these keys."""
+        known = self._known.get(keys)
+        if known is None and not self._known.is_absent(keys):
+            source = Source.R if keys[0] is not None else Source.S
+            for _ in self.of(source, keys[0] or keys[1] or ()):
+                known = self._known.get(keys)
+                if known is not None:
+                    break
+        return None if known is None else self._rows.get(known)
+
+    def _keys(self, record: Joined) -> Keys:
+        shape = self.target.shape
+        r, s = record.r, record.s
+        return (
+            None if r is None else shape.key(Source.R, r.values),
+            None if s is None else shape.key(Source.S, s.values),
+        )
+
+    def _record(self, row: StoredRow) -> Joined:
+        record = Joined(self._part(row, Source.R), self._part(row, Source.S))
+        self._known.add(self._keys(record), row.key)
+        return record
+
+    def _part(self, row: StoredRow, source: Source) -> Part | None:
+        if not self._has(row, source):
+            return None
+        values = tuple([None if place is None else row.image[place] for place in self._columns[source]])
+        return Part(values, row.locks[self._locks[source]])
+
+    def _has(self, row: StoredRow, source: Source) -> bool:
+        parts = row.image[self._parts]
+        assert isinstance(parts, int)
+        return bool(parts & _PARTS[source])
+
+
+def _by_value(target: JoinTarget, sides: Sequence[Sequence[int]]) -> list[LookUp]:
+    """How rows are found by the join columns of either part, which are one look-up where T has them once."""
+    indexes = [index for index in target.t.table.indexes if index.id in target.made.on_indexes]
+    found = {}
+    for columns in map(tuple, sides):
+        index = next(index for index in indexes if {part.column for part in index.columns} == set(columns))
+        found[columns] = LookUp(target.t, index, columns)
+    return list(found.values())
+
+
+class _Known:
+    """Where records are that were met, and of which rows of the sources all records were: without this, each of the
+    many records of a row would be looked for among the others. What is written goes through here, and nobody else
+    writes."""
+
+    def __init__(self) -> None:
+        self.cleared = 0
+        self._rows: dict[Keys, bytes] = {}
+        self._whole: set[tuple[Source, Row]] = set()
+
+    def get(self, keys: Keys) -> bytes | None:
+        """The store key of the record with these keys, if it is known."""
+        return self._rows.get(keys)
+
+    def is_absent(self, keys: Keys) -> bool:
+        """Whether there is surely no such record, given that it is not known."""
+        r, s = keys
+        return (r is not None and (Source.R, r) in self._whole) or (s is not None and (Source.S, s) in self._whole)
+
+    def add(self, keys: Keys, row: bytes) -> None:
+        """A record is there."""
+        if len(self._rows) + len(self._whole) > _MOST_KNOWN:
+            self._rows.clear()
+            self._whole.clear()
+            self.cleared += 1
+        self._rows[keys] = row
+
+    def discard(self, keys: Keys) -> None:
+        """A record is gone."""
+        self._rows.pop(keys, None)
+
+    def has_all(self, source: Source, key: Row, began: int) -> None:
+        """All records with this row of the source have been added, since `cleared` was `began`."""
+        if began == self.cleared:
+            self._whole.add((source, key))

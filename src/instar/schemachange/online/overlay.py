@@ -1,0 +1,141 @@
+"""What is written and not stored yet, over what is stored: rules see their own writes before anybody else does.
+
+The targets of a join or split have one writer, so that what has been read of them stays as it is until that writer
+changes it. That is why `ShortReads` may read at different moments, and why an `Overlay` may go over to a newer view.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from time import monotonic
+from typing import Protocol
+
+from instar.store.engine import Reader, Store
+
+# A read is open for so long at most (store/engine.py).
+READ_SECONDS = 0.05
+# So many pairs of a scan are read at once, at first and then: most look-ups find a few.
+_FIRST, _MOST = 16, 512
+
+Put = tuple[bytes, bytes | None]  # None: what is there is deleted
+
+
+class Readable(Protocol):
+    """What look-ups take: any view of the store, an overlay, short reads."""
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value at `key`."""
+        ...
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with start <= key < stop, in key order."""
+        ...
+
+
+class Writable(Readable, Protocol):
+    """What targets are written to: an overlay, or the store's atomic section."""
+
+    def put(self, key: bytes, value: bytes, /) -> object: ...
+
+    def delete(self, key: bytes, /) -> object: ...
+
+
+class ShortReads:
+    """The newest state of the store, read by readers that are open for a moment each. Not one consistent view: for what
+    nobody else writes, and for records that never change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reader: Reader | None = None
+        self._until = 0.0
+
+    def get(self, key: bytes) -> bytes | None:
+        """As in `Readable`."""
+        return self._current().get(key)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As in `Readable`; some pairs at once, so that no reader is needed between them."""
+        limit = _FIRST
+        while True:
+            keys, values = self._current().batch(start, stop, limit)
+            yield from zip(keys, values, strict=True)
+            if len(keys) < limit:
+                return
+            start, limit = keys[-1] + b"\x00", _MOST
+
+    def close(self) -> None:
+        """Give the reader back: before a pause, and at the end. The next look-up opens another."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _current(self) -> Reader:
+        now = monotonic()
+        if self._reader is None or now >= self._until:
+            self.close()
+            self._reader, self._until = self._store.read(), now + READ_SECONDS
+        return self._reader
+
+
+class Overlay:
+    """Writes over `view`, which may be replaced by one that has some of them already."""
+
+    def __init__(self, view: Readable) -> None:
+        self.view = view
+        self._written: dict[bytes, bytes | None] = {}
+        self._order: list[bytes] = []  # the keys of these, sorted
+        self._taken: dict[bytes, bytes | None] = {}  # what was written since it was asked for last
+
+    def get(self, key: bytes) -> bytes | None:
+        """As in `Readable`."""
+        return self._written[key] if key in self._written else self.view.get(key)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As in `Readable`, as it is when the scan begins: nothing is to be written before it ends."""
+        first, last = bisect_left(self._order, start), bisect_left(self._order, stop)
+        own = iter(self._order[first:last])
+        next_own = next(own, None)
+        for key, value in self.view.scan(start, stop):
+            while next_own is not None and next_own < key:
+                yield from self._live(next_own)
+                next_own = next(own, None)
+            if next_own == key:
+                yield from self._live(key)
+                next_own = next(own, None)
+            else:
+                yield key, value
+        while next_own is not None:
+            yield from self._live(next_own)
+            next_own = next(own, None)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """As in `Writable`."""
+        self._write(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """As in `Writable`."""
+        self._write(key, None)
+
+    def taken(self) -> list[Put]:
+        """What was written since this was called last: what becomes of each key, in key order. It stays readable here
+        until it is `settled`."""
+        taken = sorted(self._taken.items(), key=lambda put: put[0])
+        self._taken.clear()
+        return taken
+
+    def settled(self) -> None:
+        """All that was taken is stored, and seen by the views to come; nothing has been written since."""
+        assert not self._taken, "writes that nobody took"
+        self._written.clear()
+        self._order.clear()
+
+    def _write(self, key: bytes, value: bytes | None) -> None:
+        if key not in self._written:
+            insort(self._order, key)
+        self._written[key] = self._taken[key] = value
+
+    def _live(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        value = self._written[key]
+        if value is not None:
+            yield key, value

@@ -1,0 +1,106 @@
+"""R and S of a split as stored tables: what rules 8 to 11 read and write (a `SplitTarget`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from instar.catalog.descriptors import Table
+from instar.schemachange.online.overlay import Writable
+from instar.schemachange.online.shapes import column_places
+from instar.schemachange.online.stored_rows import LookUp, StoredRow, StoredRows, index_on
+from instar.schemachange.online.target_rows import SplitTargets
+from instar.store.engine import prefix_end
+from instar.transformations.records import Flag, Part, Row, SRecord
+
+
+class StoredSplit:
+    """R and S over something to write to: an overlay, or the atomic section.
+
+    `doubtful` are the split values whose S record is U, as far as they were put here or `find_doubtful` has met them.
+    """
+
+    def __init__(self, targets: SplitTargets, source: Table, store: Writable) -> None:
+        made = targets.made
+        self.targets = targets
+        self.doubtful: set[Row] = set()
+        self._r, self._s = StoredRows(targets.r, store), StoredRows(targets.s, store)
+        r, s = targets.r.table, targets.s.table
+        self._r_key = [source.primary_key.index(column) for column in r.primary_key]
+        self._s_key = [made.on.index(column) for column in s.primary_key]
+        self._by_value = LookUp(targets.r, index_on(targets.r, made.on), made.on)
+        found = column_places(s)
+        self._counter, self._consistent = found[made.counter], found[made.consistent]
+        self._values = [place for column, place in found.items() if column not in (made.counter, made.consistent)]
+        self._on = [found[column] for column in made.on]
+
+    @property
+    def rows(self) -> int:
+        """How many rows were put or removed."""
+        return self._r.written + self._s.written
+
+    def r(self, key: Row) -> Part | None:
+        """As in `SplitTarget`."""
+        row = self._r.get(self._key_in_r(key))
+        return None if row is None else Part(row.image, row.timestamp)
+
+    def put_r(self, key: Row, record: Part) -> None:
+        """As in `SplitTarget`."""
+        row = self.targets.r_row(record)
+        assert row.key == self._key_in_r(key), "a record under another key than its own"
+        self._r.put(row)
+
+    def remove_r(self, key: Row) -> None:
+        """As in `SplitTarget`."""
+        row = self._r.get(self._key_in_r(key))
+        assert row is not None, "no such record of R"
+        self._r.remove(row)
+
+    def s(self, value: Row) -> SRecord | None:
+        """As in `SplitTarget`."""
+        row = self._s.get(self._key_in_s(value))
+        return None if row is None else self._record(row)
+
+    def put_s(self, value: Row, record: SRecord) -> None:
+        """As in `SplitTarget`."""
+        row = self.targets.s_row(record)
+        assert row.key == self._key_in_s(value), "a record under another split value than its own"
+        self._s.put(row)
+        if record.flag is Flag.UNKNOWN:
+            self.doubtful.add(value)
+        else:
+            self.doubtful.discard(value)
+
+    def remove_s(self, value: Row) -> None:
+        """As in `SplitTarget`."""
+        row = self._s.get(self._key_in_s(value))
+        assert row is not None, "no such record of S"
+        self._s.remove(row)
+        self.doubtful.discard(value)
+
+    def find_doubtful(self) -> Iterator[None]:
+        """Look at all records of S for those that are U; stops after each."""
+        prefix = self.targets.s.prefix
+        for key, value in self._s.store.scan(prefix, prefix_end(prefix)):
+            row = self._s.row(key, value)
+            if not row.image[self._consistent]:
+                self.doubtful.add(tuple([row.image[place] for place in self._on]))
+            yield
+
+    def source_keys(self, value: Row) -> Iterator[bytes]:
+        """The encoded primary keys of the rows of R with a split value, which are those of the source's, and perhaps
+        of some that have another."""
+        for key in self._r.keys(self._by_value, value):
+            yield key[len(self.targets.r.prefix) :]
+
+    def _record(self, row: StoredRow) -> SRecord:
+        image = row.image
+        counter = image[self._counter]
+        assert isinstance(counter, int)
+        flag = Flag.CONSISTENT if image[self._consistent] else Flag.UNKNOWN
+        return SRecord(tuple([image[place] for place in self._values]), counter, row.timestamp, flag)
+
+    def _key_in_r(self, key: Row) -> bytes:
+        return self.targets.r.key([key[place] for place in self._r_key])
+
+    def _key_in_s(self, value: Row) -> bytes:
+        return self.targets.s.key([value[place] for place in self._s_key])
