@@ -232,12 +232,24 @@ def test_what_cannot_wait_is_refused(building: instar.Connection) -> None:
     assert wait_for(building, 1)[0] == "succeeded"
 
 
-def test_a_statement_that_waited_does_not_take_another_table_of_the_name(building: instar.Connection) -> None:
-    building.execute("DROP TABLE t")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE t",
+        "ALTER TABLE t SPLIT INTO r (id), s (id, a) ON (id)",
+        "ALTER TABLE t JOIN u USING (id) INTO v (id, a)",
+        "ALTER TABLE u JOIN t USING (id) INTO v (id, a)",
+    ],
+)
+def test_a_statement_that_waited_does_not_take_another_table_of_the_name(
+    building: instar.Connection, statement: str
+) -> None:
+    building.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    building.execute(statement)
     building.execute("ALTER TABLE t RENAME TO told")
-    building.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    building.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
     building.execute("RESUME JOB 1")
-    assert wait_for(building, 2)[0] == "failed"
+    assert wait_for(building, 2) == ("failed", '"t", which the statement named, is another by now')
     assert building.execute("SELECT count(*) FROM told").fetchone() == (6_000,)
     assert building.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
