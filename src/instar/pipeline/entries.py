@@ -175,7 +175,7 @@ class EntriesWriter(DataSourceArrowWriter):
         with in_task():
             work = _DECODER.decode(self._work)
             runs = Path(work.runs)
-            for number, batches in groupby(_by_range(iterator), key=itemgetter(0)):
+            for number, batches in groupby(by_range(iterator), key=itemgetter(0)):
                 write = partial(_write_batches, directory=runs, batches=(batch for _, batch in batches))
                 write_run(runs, work.entries[number], write)
             return Written()
@@ -188,7 +188,7 @@ def _write_batches(file: BufferedWriter, directory: Path, batches: Iterable[pa.R
             beat(directory)
 
 
-def _by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The batches cut where the range changes: ranges and keys ascend together."""
     for batch in batches:
         numbers = batch.column(RANGE).to_numpy()

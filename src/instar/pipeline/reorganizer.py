@@ -3,8 +3,8 @@
 A task is cut into key ranges, each with a checkpoint; Spark's tasks make a run of each (runs.py), and this process
 takes it as soon as it is there, under the job's claim, while Spark goes on with the next. Whoever resumes keeps the
 ranges and does what is not done; doing something twice is harmless. What a run is, and what becomes of it, is the
-business of `SparkBackfill` (backfill.py), `SparkValidation` (validation.py), `SparkReferences` (reference_join.py) and
-`SparkRewriting` (rewriting.py).
+business of `SparkBackfill` (backfill.py), `SparkValidation` (validation.py), `SparkReferences` (reference_join.py),
+`SparkRewriting` (rewriting.py) and `SparkImage` (image.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from instar import errors
 from instar.pipeline.backfill import SparkBackfill
 from instar.pipeline.failures import from_spark
+from instar.pipeline.image import SparkImage
 from instar.pipeline.reference_join import SparkReferences
 from instar.pipeline.rewriting import SparkRewriting, can_derive
 from instar.pipeline.runs import Heard, Todo, beat, left, run_path
@@ -30,6 +31,7 @@ from instar.pipeline.turns import turns
 from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.online.image import Image
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import RowTask, Task, planned
 from instar.schemachange.validate import Validation
@@ -77,6 +79,8 @@ def _parts(path: str, task: Task) -> Parts | None:
         return (
             SparkReferences(path, task) if task.element.kind is ElementKind.FOREIGN_KEY else SparkValidation(path, task)
         )
+    if isinstance(task, Image):
+        return SparkImage(path, task)
     if isinstance(task, RowTask) and can_derive(task):
         return SparkRewriting(path, task)
     return None

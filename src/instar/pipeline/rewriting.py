@@ -29,14 +29,14 @@ from instar.catalog.sequences import LentNumbers, Sequences
 from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.importable import imported, name_of
-from instar.pipeline.runs import Todo, beat, note_read, rows_read, write_run
+from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
 from instar.pipeline.stores import Opened, identity, opened, require_shared
 from instar.schemachange.elements import Element
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
+from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.populate import Populated, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import Copy, KeyBackfill
-from instar.schemachange.tasks import RowTask, planned, record
+from instar.schemachange.tasks import RowTask, Step, planned, record
 from instar.store.engine import Store
 
 FORMAT = "instar-rows"
@@ -46,9 +46,6 @@ MAX_RANGES = 512
 # Where the size of rows is looked at: so many places of the table, so many rows in each.
 SAMPLED_PLACES = 64
 SAMPLED_ROWS = 4
-
-# Of each batch in a run: the checkpoint that holds once it is put.
-_REACHED = b"reached"
 
 # The values of one sequence that are lent to one range: ranges as first, stop, increment.
 Lent = list[tuple[int, int, int]]
@@ -166,7 +163,7 @@ class SparkRewriting:
         self._task = task
         self._form = _FORMS[type(task)]
         # Two keys and the row, or in its place what of it is in the entries of each index.
-        self.need = task.rows * _row_bytes(task) * (2 + len(task.table.indexes))
+        self.need = task.rows * row_bytes(task.store, task.start, task.stop) * (2 + len(task.table.indexes))
         self._counts = False
 
     def ranges(self) -> list[Checkpoint]:
@@ -206,16 +203,11 @@ class SparkRewriting:
 
     def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
         """Put what was made of a range, batch by batch."""
-        at = Checkpoint(todo.start, todo.stop, todo.position, todo.rows)
-        with pa.memory_map(str(run)) as file, pa.ipc.open_stream(file) as source:
-            while not at.done:
-                between()
-                batch, metadata = source.read_next_batch_with_custom_metadata()
-                reached = decode_checkpoint(metadata[_REACHED])
-                columns = [column.to_pylist() for column in batch.columns]
-                made = [self._form.made(*row) for row in zip(*columns, strict=True)]
-                self._task.put(todo.number, self._task.steps(made), at, reached)
-                at = reached
+        put_batches(self._task, todo, run, self._steps, between)
+
+    def _steps(self, batch: pa.RecordBatch) -> Iterator[Step]:
+        columns = [column.to_pylist() for column in batch.columns]
+        return self._task.steps([self._form.made(*row) for row in zip(*columns, strict=True)])
 
     def tell(self, runs: Path, taken: int) -> None:
         """Ranges are read one by one, and put as they come."""
@@ -231,12 +223,12 @@ def can_derive(task: RowTask[Any]) -> bool:
     return not isinstance(task, Population) or task.sequences() is not None
 
 
-def _row_bytes(task: RowTask[Any]) -> int:
+def row_bytes(store: Store, start: bytes, stop: bytes) -> int:
     """How large a stored row is with its key, about, by a sample."""
     size = count = 0
-    for start, stop in key_ranges.split(task.store.read, task.start, task.stop, SAMPLED_PLACES).ranges:
-        with task.store.read() as reader:
-            keys, rows = reader.batch(start, stop, SAMPLED_ROWS)
+    for first, last in key_ranges.split(store.read, start, stop, SAMPLED_PLACES).ranges:
+        with store.read() as reader:
+            keys, rows = reader.batch(first, last, SAMPLED_ROWS)
         size += sum(map(len, keys)) + sum(map(len, rows))
         count += len(keys)
     return size // max(count, 1)
@@ -331,16 +323,21 @@ class RowsReader(DataSourceReader):
 
 
 def _write(file: BufferedWriter, task: RowTask[Any], todo: Todo, runs: Path) -> None:
-    """A run: what was made of each batch of rows, with the checkpoint that holds once it is put."""
+    """A run: what was made of each batch of rows."""
     columns = _FORMS[type(task)].columns
+    write_batches(file, columns, _derived(task, todo, runs, columns))
+
+
+def _derived(
+    task: RowTask[Any], todo: Todo, runs: Path, columns: pa.Schema
+) -> Iterator[tuple[pa.RecordBatch, Checkpoint]]:
     at = Checkpoint(todo.start, todo.stop, todo.position, todo.rows)
-    with pa.ipc.new_stream(file, columns) as sink:
-        while not at.done:
-            found = task.derive(at.position, at.stop)
-            at = Checkpoint(at.start, at.stop, found.position, at.rows + found.rows, found.done)
-            sink.write_batch(_batch(found.made, columns), custom_metadata={_REACHED: encode_checkpoint(at)})
-            note_read(runs, todo.start, at.rows)
-            beat(runs)
+    while not at.done:
+        found = task.derive(at.position, at.stop)
+        at = Checkpoint(at.start, at.stop, found.position, at.rows + found.rows, found.done)
+        yield _batch(found.made, columns), at
+        note_read(runs, todo.start, at.rows)
+        beat(runs)
 
 
 def _batch(made: SequenceType[Any], columns: pa.Schema) -> pa.RecordBatch:

@@ -11,14 +11,18 @@ import hashlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import BufferedWriter
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
-from instar.schemachange.jobs import Checkpoint
-from instar.schemachange.tasks import FIRST_NUMBER
+from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
+from instar.schemachange.tasks import FIRST_NUMBER, Step, Task
+
+# Of each batch in a run of batches: the checkpoint that holds once it is put.
+_REACHED = b"reached"
 
 
 class Todo(msgspec.Struct, frozen=True, array_like=True):
@@ -92,3 +96,24 @@ def left(ranges: list[Checkpoint]) -> tuple[Todo, ...]:
         for number, found in enumerate(ranges, FIRST_NUMBER)
         if not found.done
     )
+
+
+def write_batches(file: BufferedWriter, schema: pa.Schema, made: Iterable[tuple[pa.RecordBatch, Checkpoint]]) -> None:
+    """A run of batches, the last of which is done."""
+    with pa.ipc.new_stream(file, schema) as sink:
+        for batch, reached in made:
+            sink.write_batch(batch, custom_metadata={_REACHED: encode_checkpoint(reached)})
+
+
+def put_batches(
+    task: Task, todo: Todo, run: Path, steps: Callable[[pa.RecordBatch], Iterable[Step]], between: Callable[[], None]
+) -> None:
+    """Put what `write_batches` wrote, batch by batch. `between` is called before each, and may raise."""
+    at = Checkpoint(todo.start, todo.stop, todo.position, todo.rows)
+    with pa.memory_map(str(run)) as file, pa.ipc.open_stream(file) as source:
+        while not at.done:
+            between()
+            batch, metadata = source.read_next_batch_with_custom_metadata()
+            reached = decode_checkpoint(metadata[_REACHED])
+            task.put(todo.number, steps(batch), at, reached)
+            at = reached

@@ -289,11 +289,13 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
     from instar.pipeline.check_source import CheckSource
     from instar.pipeline.datasource import InstarDataSource
     from instar.pipeline.entries import EntriesSource
+    from instar.pipeline.image import ItemsSource
     from instar.pipeline.reference_join import ReferencesSource
     from instar.pipeline.rewriting import RowsSource
     from instar.pipeline.validation import ValidationSource
 
-    for source in (InstarDataSource, EntriesSource, CheckSource, ValidationSource, ReferencesSource, RowsSource):
+    sources = (EntriesSource, CheckSource, ValidationSource, ReferencesSource, RowsSource, ItemsSource)
+    for source in (InstarDataSource, *sources):
         session.dataSource.register(source)
     return session
 

@@ -18,7 +18,7 @@ from instar.schemachange.jobs import Checkpoint, Jobs, decode_checkpoint
 from instar.schemachange.online.image_rows import Item, operator
 from instar.schemachange.online.target_rows import TargetRow, put_row
 from instar.schemachange.tasks import FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
-from instar.store.engine import Section, Store, prefix_end
+from instar.store.engine import Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
 
 # The number of the checkpoint that is the snapshot's.
@@ -104,18 +104,26 @@ class Image(Task):
     def _sample(self, pulse: Callable[[], None]) -> Iterator[bytes]:
         """Groups from all over the sources."""
         for place in range(len(self.sources)):
-            for items in self.items(place, *self.operator.bounds(place, b"", b"")):
+            for _, items in self.items(place, *self.whole(place)):
                 pulse()
                 yield from (item.group for item in items[::_SAMPLED])
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def items(self, place: int, start: bytes, stop: bytes) -> Iterator[list[Item]]:
-        """The items of the rows of a source in [start, stop) as the snapshot sees them, by the batch. 72000 if the log
+    def whole(self, place: int) -> tuple[bytes, bytes]:
+        """Between which store keys the rows of a source lie."""
+        prefix = rowset_prefix(self.sources[place].rowset)
+        return prefix, prefix_end(prefix)
+
+    def items(
+        self, place: int, start: bytes, stop: bytes, at_once: int | None = None
+    ) -> Iterator[tuple[int, list[Item]]]:
+        """How many rows of a source in [start, stop) the snapshot sees, and their items, by the batch. 72000 if the log
         does not have them any more."""
+        snapshot, batch = self.snapshot(), READ_ROWS if at_once is None else at_once
         try:
-            for keys, stored in iterate_rows(self.store, start, stop, self.snapshot(), READ_ROWS):
-                yield self.operator.items(place, keys, stored)
+            for keys, stored in iterate_rows(self.store, start, stop, snapshot, batch):
+                yield len(keys), self.operator.items(place, keys, stored)
         except errors.Error as failed:
             if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
                 raise
@@ -134,7 +142,7 @@ class Image(Task):
         number = next(number for number, found in enumerate(planned(self), FIRST_NUMBER) if found.start == at.start)
         own: list[Item] = []
         for place in range(len(self.sources)):
-            for items in self.items(place, *self.operator.bounds(place, at.start, at.stop)):
+            for _, items in self.items(place, *self.operator.bounds(place, at.start, at.stop)):
                 own += [item for item in items if at.start <= item.group < at.stop]
                 yield (), at
         own.sort()
