@@ -273,13 +273,14 @@ class RowsWriter(DataSourceArrowWriter):
             image, runs = work.image(), Path(work.runs)
             for number, batches in groupby(by_range(iterator), key=itemgetter(0)):
                 todo = work.ranges[number]
-                made = _made(image, todo, _items(batch for _, batch in batches), runs)
+                made = _made(image, todo, _items((batch for _, batch in batches), runs), runs)
                 write_run(runs, todo, partial(write_batches, schema=_ROWS, made=made))
             return Written()
 
 
-def _items(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
+def _items(batches: Iterable[pa.RecordBatch], runs: Path) -> Iterator[Item]:
     for batch in batches:
+        beat(runs)  # many items may make one row
         yield from map(Item, *(column.to_pylist() for column in batch.columns[1:]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from instar.schemachange.tasks import Step, planned
 from instar.store import MemoryStore, open_store
 from instar.store.engine import ClaimLost, Commit, Store
 from instar.transformations.records import Join, Part, Split
-from instar.types import BIGINT, INTEGER, TEXT, Type
+from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, TEXT, Type
 from support.changes import ChangingWorld, Server
 from support.transformed import check_entries, join_of, rows_of, split_of, stored
 from support.world import describe_table
@@ -263,6 +264,19 @@ def test_a_split_by_two_columns(world: Sources) -> None:
     targets = world.split(["id", "n", "m"], ["c", "n", "m"], ["n", "m"])
     InProcess().run(world.image([source], list(targets)), nothing)
     check_split(world, targets, Split(r=(0, 2, 1), s=(3, 2, 1), on=(2, 1)), world.parts(source))
+
+
+def test_equal_values_that_do_not_look_alike(world: Sources) -> None:
+    """They make one row, whose rows agree: 1.5 and 1.50, NaN and NaN."""
+    columns = (("id", BIGINT), ("n", NUMERIC), ("x", DOUBLE))
+    alike = [Decimal("1.5"), Decimal("1.50"), Decimal("NaN"), Decimal("NaN")]
+    source = world.described("u", columns, [(number, value, float(value)) for number, value in enumerate(alike)])
+    _, s = targets = world.split(["id", "n"], ["n", "x"], ["n"])
+    InProcess().run(world.image([source], list(targets)), nothing)
+    records = [values for values, _ in rows_of(world.store, world.layouts, s)]
+    assert [(str(values[0]), str(values[1]), *values[2:]) for values in records] == [
+        ("1.5", "1.5", 2, True), ("NaN", "nan", 2, True)
+    ]  # fmt: skip
 
 
 def test_what_a_split_would_lose_is_refused(world: Sources) -> None:

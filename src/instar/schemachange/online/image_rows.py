@@ -16,6 +16,7 @@ from instar import errors
 from instar.catalog.descriptors import MadeByJoin, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.key_batches import compile_key_batch_encoder
+from instar.schemachange.online.shapes import comparable
 from instar.schemachange.online.target_rows import JoinTarget, SplitTargets, TargetRow
 from instar.schemachange.reorganize import widest
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
@@ -75,10 +76,11 @@ class _Source:
         self.prefix = rowset_prefix(table.rowset)
         self._layouts = layouts
         self._reader = TableReader(table, range(len(table.columns)), layouts)
+        self._comparable = comparable(table.columns)
 
     def part(self, stored: bytes) -> Part:
         """The row as the rules know it."""
-        return Part(self._reader.decode(stored), ROW_HEADER.unpack_from(stored)[0])
+        return Part(self._comparable(self._reader.decode(stored)), ROW_HEADER.unpack_from(stored)[0])
 
     def grouping(self, columns: Sequence[int], prefix: bytes) -> _Grouping:
         """Rows by their values of these columns."""
