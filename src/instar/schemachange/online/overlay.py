@@ -7,7 +7,7 @@ changes it. That is why `ShortReads` may read at different moments, and why an `
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Protocol
 
@@ -43,9 +43,10 @@ class Writable(Readable, Protocol):
 
 class ShortReads:
     """The newest state of the store, read by readers that are open for a moment each. Not one consistent view: for what
-    nobody else writes, and for records that never change."""
+    nobody else writes, and for records that never change. `between` is called when one is closed, before the next."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, between: Callable[[], None] = lambda: None) -> None:
+        self.between = between
         self._store = store
         self._reader: Reader | None = None
         self._until = 0.0
@@ -71,10 +72,11 @@ class ShortReads:
             self._reader = None
 
     def _current(self) -> Reader:
-        now = monotonic()
-        if self._reader is None or now >= self._until:
+        if self._reader is not None and monotonic() >= self._until:
             self.close()
-            self._reader, self._until = self._store.read(), now + READ_SECONDS
+            self.between()
+        if self._reader is None:
+            self._reader, self._until = self._store.read(), monotonic() + READ_SECONDS
         return self._reader
 
 
@@ -86,6 +88,11 @@ class Overlay:
         self._written: dict[bytes, bytes | None] = {}
         self._order: list[bytes] = []  # the keys of these, sorted
         self._taken: dict[bytes, bytes | None] = {}  # what was written since it was asked for last
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is nothing in it."""
+        return not self._written
 
     def get(self, key: bytes) -> bytes | None:
         """As in `Readable`."""

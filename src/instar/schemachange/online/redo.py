@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
-from instar.schemachange.online.overlay import Put
+from instar.schemachange.online.overlay import Put, Readable
 from instar.schemachange.tasks import RANGES_PER_WORK, Step, Task
-from instar.store.engine import Section, View
+from instar.store.engine import Section
 
 # So many puts are one step.
 STEP_PUTS = 256
@@ -47,23 +47,24 @@ class Redo:
         yield self._record(_COMPLETE, encode_checkpoint(reached))
         yield from map(putting, chunks)
         yield self._end(reached)
-        yield from self._dropping(len(chunks))
+        yield from self._dropping([self._task.checkpoint_key(_FIRST + number) for number in range(len(chunks))])
 
-    def resumed(self, view: View) -> tuple[Iterator[Step], Checkpoint | None]:
+    def resumed(self, view: Readable) -> tuple[Iterator[Step], Checkpoint | None]:
         """Steps that put what was recorded whole, with the checkpoint that holds then, and drop what was not."""
         stored = view.get(self._task.checkpoint_key(_COMPLETE))
-        found = view.scan(self._task.checkpoint_key(_FIRST), self._task.checkpoint_key(RANGES_PER_WORK))
+        found = list(view.scan(self._task.checkpoint_key(_FIRST), self._task.checkpoint_key(RANGES_PER_WORK)))
+        keys = [key for key, _ in found]
         if stored is None:
-            return self._dropping(sum(1 for _ in found)), None
+            return self._dropping(keys), None
         reached = decode_checkpoint(decode_checkpoint(stored).start)
         chunks = [_chunks.decode(decode_checkpoint(value).start) for _, value in found]
-        return self._again(chunks, reached), reached
+        return self._again(chunks, keys, reached), reached
 
-    def _again(self, chunks: Sequence[Sequence[Put]], reached: Checkpoint) -> Iterator[Step]:
+    def _again(self, chunks: Sequence[Sequence[Put]], keys: Sequence[bytes], reached: Checkpoint) -> Iterator[Step]:
         for chunk in chunks:
             yield from map(putting, _cut(chunk, STEP_PUTS))
         yield self._end(reached)
-        yield from self._dropping(len(chunks))
+        yield from self._dropping(keys)
 
     def _record(self, number: int, payload: bytes) -> Step:
         key, record = self._task.checkpoint_key(number), encode_checkpoint(Checkpoint(payload, b"", b"", 0))
@@ -73,9 +74,8 @@ class Redo:
         position = (self._task.checkpoint_key(0), encode_checkpoint(reached))
         return putting([position, (self._task.checkpoint_key(_COMPLETE), None)])
 
-    def _dropping(self, chunks: int) -> Iterator[Step]:
-        gone: list[Put] = [(self._task.checkpoint_key(number), None) for number in range(_FIRST, _FIRST + chunks)]
-        yield from map(putting, _cut(gone, STEP_PUTS))
+    def _dropping(self, keys: Sequence[bytes]) -> Iterator[Step]:
+        yield from map(putting, _cut([(key, None) for key in keys], STEP_PUTS))
 
 
 def _cut(puts: Sequence[Put], size: int) -> list[Sequence[Put]]:

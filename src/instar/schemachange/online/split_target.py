@@ -16,7 +16,8 @@ from instar.transformations.records import Flag, Part, Row, SRecord
 class StoredSplit:
     """R and S over something to write to: an overlay, or the atomic section.
 
-    `doubtful` are the split values whose S record is U, as far as they were put here or `find_doubtful` has met them.
+    `doubtful` are the split values whose S record is U and has to be checked, as far as they were put here or
+    `find_doubtful` has met them.
     """
 
     def __init__(self, targets: SplitTargets, source: Table, store: Writable) -> None:

@@ -1,0 +1,280 @@
+"""Log propagation: the targets of a join or split follow the log of their sources, from exactly where their image was
+read.
+
+The work's position is the timestamp of a commit: that commit and all before it are applied, and none after it. It is
+recorded in the very step that puts what the commit changes, so that the work goes on exactly there after a crash. What
+a commit puts is computed outside the atomic section: nobody else writes to the targets, so what has been read of them
+stays as it is. A step puts blindly. Commits too large for a step take the way of redo.py.
+
+Log is propagated in *cycles*: up to what was the newest commit when the cycle began. While that took place, more has
+come; after each cycle it is judged whether what is left is little enough for the commit of the switch (tail.py), else
+another cycle follows. For a split, doubtful records of S are checked at the end of a cycle (checks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from time import monotonic
+
+from instar.schemachange.jobs import Checkpoint, encode_checkpoint
+from instar.schemachange.online.checks import check
+from instar.schemachange.online.overlay import Overlay, Put, ShortReads
+from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
+from instar.schemachange.online.split_target import StoredSplit
+from instar.schemachange.online.transformation import OnlineSplit, Transformation, rules_of, translator_of
+from instar.schemachange.tasks import Step, Task
+from instar.store.engine import LogRecord, Section, Store
+from instar.transformations.commits import apply_commit
+
+# Steps are handed over when so much time has passed, or so many puts are computed.
+_BATCH_SECONDS = 0.25
+_BATCH_PUTS = 4_096
+# So many steps are run between two pulses: those of a large commit may be more.
+_BATCH_STEPS = 256
+# Records of S that are looked at, or checked, between two pulses.
+_LOOKED_AT, _CHECKED = 50_000, 64
+# Records of the log that are read between two pulses.
+_LOG_RECORDS = 10_000
+# Cycles that take less than this say nothing about who is faster.
+_TELLING_SECONDS = 1.0
+
+_MILLISECOND = 20  # timestamps: milliseconds above a counter of so many bits
+
+Batch = tuple[list[Step], Checkpoint]
+
+
+def encode_position(timestamp: int) -> bytes:
+    """A position as checkpoints have it."""
+    return timestamp.to_bytes(8, "big")
+
+
+def decode_position(checkpoint: Checkpoint) -> int:
+    """Up to where the log is applied: what comes after is needed still, and not to be cut."""
+    return int.from_bytes(checkpoint.position, "big")
+
+
+class Following(Task):
+    """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
+    when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
+
+    def __init__(
+        self,
+        store: Store,
+        transformation: Transformation,
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        since: int,
+        place: int = 0,
+    ) -> None:
+        table = transformation.sources[0].table
+        super().__init__(store, table, job=job, stage=stage, claim=claim, rows=0, place=place)
+        self.start = self.stop = encode_position(since)  # no key range, of which a share could be told
+        self.transformation = transformation
+        self.at = Checkpoint(self.start, self.stop, self.start, 0)
+        self.translator = translator_of(transformation)
+        self._reads = ShortReads(store)
+        self._redo = Redo(self)
+        self._cycle = _Cycle(0, since)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing but what is stored."""
+        self._overlay = Overlay(self._reads)
+        self.target = self.transformation.target(self._overlay)
+        self._rules = rules_of(self.target)
+        self._knows_doubtful = False
+        self._applied = 0  # changes, with this target
+
+    @property
+    def position(self) -> int:
+        """Up to where the log is applied."""
+        return decode_position(self.at)
+
+    @property
+    def fan_out(self) -> float:
+        """How many rows of the targets a change has come to, as far as is known."""
+        return max(1.0, self.target.rows / self._applied) if self._applied else 1.0
+
+    def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+        """As in `Task`, in the order of commits. Superseded if a source gets other rows altogether; 72000 if the log
+        has been cut; 23505 if rows contradict each other and are not to be repaired."""
+        self.at = at
+        if not self._overlay.is_settled:  # what was computed has not been stored
+            self._begin()
+        before = at
+        try:
+            for steps, reached in self._work():
+                self._reads.close()
+                for first in range(0, len(steps) - _BATCH_STEPS, _BATCH_STEPS):
+                    yield steps[first : first + _BATCH_STEPS], before
+                yield steps[(len(steps) - 1) // _BATCH_STEPS * _BATCH_STEPS :] if steps else [], reached
+                self._overlay.settled()
+                before = reached
+        finally:
+            self._reads.close()
+
+    def ranges(self, pulse: Callable[[], None]) -> Iterator[tuple[int, Checkpoint]]:
+        """As in `Task`. What a large commit puts may take long to compute: the pulse is felt there, too."""
+        self._reads.between = pulse
+        return super().ranges(pulse)
+
+    def _work(self) -> Iterator[Batch]:
+        yield from self._resumed()
+        if isinstance(self.target, StoredSplit) and not self._knows_doubtful:
+            yield from self._doubtful(self.target)
+        while True:
+            self._cycle = _Cycle(self._cycle.number + 1, self.position, before=self._cycle)
+            yield from self._propagated(self._newest())
+            if isinstance(self.target, StoredSplit):
+                yield from self._checked(self.target)
+            self._tell()
+            self._cycle.end()
+            if self.rows_left() <= self.transformation.made.pause_rows:
+                return
+
+    def _resumed(self) -> Iterator[Batch]:
+        """What a crash has left of a large commit."""
+        steps, reached = self._redo.resumed(self._reads)
+        made = list(steps)
+        if reached is not None:
+            self.at = reached
+        if made:
+            yield made, self.at
+
+    def _newest(self) -> int:
+        with self.store.read() as reader:
+            return reader.timestamp
+
+    def _log(self, upto: int) -> Iterator[LogRecord]:
+        """The log from the position on. Most of it may be of other tables."""
+        for number, record in enumerate(self.store.log(self.position, upto), 1):
+            if number % _LOG_RECORDS == 0:
+                self._reads.close()
+                self._reads.between()
+            yield record
+
+    # --- a cycle -----------------------------------------------------------------------------------------------------
+
+    def _propagated(self, upto: int) -> Iterator[Batch]:
+        """Apply all commits after the position up to a timestamp."""
+        batch = _Batch()
+        for timestamp, changes in self.translator.changes(self._log(upto), self._reads):
+            apply_commit(self._rules, changes)
+            puts = self._overlay.taken()
+            self._applied += len(changes)
+            self._cycle.commits += 1
+            self.at = self._reached(timestamp, len(changes))
+            if len(puts) > STEP_PUTS:
+                batch.steps.extend(self._redo.steps(puts, self.at))
+            else:
+                batch.steps.append(self._step(puts, len(changes)))
+            batch.puts += len(puts)
+            if batch.is_full:
+                self._tell()
+                yield batch.steps, self.at
+                batch = _Batch()
+        self.at = self._reached(max(upto, self.position), 0)
+        yield batch.steps, self.at
+
+    def _reached(self, timestamp: int, changes: int) -> Checkpoint:
+        return Checkpoint(self.start, self.stop, encode_position(timestamp), self.at.rows + changes)
+
+    def _step(self, puts: list[Put], changes: int) -> Step:
+        """What a commit puts, and that it is applied."""
+        put_all = putting([*puts, (self.checkpoint_key(0), encode_checkpoint(self.at))])
+
+        def step(section: Section) -> None:
+            if self.pace is not None:
+                self.pace.rows += changes
+            put_all(section)
+
+        return step
+
+    # --- the checker -------------------------------------------------------------------------------------------------
+
+    def _doubtful(self, target: StoredSplit) -> Iterator[Batch]:
+        """Learn which records of S are U; what is put later tells itself."""
+        self.doing = "looking for rows that may contradict each other"
+        found = target.find_doubtful()
+        while sum(1 for _ in islice(found, _LOOKED_AT)):
+            yield [], self.at
+        self._knows_doubtful = True
+
+    def _checked(self, target: StoredSplit) -> Iterator[Batch]:
+        """Check all records of S that are in doubt."""
+        split = self.transformation
+        assert isinstance(split, OnlineSplit)
+        batch = _Batch()
+        for value in sorted(target.doubtful, key=repr):
+            self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
+            check(split, target, value, self.position, lambda: self.store.read_at(self.position))
+            puts = self._overlay.taken()
+            batch.steps.append(putting(puts))
+            batch.puts += len(puts)
+            if len(batch.steps) >= _CHECKED or batch.is_full:
+                yield batch.steps, self.at
+                batch = _Batch()
+        if batch.steps:
+            yield batch.steps, self.at
+
+    # --- analysis ----------------------------------------------------------------------------------------------------
+
+    def rows_left(self) -> float:
+        """About how many rows of the targets are to be written for what is in the log by now; counted no further than
+        the switch may write."""
+        left = 0
+        for record in self._log(self._newest()):
+            left += self.translator.is_source(record)
+            if left * self.fan_out > self.transformation.made.pause_rows:
+                break
+        return left * self.fan_out
+
+    def _tell(self) -> None:
+        self.doing = self._cycle.told(self.position, self._newest())
+
+
+class _Batch:
+    """Steps that are handed over together."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.puts = 0
+        self._until = monotonic() + _BATCH_SECONDS
+
+    @property
+    def is_full(self) -> bool:
+        return self.puts >= _BATCH_PUTS or monotonic() >= self._until
+
+
+class _Cycle:
+    """How a cycle goes. What it applies is what was committed during the one before, so that one cycle's time to the
+    time of the one before is how fast the sources write to how fast their changes are applied."""
+
+    def __init__(self, number: int, start: int, before: _Cycle | None = None) -> None:
+        self.number = number
+        self.commits = 0
+        self.ratio = 0.0
+        self.seconds = 0.0
+        self._start = start
+        self._before = 0.0 if before is None else before.seconds
+        self._ratio_before = 0.0 if before is None else before.ratio
+        self._began = monotonic()
+
+    def end(self) -> None:
+        """The cycle has come to its end."""
+        self.seconds = monotonic() - self._began
+        if self._before >= _TELLING_SECONDS:
+            self.ratio = self.seconds / self._before
+
+    def told(self, position: int, newest: int) -> str:
+        """What the work is at, in words. What is behind is guessed from how dense commits have been so far."""
+        done, left = (end - start >> _MILLISECOND for start, end in ((self._start, position), (position, newest)))
+        told = f"cycle {self.number}: {self.commits:,} commits applied"
+        if done > 0:
+            told += f", about {self.commits * left // done:,} behind"
+        if self._ratio_before >= 1:
+            told += f"; the sources are written {self._ratio_before:.1f} times as fast as their changes are applied"
+        return told

@@ -1,0 +1,274 @@
+"""Propagation over real stores and real commits: killed after any step, it ends with what the operators make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instar import errors
+from instar.catalog.descriptors import Repair
+from instar.schemachange.online import following as module
+from instar.schemachange.online import overlay, redo
+from instar.schemachange.online.changes import Translator
+from instar.schemachange.online.following import decode_position
+from instar.schemachange.online.overlay import Overlay, ShortReads
+from instar.schemachange.online.transformation import OnlineJoin, Transformation, rules_of
+from instar.schemachange.reorganize import InProcess
+from instar.schemachange.stages import Superseded
+from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store
+from instar.store.pace import Pace
+from instar.transformations.commits import apply_commit
+from schemachange.online.following import CLAIM, at, check, commit, following, image, leftovers, run
+from schemachange.online.tables import ENGINES, join_world, split_records, split_world, stored_in
+from support.changes import ChangingWorld
+from transformations.histories import R, S, Sources, T, Writes, gone, row
+from transformations.test_properties import SPLIT_COMMITS, join_histories
+
+KILLS = st.lists(st.integers(1, 12), max_size=12)
+
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP_PUTS", 6)
+    monkeypatch.setattr(module, "_BATCH_STEPS", 3)
+    monkeypatch.setattr(redo, "STEP_PUTS", 6)
+
+
+def propagate(
+    world: ChangingWorld, transformation: Transformation, log: list[Writes], kills: list[int], first: int
+) -> None:
+    """Commits, an image after the first of them, and propagation that is killed, with commits in between."""
+    for writes in log[:first]:
+        commit(world, transformation, writes)
+    since = world.now()
+    image(world.store, transformation, since)
+    half = (first + len(log)) // 2
+    for writes in log[first:half]:
+        commit(world, transformation, writes)
+    for steps in kills:
+        run(following(world.store, transformation, since), steps)
+    for writes in log[half:]:
+        commit(world, transformation, writes)
+    for steps in kills:
+        run(following(world.store, transformation, since), steps)
+    task = following(world.store, transformation, since)
+    assert run(task)
+    assert task.position == decode_position(at(task)) == world.now()
+    check(world.store, transformation, task.position)
+    assert leftovers(task) == []
+
+
+def written(sources: Sources) -> list[Writes]:
+    return [
+        {(change.source, change.key): getattr(change, "after", None) for change in changes} for changes in sources.log
+    ]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=25)
+@given(data=st.data(), unique=st.booleans(), merged=st.booleans(), kills=KILLS)
+def test_a_join_that_is_killed(engine: str, data: st.DataObject, unique: bool, merged: bool, kills: list[int]) -> None:
+    log = written(data.draw(join_histories(unique)))
+    with stored_in(engine) as store:
+        world = ChangingWorld(store)
+        join = join_world(world, unique=unique, merged=merged)
+        propagate(world, join, log, kills, data.draw(st.integers(0, len(log))))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=25)
+@given(data=st.data(), kills=KILLS, repair=st.sampled_from(["most frequent", "newest"]))
+def test_a_split_that_is_killed(engine: str, data: st.DataObject, kills: list[int], repair: Repair) -> None:
+    log = written(Sources(*data.draw(SPLIT_COMMITS)))
+    with stored_in(engine) as store:
+        world = ChangingWorld(store)
+        propagate(world, split_world(world, repair), log, kills, data.draw(st.integers(0, len(log))))
+
+
+@pytest.fixture(params=ENGINES)
+def world(request: pytest.FixtureRequest) -> Iterator[ChangingWorld]:
+    with stored_in(request.param) as store:
+        yield ChangingWorld(store)
+
+
+MANY_ROWS = range(8)
+
+
+def moving(store: Store) -> tuple[OnlineJoin, int]:
+    """A join, of which the image is made, and one commit since that gives many rows of R another join value."""
+    world = ChangingWorld(store)
+    join = join_world(world, unique=True, merged=False)
+    commit(world, join, {(R, (number,)): (number, "x", 0) for number in MANY_ROWS} | row(S, 1, "x", 0))
+    since = world.now()
+    image(store, join, since)
+    commit(world, join, {(R, (number,)): (number, "z", 0) for number in MANY_ROWS})
+    return join, since
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_large_commit_is_applied_whole_wherever_it_is_killed(engine: str) -> None:
+    killed, steps = True, 0
+    while killed:
+        with stored_in(engine) as store:
+            join, since = moving(store)
+            first = following(store, join, since)
+            killed = not run(first, steps)
+            unfinished = leftovers(first)
+            if at(first).position == first.start and len(unfinished) < 3:
+                check(store, join, since)  # recorded, at most
+            second = following(store, join, since)
+            assert run(second)
+            check(store, join, second.position)
+            assert leftovers(second) == []
+        steps += 1
+    assert steps > 10
+
+
+def test_half_of_a_commit_would_lose_rows() -> None:
+    """Rule 5 finds nothing on the second try."""
+    with stored_in("memory") as store:
+        join, since = moving(store)
+        overlay = Overlay(ShortReads(store))
+        target = join.target(overlay)
+        with store.read() as reader:
+            ((_, changes),) = Translator(join.sources).changes(store.log(since, reader.timestamp), reader)
+        apply_commit(rules_of(target), changes)
+        removed = [put for put in overlay.taken() if put[1] is None]
+        store.background([redo.putting(removed)])
+        task = following(store, join, since)
+        assert run(task)
+        with pytest.raises(AssertionError):
+            check(store, join, task.position)
+
+
+def test_it_runs_as_any_other_task(world: ChangingWorld) -> None:
+    split = split_world(world, "newest")
+    commit(world, split, row(T, 1, 5, "x", "A", 0))
+    since = world.now()
+    image(world.store, split, since)
+    commit(world, split, row(T, 2, 5, "x", "B", 0) | gone(T, 1))
+    task = following(world.store, split, since)
+    with pytest.raises(ClaimLost):
+        InProcess().run(task, lambda: None)
+    world.store.background([redo.putting([CLAIM])])
+    task.pace = Pace()
+    InProcess().run(task, lambda: None)
+    check(world.store, split, task.position)
+    assert (at(task).rows, task.pace.rows, at(task).done) == (2, 2, False)
+    assert task.doing == "cycle 1: 1 commits applied"
+    commit(world, split, row(T, 3, 5, "z", "B", 0))
+    InProcess().run(task, lambda: None)  # to catch up once more
+    check(world.store, split, world.now())
+    assert at(task).rows == 3
+
+
+def test_another_cycle_follows_if_much_has_come(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_world(world, pause_rows=2)
+    since = world.now()
+    commit(world, split, row(T, 1, 5, "x", "A", 0))
+    task = following(world.store, split, since)
+    told = task._tell
+    written = iter([6, 5, 1, 0])
+
+    def tell() -> None:
+        told()
+        for number in range(next(written)):
+            commit(world, split, row(T, 100 + number, world.now() % 1000, f"z{number}", "A", 0))
+
+    monkeypatch.setattr(task, "_tell", tell)
+    assert run(task)
+    assert task._cycle.number == 3
+    assert task.fan_out > 1
+    assert task.rows_left() == task.fan_out
+    assert run(task)
+    assert task.rows_left() == 0
+    check(world.store, split, world.now())
+
+
+def test_a_large_commit_feels_the_pulse_while_it_is_computed(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlay, "READ_SECONDS", 0)
+    monkeypatch.setattr(module, "_LOG_RECORDS", 5)
+    split = split_world(world)
+    since = world.now()
+    commit(world, split, {(T, (number,)): (number, 5, "x", "A", 0) for number in range(20)})
+    world.store.background([redo.putting([CLAIM])])
+    pulses = 0
+
+    def pulse() -> None:
+        nonlocal pulses
+        pulses += 1
+
+    InProcess().run(following(world.store, split, since), pulse)
+    assert pulses > 20
+    check(world.store, split, world.now())
+
+
+def test_contradictions_end_a_split_that_is_not_to_repair_them(world: ChangingWorld) -> None:
+    split = split_world(world)
+    commit(world, split, row(T, 1, 5, "x", "A", 0) | row(T, 2, 5, "x", "B", 0))
+    since = world.now()
+    image(world.store, split, since)
+    with pytest.raises(errors.Error, match="contradict") as caught:
+        run(following(world.store, split, since))
+    assert caught.value.sqlstate == errors.UNIQUE_VIOLATION
+    commit(world, split, row(T, 1, 5, "x", "B", 0))
+    assert run(following(world.store, split, since))
+    check(world.store, split, world.now())
+
+
+def test_of_rows_that_contradict_each_other_another_may_be_chosen_when_one_goes(world: ChangingWorld) -> None:
+    split = split_world(world, "newest")
+    commit(world, split, row(T, 1, 5, "x", "A", 0))
+    commit(world, split, row(T, 2, 5, "x", "B", 0))
+    since = world.now()
+    image(world.store, split, since)
+    task = following(world.store, split, since)
+    for writes, city in (({}, "B"), (gone(T, 2), "A"), (row(T, 3, 5, "x", "C", 0), "C")):
+        commit(world, split, writes)
+        assert run(task)
+        check(world.store, split, world.now())
+        with world.store.read() as reader:
+            assert split_records(split, reader)[1]["x",].values == ("x", city, 0)
+
+
+def test_other_rows_altogether(world: ChangingWorld) -> None:
+    split = split_world(world)
+    since = world.now()
+    source = split.source.table
+    world.store.commit(Commit(catalog_version=0, replaced=[RowsetReplaced(source.id, source.version, 1, 2)]))
+    with pytest.raises(Superseded):
+        run(following(world.store, split, since))
+
+
+def test_log_that_is_cut(world: ChangingWorld) -> None:
+    split = split_world(world)
+    since = world.now()
+    commit(world, split, row(T, 1, 5, "x", "A", 0))
+    world.store.collect(world.now(), lambda record: [])
+    with pytest.raises(errors.Error) as caught:
+        run(following(world.store, split, since))
+    assert caught.value.sqlstate == errors.SNAPSHOT_TOO_OLD
+
+
+def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    second = 1000 << 20
+    one = module._Cycle(1, 0)
+    one.commits = 1200
+    assert one.told(4 * second, 5 * second) == "cycle 1: 1,200 commits applied, about 300 behind"
+    now = 2.0
+    one.end()
+    two = module._Cycle(2, 4 * second, one)
+    now = 5.0
+    assert two.told(4 * second, 5 * second) == "cycle 2: 0 commits applied"
+    two.end()
+    three = module._Cycle(3, 5 * second, two)
+    assert three.told(5 * second, 5 * second) == (
+        "cycle 3: 0 commits applied; the sources are written 1.5 times as fast as their changes are applied"
+    )
