@@ -37,7 +37,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     be refused, or make the change fail, with one of `conflicts`. `merges`: before or afterwards a and n are under two
     optimistic locks, so that changes of both in one row are merged. `by_paths`: takes a job under a lease only, whose
     plan is golden too. `alone`: refused in a transaction block (25001). `writes`: its statement writes rows itself, and
-    so waits for who has locked one. `retained`: goes by what the log has, so not once that is cut.
+    so waits for who has locked one. `retained`: goes by what the log has, so not once that is cut. `names_all`:
+    names all columns of t, so that it is refused where another one has come before it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     alone: bool = False
     writes: bool = False
     retained: bool = False
+    names_all: bool = False
 
 
 @functools.cache

@@ -162,6 +162,8 @@ class Laggard:
 
     def _unnamed(self, column: Column) -> object:
         """What an INSERT puts into a column that it does not name."""
+        if column.hidden:
+            return self._arena.fresh()  # a row id
         if column.is_derived:
             return None  # the server makes it
         return self._server.default(column) if column.per_row or column.derived is not None else _missing(column)

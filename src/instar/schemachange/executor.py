@@ -38,6 +38,7 @@ from instar.schemachange.jobs import (
     problem_of,
 )
 from instar.schemachange.online.seeing import inherited
+from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, waits_for
@@ -99,7 +100,7 @@ class Executor:
         self._reorganizer = reorganizer
         self._compile_check = compile_check
         self._replan = replan
-        self._works = Works(store, catalog, compile_check, compile_default)
+        self._works = Works(store, self.jobs, catalog, compile_check, compile_default)
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
@@ -271,6 +272,8 @@ class Executor:
                     return self._publish(job, held)
                 except Locked as met:
                     wait_for_locks(self._store, self._clock, met, pulse.wait)
+                except Behind:  # nobody is waited for once more, or it would be so for ever
+                    self._work(job, job.stages[job.stage - 1], held, pulse)
         except Interrupted:
             return self.jobs.get(job.id)
         except Superseded as why:
@@ -407,6 +410,8 @@ class Executor:
                 if current != before:
                     after = _merged(before, current, made)
                 request = self._request(reader, before, stage, after)
+                if stage is not None and stage.reveals:
+                    self._works.add_tail(request, reader)
             request.preconditions.append(ValueUnchanged(key, stored, None))
             request.claim = held.claim
             if after.is_finished:

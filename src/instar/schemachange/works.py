@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from instar.catalog.catalog import Catalog
+from instar.catalog.descriptors import MadeBySplit, Table
+from instar.catalog.sequences import Sequences
 from instar.schemachange.compact import Compaction
 from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
-from instar.schemachange.jobs import Held, Job
+from instar.schemachange.jobs import Held, Job, Jobs
+from instar.schemachange.online.following import Following
+from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online.row_ids import RowIds
+from instar.schemachange.online.tail import Tail
+from instar.schemachange.online.transformation import Transformation, join_of, split_of
 from instar.schemachange.populate import CompileDefault, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import KeyBackfill
@@ -17,19 +24,26 @@ from instar.schemachange.standing import table_of
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Task
 from instar.schemachange.validate import CompileCheck, Validation
-from instar.store.engine import Store
+from instar.store.engine import Commit, Reader, Store, View
 
 
 class Works:
     """Makes tasks for the stages of jobs."""
 
     def __init__(
-        self, store: Store, catalog: Catalog, compile_check: CompileCheck, compile_default: CompileDefault
+        self,
+        store: Store,
+        jobs: Jobs,
+        catalog: Catalog,
+        compile_check: CompileCheck,
+        compile_default: CompileDefault,
     ) -> None:
         self._store = store
+        self._jobs = jobs
         self._catalog = catalog
         self._compile_check = compile_check
         self._compile_default = compile_default
+        self._following: Following | None = None  # the newest: what it has come to know is of use again
 
     def task(self, job: Job, works: Sequence[Reorganization], place: int, held: Held) -> Task:
         """The work `place` of the job's stage, on one element, or on several indexes of one table. Superseded if the
@@ -57,7 +71,7 @@ class Works:
             if phase_of(table, found.element) is not Phase.WRITE_ONLY:
                 raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')
         if work.work in (Work.IMAGE, Work.FOLLOW):
-            raise Superseded("later")
+            return self._transforming(job, work, table, place, held)
         if work.work is Work.VALIDATE:
             return made(Validation, self._catalog, element, self._compile_check)
         if work.work is Work.PROPAGATE:
@@ -68,6 +82,48 @@ class Works:
             return made(KeyBackfill, table)
         ids = {found.element.id for found in works}
         return made(Backfill, table, [index for index in table.indexes if index.id in ids])
+
+    # --- join and split ----------------------------------------------------------------------------------------------
+
+    def _transforming(self, job: Job, work: Reorganization, source: Table, place: int, held: Held) -> Task:
+        """The initial population of the targets of a join or split, or the log propagation, which comes after it."""
+        with self._store.read() as reader:
+            catalog = self._catalog.at(reader)
+        assert source.transformed is not None  # it is write-only
+        targets = [table_of(catalog, number) for number in source.transformed.targets]
+        assert targets[0].unseen is not None
+        made = targets[0].unseen.made
+        sources = [table_of(catalog, number) for number in made.sources]
+        if work.work is Work.IMAGE:
+            names = {"job": job.id, "stage": job.stage, "place": place, "rows": work.rows}
+            return Image(self._store, sources, targets, claim=held.claim, **names)
+        since = image_snapshot(self._jobs, job.id, job.stage, place - 1)
+        assert since is not None  # the image is the work before
+        known = self._following
+        if known is not None and (known.job, known.stage, known.claim) == (job.id, job.stage, held.claim):
+            return known
+        if isinstance(made, MadeBySplit):
+            transformation: Transformation = split_of(*sources, *targets)
+        else:
+            r, s = sources
+            transformation = join_of(r, s, targets[0], RowIds(Sequences(self._store), targets[0]))
+        self._following = Following(
+            self._store, transformation, job=job.id, stage=job.stage, claim=held.claim, since=since, place=place
+        )
+        return self._following
+
+    def add_tail(self, request: Commit, reader: Reader) -> None:
+        """Have a commit that is to show the targets apply what the log propagation has left: as of `reader`, and in its
+        own atomic section what came since. Behind if that is too much."""
+        assert self._following is not None  # the work of the stage before
+        tail = Tail(self._following, reader)
+        request.raw.extend(tail.puts)
+        count = len(request.raw)
+
+        def complete(view: View) -> None:
+            request.raw[count:] = tail.complete(view)
+
+        request.complete = complete
 
 
 def passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:

@@ -19,6 +19,7 @@ from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Job, Jobs, JobState
+from instar.schemachange.online.retention import needed
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
@@ -176,7 +177,7 @@ class Worker:
         limit = collection_limit(
             now=self._store.now(),
             watermark=watermark,
-            holds=() if oldest is None else (oldest,),
+            holds=[*needed(self._jobs), *(() if oldest is None else (oldest,))],
             retention_seconds=self._store.retention_seconds,
             log_bytes=self._store.log_bytes(),
             log_max_bytes=self._store.log_max_bytes,

@@ -51,8 +51,9 @@ def plan_transformation(draft: Draft, sources: Iterable[Table], targets: Iterabl
     return Plan(draft.statement, draft.publication(), (first, filled, switch), tuple(draft.notices), Change(()))
 
 
-def require_source(draft: Draft, table: Table) -> None:
-    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000."""
+def require_source(draft: Draft, table: Table, beside: Table | None = None) -> None:
+    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000.
+    `beside`: the table that it is to be one with; foreign keys between the two have no meaning then."""
     draft.require_settled(table)
     if not table.primary_key_name:
         raise errors.error(
@@ -64,7 +65,7 @@ def require_source(draft: Draft, table: Table) -> None:
         raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
     if table.locks:
         raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
-    users = list(_users(draft, table))
+    users = list(_users(draft, table, beside))
     if users:
         raise errors.error(
             errors.DEPENDENT_OBJECTS,
@@ -74,17 +75,20 @@ def require_source(draft: Draft, table: Table) -> None:
         )
 
 
-def _users(draft: Draft, table: Table) -> Iterator[str]:
+def _users(draft: Draft, table: Table, beside: Table | None) -> Iterator[str]:
     """What would point nowhere once the table is gone."""
+    other = 0 if beside is None else beside.id
     for view in draft.view.views():
         if any(used == table.id for used, _columns in view.depends_on):
             yield f"view {view.name} depends on table {table.name}"
     for child in map(draft.table, table.referenced_by):
         for key in child.foreign_keys:
-            if key.parent == table.id:
+            if key.parent == table.id and child.id != other:
                 yield f"constraint {key.name} on table {child.name} depends on table {table.name}"
     for key in table.foreign_keys:
-        if key.parent != table.id:
+        if key.parent == other:
+            draft.notices.append(f'constraint "{key.name}" goes: its tables become one')
+        elif key.parent != table.id:
             yield f"constraint {key.name} on table {table.name} refers to table {draft.table(key.parent).name}"
 
 

@@ -69,8 +69,8 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     r, s = draft.find(Table, wanted.r), draft.find(Table, wanted.s)
     if r.id == s.id:
         raise errors.unsupported(f'joining table "{r.name}" with itself')
-    for source in (r, s):
-        require_source(draft, source)
+    require_source(draft, r, s)
+    require_source(draft, s, r)
     r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
     s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
     for one, other in zip(r_on, s_on, strict=True):

@@ -1,0 +1,28 @@
+"""What joins and splits that are under way still need of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from instar.schemachange.jobs import Jobs
+from instar.schemachange.online.following import decode_position
+from instar.schemachange.online.image import image_snapshot
+from instar.schemachange.states import Work
+from instar.schemachange.tasks import RANGES_PER_WORK
+
+
+def needed(jobs: Jobs) -> Iterator[int]:
+    """Timestamps up to which the log may be cut, of each job that follows it: its position, or the snapshot that it
+    begins at."""
+    for job in jobs.all():
+        if job.is_finished or not 0 < job.stage <= len(job.stages):
+            continue
+        works = [work.work for work in job.stages[job.stage - 1].work]
+        if Work.FOLLOW not in works:
+            continue
+        at = jobs.checkpoints(job.id, job.stage).get(works.index(Work.FOLLOW) * RANGES_PER_WORK)
+        since = image_snapshot(jobs, job.id, job.stage, works.index(Work.IMAGE))
+        if at is not None:
+            yield decode_position(at)
+        elif since is not None:
+            yield since
