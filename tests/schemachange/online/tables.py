@@ -186,16 +186,21 @@ def split_records(split: OnlineSplit, view: Readable) -> tuple[dict[Row, Part], 
 def joined_records(join: OnlineJoin, view: Readable) -> list[Joined]:
     """T as the rules know it."""
     target = StoredJoin(join.joined, (join.r.table, join.s.table), view, row_ids())  # type: ignore[arg-type]
-    rows = images(join.joined.t, view)
-    table = join.joined.t.table
-    places = {column.id: place for place, column in enumerate(table.columns)}
+    made, columns = join.made, [column.id for column in join.joined.t.table.columns]
+    parts = columns.index(made.parts)
+    keys = {
+        Source.R: columns.index(dict(made.r_columns)[join.r.table.primary_key[0]]),
+        Source.S: columns.index(dict(made.s_columns)[join.s.table.primary_key[0]]),
+    }
     found = []
-    for row in rows.values():
-        source, key = (Source.R, 2) if row[places[8]] in (1, 3) else (Source.S, 6)
-        found.append([
-            record for record in target.of(source, (row[places[key]],))
-            if (record.r is not None, record.s is not None) == (row[places[8]] in (1, 3), row[places[8]] in (2, 3))
-            and (record.s is None or row[places[6]] == record.s.values[0])
-        ])  # fmt: skip
-    assert all(len(records) == 1 for records in found)
-    return [record for records in found for record in records]
+    for row in images(join.joined.t, view).values():
+        wanted = [(row[keys[Source.R]],) if row[parts] in (1, 3) else None]
+        wanted.append((row[keys[Source.S]],) if row[parts] in (2, 3) else None)
+        source = Source.R if wanted[0] else Source.S
+        (record,) = [
+            record
+            for record in target.of(source, wanted[0] or wanted[1] or ())
+            if [part and part.values[:1] for part in (record.r, record.s)] == wanted
+        ]
+        found.append(record)
+    return found
