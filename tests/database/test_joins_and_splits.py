@@ -81,3 +81,86 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
         "pause: at most about 5 target rows in one commit",
     ]
     assert rows(connection, "SHOW JOBS") == []
+
+
+# --- what refers to the sources, and what they refer to --------------------------------------------------------------
+
+
+@pytest.fixture
+def orders() -> Iterator[instar.Connection]:
+    with instar.connect(autocommit=True) as made:
+        run(
+            made,
+            "CREATE TABLE place (id int PRIMARY KEY)",
+            "CREATE TABLE customer (id int PRIMARY KEY, name text UNIQUE)",
+            "CREATE TABLE orders (id int PRIMARY KEY, customer int REFERENCES customer, place int REFERENCES place)",
+            "CREATE TABLE item (id int PRIMARY KEY, orders int REFERENCES orders ON DELETE CASCADE)",
+            "INSERT INTO place VALUES (1)",
+            "INSERT INTO customer VALUES (1, 'Ada'), (2, 'Ben')",
+            "INSERT INTO orders VALUES (10, 1, 1), (11, 1, NULL)",
+            "INSERT INTO item VALUES (100, 10), (101, 11)",
+        )
+        yield made
+
+
+BOTH = "ALTER TABLE orders o JOIN customer c ON o.customer = c.id INTO orders (o.id AS id, customer, place, c.id AS c, name)"
+
+
+def test_foreign_keys_are_carried_over_to_a_join(orders: instar.Connection) -> None:
+    orders.execute(BOTH)
+    assert 'NOTICE:  constraint "orders_customer_fkey" goes: its tables become one' in orders.notices
+    with fails("23503", "item_orders_fkey"):
+        orders.execute("INSERT INTO item VALUES (102, 12)")
+    with fails("23503", "orders_place_fkey"):
+        orders.execute("UPDATE orders SET place = 2 WHERE id = 11")
+    with fails("23503", "orders_place_fkey"):
+        orders.execute("DELETE FROM place")
+    orders.execute("DELETE FROM orders WHERE id = 10")
+    assert rows(orders, "SELECT id FROM item") == [(101,)]
+    assert rows(orders, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("CREATE TABLE card (id int PRIMARY KEY, c int REFERENCES customer)", "card_c_fkey"),
+        ("CREATE TABLE card (id int PRIMARY KEY, c text REFERENCES customer (name))", "card_c_fkey"),
+        ("ALTER TABLE orders ADD COLUMN x int REFERENCES place ON DELETE CASCADE", "orders_x_fkey"),
+    ],
+)
+def test_foreign_keys_that_a_join_cannot_have_refuse_it(orders: instar.Connection, more: str, words: str) -> None:
+    run(orders, more)
+    with fails("2BP01", words):
+        orders.execute(BOTH.replace("place,", "place, x,") if "x" in more.split() else BOTH)
+    assert rows(orders, "SELECT count(*) FROM orders") == [(2,)]
+
+
+def test_those_of_a_split_go_to_the_side_that_has_their_columns(orders: instar.Connection) -> None:
+    run(
+        orders,
+        "CREATE TABLE visit (id int PRIMARY KEY, city int, mayor int REFERENCES customer, who int REFERENCES customer)",
+        "CREATE INDEX ON visit (mayor)",
+        "INSERT INTO visit VALUES (1, 1, 1, 2), (2, 1, 1, 1)",
+        "ALTER TABLE visit SPLIT INTO visit (id, city, who), city (city, mayor) ON (city)",
+    )
+    for statement in ("UPDATE visit SET who = 3", "UPDATE city SET mayor = 3", "DELETE FROM customer WHERE id = 2"):
+        with fails("23503"):
+            orders.execute(statement)
+    assert rows(orders, "CHECK DATABASE") == []
+
+
+def test_a_split_that_takes_a_key_apart_is_refused(orders: instar.Connection) -> None:
+    run(
+        orders,
+        "CREATE TABLE pair (a int, b int, PRIMARY KEY (a, b))",
+        "CREATE TABLE visit (id int PRIMARY KEY, city int, a int, b int, FOREIGN KEY (a, b) REFERENCES pair)",
+    )
+    with fails("2BP01", "visit_a_b_fkey"):
+        orders.execute("ALTER TABLE visit SPLIT INTO visit (id, city, a), city (city, b) ON (city)")
+
+
+def test_a_source_that_is_brought_back_is_a_table_like_others(orders: instar.Connection) -> None:
+    run(orders, "DROP TABLE item", BOTH, "UNDROP TABLE orders AS former, customer")
+    assert rows(orders, "SELECT id, customer FROM former ORDER BY id") == [(10, 1), (11, 1)]
+    run(orders, "ALTER TABLE former ADD COLUMN x int", "INSERT INTO former VALUES (12, 2, 1, 0)")
+    assert rows(orders, "CHECK DATABASE") == []

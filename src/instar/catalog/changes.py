@@ -478,8 +478,7 @@ class CatalogChange:
         stored = reader.get(key)
         if stored is None or not records.decode_table_header(stored).dropped:
             raise conflict.error()
-        header = records.decode_table_header(stored)
-        back = TableHeader(new.version, new.version, new.checks_version, header.logged_whole)
+        back = TableHeader(new.version, new.version, new.checks_version, new.logged_whole)
         raw.append((key, records.encode_table_header(back)))
         preconditions.append(ValueUnchanged(key, stored, conflict))
         for rowset in sorted({new.rowset, *(index.rowset for index in new.indexes)} - self._live_rowsets.keys()):

@@ -50,7 +50,8 @@ def rest_of(job: Job, catalog: CatalogSnapshot) -> Publication:
     moves = tuple(Move(element, phase, Phase.ABSENT) for element, phase in found.items() if phase is not Phase.ABSENT)
     edits = tuple(edit for stage in left for edit in stage.edits)
     drops = tuple(number for stage in left for number in stage.drops)
-    return advance(catalog.by_id, Stage(moves=moves, edits=edits, drops=drops), job.statement)
+    reveals = tuple(number for stage in left for number in stage.reveals)
+    return advance(catalog.by_id, Stage(moves=moves, edits=edits, drops=drops, reveals=reveals), job.statement)
 
 
 def bound_elements(job: Job) -> set[Element]:

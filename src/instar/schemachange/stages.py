@@ -18,6 +18,7 @@ from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.next_layout import numbered
+from instar.schemachange.online.foreign_keys import carried, with_keys
 from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
@@ -190,9 +191,8 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
             _tell_parent(move, before, after, current, statement)
         elif move.element.kind is ElementKind.PRIMARY_KEY and move.goal is Phase.PUBLIC:
             _tell_relatives(before[move.element.table], before, after, current, statement)
-    for table_id in stage.reveals:
-        step = Step(version=current(table_id).version + 1, kind=StepKind.CREATE_TABLE, statement=statement)
-        after[table_id] = new_version(current(table_id), [step], **seen(current(table_id)))
+    if stage.reveals:
+        _reveal(stage, before, after, current, statement)
     for table_id in stage.drops:
         _tell_parents(table_id, stage.drops, lookup, before, after, current, statement)
     dropped = [found for number in stage.drops if (found := lookup(number)) is not None]
@@ -201,6 +201,36 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
     freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
     return Publication(tuple(published), dropped=tuple(dropped), freed=tuple(sorted(freed)))
+
+
+def _reveal(
+    stage: Stage, before: dict[int, Table], after: dict[int, Table], current: Callable[[int], Table], statement: str
+) -> None:
+    """Targets of a join or split come to be seen, with the foreign keys that their sources have and that refer to
+    these; the tables on the other sides hear of it."""
+    unseen = [current(number) for number in stage.reveals]
+    assert unseen[0].unseen is not None
+    made = unseen[0].unseen.made
+    shown = [msgspec.structs.replace(target, **seen(target)) for target in unseen]
+    keys = list(carried(made, [current(number) for number in made.sources], shown, current))
+    if any(found.after is None for found in keys):
+        raise Superseded("a foreign key has come that cannot be carried over")
+    for target in shown:
+        own = [found.after for found in keys if found.table == target.id and found.after is not None]
+        referring = [found.table for found in keys if found.after is not None and found.after.parent == target.id]
+        fields = with_keys(made, target, own, [number for number in referring if number is not None])
+        step = Step(version=target.version + 1, kind=StepKind.CREATE_TABLE, statement=statement)
+        after[target.id] = new_version(target, [step], **fields)
+    around = {found.after.parent for found in keys if found.after is not None}
+    around |= {found.table for found in keys if found.table is not None}
+    for number in sorted(around.difference(stage.reveals)):
+        other = current(number)
+        mine = {found.key.id: found.after for found in keys if found.table == number and found.after is not None}
+        changed = tuple(mine.get(key.id, key) for key in other.foreign_keys)
+        targets = [found.table for found in keys if found.after is not None and found.after.parent == number]
+        referred = (*other.referenced_by, *(target for target in targets if target in stage.reveals and target))
+        fields = {"foreign_keys": changed, "referenced_by": tuple(dict.fromkeys(referred))}
+        after[number] = _told(before[number], other, statement, **fields)
 
 
 def _tell_parents(

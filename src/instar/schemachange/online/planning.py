@@ -7,7 +7,7 @@ sources can be written to, but not altered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -17,6 +17,8 @@ from instar.catalog.system import relation_names
 from instar.encoding.keys import key_tag
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.online.foreign_keys import Made, carried
+from instar.schemachange.online.seeing import seen
 from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
 from instar.schemachange.states import Work
 from instar.types import Kind
@@ -24,9 +26,10 @@ from instar.types import Kind
 _INEXACT = frozenset({Kind.REAL, Kind.DOUBLE})
 
 
-def plan_transformation(draft: Draft, sources: Iterable[Table], targets: Iterable[Table], pause_rows: int) -> Plan:
-    """The plan of a join or split whose targets have been described."""
+def plan_transformation(draft: Draft, what: Made, sources: Iterable[Table], targets: Iterable[Table]) -> Plan:
+    """The plan of a join or split whose targets are described. 2BP01 naming foreign keys that these cannot have."""
     sources, targets = tuple(sources), tuple(targets)
+    _require_carried(draft, what, sources, targets)
     made = tuple(target.id for target in targets)
     for target in targets:
         draft.create(target)
@@ -44,16 +47,15 @@ def plan_transformation(draft: Draft, sources: Iterable[Table], targets: Iterabl
     first = Stage(moves=tuple(Move(found, Phase.ABSENT, Phase.WRITE_ONLY) for found in elements), revertible=True)
     work = (
         Reorganization(Work.IMAGE, elements[0], rows),
-        Reorganization(Work.FOLLOW, elements[0], pause_rows),
+        Reorganization(Work.FOLLOW, elements[0], what.pause_rows),
     )
     filled = Stage(fences=names, work=work, revertible=True)
     switch = Stage(drops=names, reveals=made)
     return Plan(draft.statement, draft.publication(), (first, filled, switch), tuple(draft.notices), Change(()))
 
 
-def require_source(draft: Draft, table: Table, beside: Table | None = None) -> None:
-    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000.
-    `beside`: the table that it is to be one with; foreign keys between the two have no meaning then."""
+def require_source(draft: Draft, table: Table) -> None:
+    """What a table must have, and must not, to be joined or split: 55000, 2BP01 naming what is in the way, 0A000."""
     draft.require_settled(table)
     if not table.primary_key_name:
         raise errors.error(
@@ -65,31 +67,37 @@ def require_source(draft: Draft, table: Table, beside: Table | None = None) -> N
         raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
     if table.locks:
         raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
-    users = list(_users(draft, table, beside))
-    if users:
+    views = [view for view in draft.view.views() if any(used == table.id for used, _columns in view.depends_on)]
+    if views:
         raise errors.error(
             errors.DEPENDENT_OBJECTS,
             f"cannot join or split table {table.name} because other objects depend on it",
-            detail="\n".join(users),
+            detail="\n".join(f"view {view.name} depends on table {table.name}" for view in views),
             hint="Drop them first, and make them anew on the new tables.",
         )
 
 
-def _users(draft: Draft, table: Table, beside: Table | None) -> Iterator[str]:
-    """What would point nowhere once the table is gone."""
-    other = 0 if beside is None else beside.id
-    for view in draft.view.views():
-        if any(used == table.id for used, _columns in view.depends_on):
-            yield f"view {view.name} depends on table {table.name}"
-    for child in map(draft.table, table.referenced_by):
-        for key in child.foreign_keys:
-            if key.parent == table.id and child.id != other:
-                yield f"constraint {key.name} on table {child.name} depends on table {table.name}"
-    for key in table.foreign_keys:
-        if key.parent == other:
-            draft.notices.append(f'constraint "{key.name}" goes: its tables become one')
-        elif key.parent != table.id:
-            yield f"constraint {key.name} on table {table.name} refers to table {draft.table(key.parent).name}"
+def _require_carried(draft: Draft, made: Made, sources: tuple[Table, ...], targets: tuple[Table, ...]) -> None:
+    """2BP01 naming the foreign keys that no target can have, or that cannot refer to one; notices of those that go
+    since their tables become one."""
+    ids = {source.id for source in sources}
+    shown = [msgspec.structs.replace(target, **seen(target)) for target in targets]
+    left = [found for found in carried(made, sources, shown, draft.table) if found.after is None]
+    if left:
+        raise errors.error(
+            errors.DEPENDENT_OBJECTS,
+            "foreign keys cannot be carried over to the new tables",
+            detail="\n".join(
+                f"constraint {found.key.name} on table {found.holder.name}, which refers to table "
+                f"{draft.table(found.key.parent).name}"
+                for found in left
+            ),
+            hint="Drop them first.",
+        )
+    for source in sources:
+        for key in source.foreign_keys:
+            if key.parent in ids and key.parent != source.id:
+                draft.notices.append(f'constraint "{key.name}" goes: its tables become one')
 
 
 def columns_of(table: Table, names: Iterable[str], what: str) -> tuple[Column, ...]:

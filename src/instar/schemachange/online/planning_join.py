@@ -69,8 +69,8 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     r, s = draft.find(Table, wanted.r), draft.find(Table, wanted.s)
     if r.id == s.id:
         raise errors.unsupported(f'joining table "{r.name}" with itself')
-    require_source(draft, r, s)
-    require_source(draft, s, r)
+    for source in (r, s):
+        require_source(draft, source)
     r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
     s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
     for one, other in zip(r_on, s_on, strict=True):
@@ -79,7 +79,8 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     if not _is_unique(s, s_on) and _is_unique(r, r_on):
         describe.turn()  # the rules have it that R is the side with several rows of a join value
     target = describe.table()
-    return plan_transformation(draft, (r, s), (target,), wanted.options.pause_rows)
+    assert target.unseen is not None
+    return plan_transformation(draft, target.unseen.made, (r, s), (target,))
 
 
 def _require_comparable(one: Column, other: Column) -> None:

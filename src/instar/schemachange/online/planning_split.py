@@ -65,7 +65,7 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     r = describe.r(wanted.r.name, of_r)
     s = describe.s(wanted.s.name, of_s, {column.id for column in of_r})
     _require_placed(source, (r, s))
-    return plan_transformation(draft, (source,), (r, s), wanted.options.pause_rows)
+    return plan_transformation(draft, made, (source,), (r, s))
 
 
 def _require_whole(source: Table, wanted: want.SplitTable, of_r: tuple[Column, ...], of_s: tuple[Column, ...]) -> None:
