@@ -103,7 +103,10 @@ def orders() -> Iterator[instar.Connection]:
         yield made
 
 
-BOTH = "ALTER TABLE orders o JOIN customer c ON o.customer = c.id INTO orders (o.id AS id, customer, place, c.id AS c, name)"
+BOTH = (
+    "ALTER TABLE orders o JOIN customer c ON o.customer = c.id "
+    "INTO orders (o.id AS id, customer, place, c.id AS c, name)"
+)
 
 
 def test_foreign_keys_are_carried_over_to_a_join(orders: instar.Connection) -> None:
