@@ -38,32 +38,33 @@ def under_traffic(engine: Engine, work: Work, statement: str) -> Counter[str]:
     return happened
 
 
-def split(engine: Engine, name: str, work: Work, repair: str) -> tuple[list[online.Row], dict[object, object]]:
+def split(engine: Engine, into: str, work: Work, repair: str) -> tuple[list[online.Row], dict[object, object]]:
     """The rows of the source as the switch has met them, and S; R has been compared with them."""
     one = engine.connect()
     run(one, "CREATE TABLE t (id int PRIMARY KEY, zip int, city text, v int)", "CREATE INDEX t_zip ON t (zip)")
     filled = [(i, i // 2 % online.VALUES, f"city {i // 2 % online.VALUES}", 0) for i in range(online.KEYS)]
     filled = [(i, zip_ - (zip_ - i) % 2, f"city {zip_ - (zip_ - i) % 2}", v) for i, zip_, _, v in filled]
     one.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", filled)
+    name = into.rpartition(" ")[2]
     under_traffic(
-        engine, work, f"ALTER TABLE t SPLIT INTO {name} (id, zip, v), s (zip, city) ON (zip) WITH (repair = '{repair}')"
+        engine, work, f"ALTER TABLE t SPLIT {into} (id, zip, v), s (zip, city) ON (zip) WITH (repair = '{repair}')"
     )
-    switch = online.switched(engine.database, name)
+    switch = online.switched(engine.database, "s")
     source = online.rows_at(engine.database, "t", switch - 1)
     assert online.rows_at(engine.database, name, switch) == [(i, z, v) for i, z, _, v in source]
     assert rows(one, "CHECK DATABASE") == []
     return source, dict(cast("list[tuple[object, object]]", online.rows_at(engine.database, "s", switch)))
 
 
-@pytest.mark.parametrize("name", ["t", "r"])
-def test_split(engine: Engine, name: str) -> None:
-    source, s = split(engine, name, online.agreeing_traffic, "fail")
+@pytest.mark.parametrize("into", ["INTO t", "INTO r", "IN PLACE INTO t", "IN PLACE INTO r"])
+def test_split(engine: Engine, into: str) -> None:
+    source, s = split(engine, into, online.agreeing_traffic, "fail")
     said = {(zip_, city) for _, zip_, city, _ in source if zip_ is not None}
     assert set(s.items()) == said
 
 
 def test_split_of_rows_that_contradict_each_other(engine: Engine) -> None:
-    source, s = split(engine, "r", online.split_traffic, "newest")
+    source, s = split(engine, "INTO r", online.split_traffic, "newest")
     assert s.keys() == {zip_ for _, zip_, _, _ in source if zip_ is not None}
     assert len({(zip_, city) for _, zip_, city, _ in source if zip_ is not None}) > len(s), "nothing contradicted"
 

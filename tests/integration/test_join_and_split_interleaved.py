@@ -30,7 +30,7 @@ class Case(NamedTuple):
 
 
 def check_split(engine: Engine) -> None:
-    switch = online.switched(engine.database, "r")
+    switch = online.switched(engine.database, "s")
     source = online.rows_at(engine.database, "t", switch - 1)
     assert online.rows_at(engine.database, "r", switch) == [(i, z, v) for i, z, _, v in source]
     said = {(zip_, city) for _, zip_, city, _ in source if zip_ is not None}
@@ -102,7 +102,8 @@ def joining(unique: str) -> Case:
     )
 
 
-CASES = {"split": SPLIT, "one-to-many": joining("UNIQUE"), "many-to-many": joining("")}
+IN_PLACE = SPLIT._replace(statement=SPLIT.statement.replace("INTO", "IN PLACE INTO"))
+CASES = {"split": SPLIT, "split in place": IN_PLACE, "one-to-many": joining("UNIQUE"), "many-to-many": joining("")}
 
 # "late": the tail is computed, and the commit of the switch not judged yet; "caught up": a cycle has ended.
 POINTS = ("stage 2", "work", "read", "put", "caught up", "stage 3", "late")

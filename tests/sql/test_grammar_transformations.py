@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from instar.errors import Error
@@ -34,6 +36,7 @@ def joined(**changes: object) -> JoinTables:
     ("text", "statement"),
     [
         (SPLIT_TEXT, SPLIT),
+        (SPLIT_TEXT.replace("INTO", "IN PLACE INTO"), replace(SPLIT, in_place=True)),
         ("alter table only t * split into r (id, a), s (a, b) on (a)", SPLIT),
         (
             "ALTER TABLE a.t SPLIT INTO public.r (id), s (b) ON (c, d)",
@@ -150,7 +153,6 @@ def test_other_statements_have_them_as_names(text: str) -> None:
             "a condition of ALTER TABLE ... JOIN other than equalities of columns",
             None,
         ),
-        ("ALTER TABLE t SPLIT IN PLACE INTO s (a, b) ON (a)", "SPLIT IN PLACE", 15),
         (
             "ALTER TABLE t SPLIT INTO r (id, a), s (a, b), u (a) ON (a)",
             "a split into more than two tables",

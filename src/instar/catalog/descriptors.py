@@ -290,6 +290,9 @@ class MadeBySplit(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag
     consistent: int
     repair: Repair
     pause_rows: int  # of the targets, that the commit of the switch may write, about
+    # In place: what the source is called when it has become R itself, by losing the columns that are S's alone. What is
+    # made as R has keys, split values and timestamps only, and goes with the switch.
+    becomes: str | None = None
 
     @property
     def sources(self) -> tuple[int, ...]:

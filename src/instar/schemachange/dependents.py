@@ -167,7 +167,7 @@ def _left_without_table(
     for sequence in catalog.sequences():
         if sequence.owned_by is not None and sequence.owned_by[0] == table.id:
             for other, column in catalog.takers(sequence.id):
-                if other.id not in gone:
+                if other.id not in gone and other.unseen is None:
                     yield f"default value for column {column.name} of table {other.name} depends on it", what
 
 
@@ -179,9 +179,10 @@ def _defaults_without(
     for sequence in catalog.sequences() if gone else ():
         if sequence.owned_by is None or sequence.owned_by[0] != table.id or sequence.owned_by[1] not in gone:
             continue
-        takers = {found.id: found for found, _column in catalog.takers(sequence.id)} | published
-        for other in takers.values():
-            for column in other.columns:
+        takers = {found.id: found for found, _column in catalog.takers(sequence.id)}
+        heirs = {found.id for found in takers.values() if found.unseen is not None}  # who takes the sequence over
+        for other in (takers | published).values():
+            for column in other.columns if other.id not in heirs else ():
                 if column.takes_from(sequence.id):
                     user = f"default value for column {column.name} of table {other.name}"
                     what = f"column {gone[sequence.owned_by[1]]} of table {table.name}"

@@ -380,7 +380,7 @@ class Executor:
         """Turn the job round: from now on its stages are those that lead back from where its elements stand."""
         with self._store.read() as reader:
             catalog = self._catalog.at(reader)
-        stages = planner.reverse(standing(job, catalog), unseen_of(job))
+        stages = planner.reverse(standing(job, catalog), unseen_of(job, catalog))
         after = msgspec.structs.replace(
             job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None, attempts=0
         )
@@ -435,9 +435,10 @@ class Executor:
             require_unused(catalog, rest_of(job, catalog))
         apply(publication, change)
         targets = [found.after for found in publication.published if found.after.id in stage.reveals]
-        inheriting = list(inherited(targets, stage.drops, catalog.sequences()))
+        orphans = list(orphaned(catalog, stage))
+        inheriting = list(inherited(targets, orphans))
         kept = {sequence.id for sequence in inheriting}
-        for sequence in list(orphaned(catalog, stage)):
+        for sequence in orphans:
             if sequence.id not in kept:
                 change.drop(sequence)
         for sequence in inheriting:

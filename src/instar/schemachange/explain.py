@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.catalog import CatalogSnapshot, is_seen
 from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
@@ -61,7 +61,8 @@ def _stage(
     freed = _FREED.format(count, "" if count == 1 else "s") if count else ""
     waits = "; ".join(filter(None, (awaited, freed)))
     for dropped in publication.dropped:
-        yield Row(number, f"{_named(dropped)}: dropped", f"{dropped.version} ->", "", "", revertible, waits)
+        what = "dropped" if is_seen(dropped) else "goes unseen"
+        yield Row(number, f"{_named(dropped)}: {what}", f"{dropped.version} ->", "", "", revertible, waits)
         waits = ""
     for published in publication.published:
         after = published.after

@@ -13,12 +13,23 @@ from typing import Literal
 
 import msgspec
 
-from instar.catalog.descriptors import Check, Column, ForeignKey, Index, Object, Step, StepKind, Table
+from instar.catalog.descriptors import (
+    Check,
+    Column,
+    ForeignKey,
+    Index,
+    MadeByJoin,
+    MadeBySplit,
+    Object,
+    Step,
+    StepKind,
+    Table,
+)
 from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.next_layout import numbered
-from instar.schemachange.online.foreign_keys import carried, with_keys
+from instar.schemachange.online.foreign_keys import Carried, carried, is_kept, with_keys
 from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
@@ -196,7 +207,7 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
     for table_id in stage.drops:
         _tell_parents(table_id, stage.drops, lookup, before, after, current, statement)
     dropped = [found for number in stage.drops if (found := lookup(number)) is not None]
-    kept = {table_id: found for table_id, found in after.items() if table_id not in stage.drops}
+    kept = {key: found for key, found in after.items() if key not in stage.drops and found != before[key]}
     published = [publish(before[table_id], found) for table_id, found in kept.items()]
     freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
@@ -207,28 +218,59 @@ def _reveal(
     stage: Stage, before: dict[int, Table], after: dict[int, Table], current: Callable[[int], Table], statement: str
 ) -> None:
     """Targets of a join or split come to be seen, with the foreign keys that their sources have and that refer to
-    these; the tables on the other sides hear of it."""
+    these; the tables on the other sides hear of it. A source that becomes a target itself has lost its columns."""
     unseen = [current(number) for number in stage.reveals]
     assert unseen[0].unseen is not None
     made = unseen[0].unseen.made
+    staying = _renamed(made, after, current, statement)
     shown = [msgspec.structs.replace(target, **seen(target)) for target in unseen]
-    keys = list(carried(made, [current(number) for number in made.sources], shown, current))
+    sources = [current(number) for number in made.sources]
+    keys = list(carried(made, [before[source.id] for source in sources], [*staying, *shown], current))
     if any(found.after is None for found in keys):
         raise Superseded("a foreign key has come that cannot be carried over")
+    moved = [(found.table, found.after) for found in keys if not any(is_kept(found, table) for table in staying)]
     for target in shown:
-        own = [found.after for found in keys if found.table == target.id and found.after is not None]
-        referring = [found.table for found in keys if found.after is not None and found.after.parent == target.id]
-        fields = with_keys(made, target, own, [number for number in referring if number is not None])
+        own = [key for table, key in moved if table == target.id and key is not None]
+        children = [table for table, key in moved if table is not None and key is not None and key.parent == target.id]
         step = Step(version=target.version + 1, kind=StepKind.CREATE_TABLE, statement=statement)
-        after[target.id] = new_version(target, [step], **fields)
+        after[target.id] = new_version(target, [step], **with_keys(made, target, own, children))
+    _tell_around(
+        [found for found in keys if (found.table, found.after) in moved], shown, before, after, current, statement
+    )
+
+
+def _renamed(
+    made: MadeBySplit | MadeByJoin, after: dict[int, Table], current: Callable[[int], Table], statement: str
+) -> list[Table]:
+    """The source of a split in place, as it is called from now on; none of others."""
+    if not isinstance(made, MadeBySplit) or made.becomes is None:
+        return []
+    source = current(made.source)
+    if source.name != made.becomes:
+        step = Step(version=source.version, kind=StepKind.RENAME_TABLE, statement=statement)
+        steps = (*source.steps, step)[-KEPT_STEPS:]
+        after[source.id] = source = msgspec.structs.replace(source, name=made.becomes, steps=steps)
+    return [source]
+
+
+def _tell_around(
+    keys: Sequence[Carried],
+    targets: Sequence[Table],
+    before: dict[int, Table],
+    after: dict[int, Table],
+    current: Callable[[int], Table],
+    statement: str,
+) -> None:
+    """The tables on the other sides of foreign keys that are others' now."""
+    shown = {target.id for target in targets}
     around = {found.after.parent for found in keys if found.after is not None}
     around |= {found.table for found in keys if found.table is not None}
-    for number in sorted(around.difference(stage.reveals)):
+    for number in sorted(around - shown):
         other = current(number)
         mine = {found.key.id: found.after for found in keys if found.table == number and found.after is not None}
         changed = tuple(mine.get(key.id, key) for key in other.foreign_keys)
-        targets = [found.table for found in keys if found.after is not None and found.after.parent == number]
-        referred = (*other.referenced_by, *(target for target in targets if target in stage.reveals and target))
+        referring = [found.table for found in keys if found.after is not None and found.after.parent == number]
+        referred = (*other.referenced_by, *(table for table in referring if table in shown and table is not None))
         fields = {"foreign_keys": changed, "referenced_by": tuple(dict.fromkeys(referred))}
         after[number] = _told(before[number], other, statement, **fields)
 

@@ -39,12 +39,11 @@ def standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
         yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
 
 
-def unseen_of(job: Job) -> tuple[int, ...]:
+def unseen_of(job: Job, catalog: CatalogSnapshot) -> tuple[int, ...]:
     """The tables that the job makes and nobody has seen yet, by their ids: on its way back they go."""
-    made = [number for stage in job.stages for number in stage.reveals]
-    if job.state is JobState.REVERTING:
-        made += [number for stage in job.stages for number in stage.drops]
-    return tuple(dict.fromkeys(made))
+    named = (number for stage in job.stages for number in (*stage.reveals, *stage.drops))
+    found = (find_table(catalog, number) for number in dict.fromkeys(named))
+    return tuple(table.id for table in found if table is not None and table.unseen is not None)
 
 
 def orphaned(catalog: CatalogSnapshot, stage: Stage) -> Iterator[SequenceDescriptor]:

@@ -418,13 +418,14 @@ class NewTable:
 
 @dataclass(frozen=True)
 class SplitTable:
-    """ALTER TABLE ... SPLIT INTO r (...), s (...) ON (...)."""
+    """ALTER TABLE ... SPLIT [IN PLACE] INTO r (...), s (...) ON (...)."""
 
     table: str
     r: NewTable
     s: NewTable
     on: tuple[str, ...]
     options: TransformationOptions = TransformationOptions()
+    in_place: bool = False
 
 
 @dataclass(frozen=True)

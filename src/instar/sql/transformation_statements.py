@@ -29,13 +29,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class SplitTable:
-    """ALTER TABLE name SPLIT INTO r (...), s (...) ON (...)."""
+    """ALTER TABLE name SPLIT [IN PLACE] INTO r (...), s (...) ON (...)."""
 
     name: Name
     r: Target
     s: Target
     on: tuple[str, ...]
     options: TransformationOptions = TransformationOptions()
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ def split_table(statement: SplitTable, table: str, r: str, s: str) -> want.Split
         want.NewTable(s, statement.s.columns),
         statement.on,
         _options(statement.options),
+        statement.in_place,
     )
 
 

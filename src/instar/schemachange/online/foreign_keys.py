@@ -47,6 +47,18 @@ def carried(
                     yield Carried(child, key, None if after is None else child.id, after)
 
 
+def is_kept(found: Carried, table: Table) -> bool:
+    """Whether a foreign key stays as it is, of or to a source that goes on as `table`, without some columns."""
+    if found.holder.id == table.id:
+        return found.table == table.id
+    index = found.key.parent_index
+    return (
+        found.after is not None
+        and found.after.parent == table.id
+        and (index is None or any(left.id == index for left in table.indexes))
+    )
+
+
 def _of_source(made: Made, source: Table, targets: Sequence[Table], key: ForeignKey) -> Carried:
     for target in targets:
         after = _as_child(made, source, target, key)

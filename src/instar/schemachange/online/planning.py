@@ -7,7 +7,7 @@ sources can be written to, but not altered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -18,7 +18,6 @@ from instar.encoding.keys import key_tag
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.online.foreign_keys import Made, carried
-from instar.schemachange.online.seeing import seen
 from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
 from instar.schemachange.states import Work
 from instar.types import Kind
@@ -26,10 +25,12 @@ from instar.types import Kind
 _INEXACT = frozenset({Kind.REAL, Kind.DOUBLE})
 
 
-def plan_transformation(draft: Draft, what: Made, sources: Iterable[Table], targets: Iterable[Table]) -> Plan:
-    """The plan of a join or split whose targets are described. 2BP01 naming foreign keys that these cannot have."""
+def plan_transformation(
+    draft: Draft, what: Made, sources: Iterable[Table], targets: Iterable[Table], switch: Stage | None = None
+) -> Plan:
+    """The plan of a join or split whose targets are described, and whose foreign keys can be carried over. `switch`:
+    its last stage, if that is not just to drop the sources and to show the targets."""
     sources, targets = tuple(sources), tuple(targets)
-    _require_carried(draft, what, sources, targets)
     made = tuple(target.id for target in targets)
     for target in targets:
         draft.create(target)
@@ -50,7 +51,7 @@ def plan_transformation(draft: Draft, what: Made, sources: Iterable[Table], targ
         Reorganization(Work.FOLLOW, elements[0], what.pause_rows),
     )
     filled = Stage(fences=names, work=work, revertible=True)
-    switch = Stage(drops=names, reveals=made)
+    switch = switch or Stage(drops=names, reveals=made)
     return Plan(draft.statement, draft.publication(), (first, filled, switch), tuple(draft.notices), Change(()))
 
 
@@ -67,7 +68,17 @@ def require_source(draft: Draft, table: Table) -> None:
         raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
     if table.locks:
         raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
-    views = [view for view in draft.view.views() if any(used == table.id for used, _columns in view.depends_on)]
+
+
+def require_no_views(draft: Draft, table: Table, gone: Iterable[int] | None = None) -> None:
+    """2BP01 naming the views on the table, or on the columns of it that are `gone`."""
+    columns = None if gone is None else frozenset(gone)
+    views = [
+        view
+        for view in draft.view.views()
+        for used, read in view.depends_on
+        if used == table.id and (columns is None or not columns.isdisjoint(read))
+    ]
     if views:
         raise errors.error(
             errors.DEPENDENT_OBJECTS,
@@ -77,11 +88,10 @@ def require_source(draft: Draft, table: Table) -> None:
         )
 
 
-def _require_carried(draft: Draft, made: Made, sources: tuple[Table, ...], targets: tuple[Table, ...]) -> None:
-    """2BP01 naming the foreign keys that no target can have, or that cannot refer to one; notices of those that go
-    since their tables become one."""
+def require_carried(draft: Draft, made: Made, sources: Sequence[Table], shown: Sequence[Table]) -> None:
+    """2BP01 naming the foreign keys that none of `shown`, the targets as they will be, can have, or that cannot refer
+    to one; notices of those that go since their tables become one."""
     ids = {source.id for source in sources}
-    shown = [msgspec.structs.replace(target, **seen(target)) for target in targets]
     left = [found for found in carried(made, sources, shown, draft.table) if found.after is None]
     if left:
         raise errors.error(

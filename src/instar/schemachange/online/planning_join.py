@@ -37,10 +37,13 @@ from instar.schemachange.naming import generated_name
 from instar.schemachange.online.planning import (
     columns_of,
     plan_transformation,
+    require_carried,
     require_exact,
+    require_no_views,
     require_source,
     take_names,
 )
+from instar.schemachange.online.seeing import seen
 from instar.schemachange.stages import Plan
 from instar.types import SMALLINT
 
@@ -71,6 +74,7 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
         raise errors.unsupported(f'joining table "{r.name}" with itself')
     for source in (r, s):
         require_source(draft, source)
+        require_no_views(draft, source)
     r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
     s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
     for one, other in zip(r_on, s_on, strict=True):
@@ -80,6 +84,8 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
         describe.turn()  # the rules have it that R is the side with several rows of a join value
     target = describe.table()
     assert target.unseen is not None
+    shown = msgspec.structs.replace(target, **seen(target))
+    require_carried(draft, target.unseen.made, (r, s), (shown,))
     return plan_transformation(draft, target.unseen.made, (r, s), (target,))
 
 

@@ -26,15 +26,19 @@ from instar.catalog.descriptors import (
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Draft
+from instar.schemachange.elements import Element, ElementKind, Phase, phases
 from instar.schemachange.naming import generated_name
 from instar.schemachange.online.planning import (
     columns_of,
     plan_transformation,
+    require_carried,
     require_exact,
+    require_no_views,
     require_source,
     take_names,
 )
-from instar.schemachange.stages import Plan
+from instar.schemachange.online.seeing import seen, without_columns
+from instar.schemachange.stages import Move, Plan, Stage
 from instar.types import BIGINT, BOOLEAN
 
 _COUNTER, _CONSISTENT = "counter", "consistent"  # names of hidden columns; never found by name
@@ -60,12 +64,35 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
         consistent=source.next_id + 1,
         repair=wanted.options.repair,
         pause_rows=wanted.options.pause_rows,
+        becomes=wanted.r.name if wanted.in_place else None,
     )
     describe = _Described(draft, source, made, on)
-    r = describe.r(wanted.r.name, of_r)
     s = describe.s(wanted.s.name, of_s, {column.id for column in of_r})
+    if wanted.in_place:
+        return _in_place(draft, source, made, describe.keys(wanted.r.name), s, {column.id for column in of_r})
+    require_no_views(draft, source)
+    r = describe.r(wanted.r.name, of_r)
     _require_placed(source, (r, s))
+    shown = [msgspec.structs.replace(target, **seen(target)) for target in (r, s)]
+    require_carried(draft, made, (source,), shown)
     return plan_transformation(draft, made, (source,), (r, s))
+
+
+def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table, kept: set[int]) -> Plan:
+    """The source becomes R: with the switch it loses what is S's alone. `r` has what propagation needs of it, and goes
+    then (§5.2)."""
+    gone = [column.id for column in source.columns if column.id not in kept]
+    require_no_views(draft, source, gone)
+    after = without_columns(source, gone)
+    _require_placed(source, (after, s))
+    shown = msgspec.structs.replace(s, **seen(s))
+    require_carried(draft, made, (source,), (after, shown))
+    left = phases(after)
+    moves = [Move(element, phase, Phase.ABSENT) for element, phase in phases(source).items() if element not in left]
+    moves.sort(key=lambda move: move.element.kind is ElementKind.COLUMN)  # what stands on columns goes first
+    moves.append(Move(Element(ElementKind.TRANSFORMATION, source.id, source.next_id), Phase.WRITE_ONLY, Phase.PUBLIC))
+    switch = Stage(moves=tuple(moves), drops=(r.id,), reveals=(s.id,))
+    return plan_transformation(draft, made, (source,), (r, s), switch)
 
 
 def _require_whole(source: Table, wanted: want.SplitTable, of_r: tuple[Column, ...], of_s: tuple[Column, ...]) -> None:
@@ -108,19 +135,30 @@ class _Described:
         self._made = made
         self._on = on
 
+    def keys(self, name: str) -> Table:
+        """Of R, what the rules ask for: keys, split values, timestamps."""
+        needed = {*self._source.primary_key, *self._made.on}
+        columns = tuple(_settled(column, bare=True) for column in self._source.columns if column.id in needed)
+        indexes = [self._on_index(name)]
+        key, key_name = self._source.primary_key, self._source.primary_key_name
+        return self._table(self._made.r, name, columns, key, key_name, indexes, ())
+
     def r(self, name: str, wanted: tuple[Column, ...]) -> Table:
         """R, with an index on the split columns, by which the rows of a split value are found."""
         others = [column for column in self._on if column not in wanted]
         columns = (*map(_settled, wanted), *(_settled(column, hidden=True) for column in others))
         indexes = self._indexes({column.id for column in columns}, set(), self._made.r)
         if not any(_is_on(index, self._made.on) for index in indexes):
-            parts = tuple(IndexColumn(column) for column in self._made.on)
-            label = generated_name(name, [column.name for column in self._on], "idx", self._draft.name_taken)
-            rowset = self._draft.ids.new_rowset(self._made.r)
-            indexes.append(Index(id=self._made.consistent + 1, name=label, columns=parts, rowset=rowset))
+            indexes.append(self._on_index(name))
         shown = tuple(column.id for column in wanted)
         key_name = self._source.primary_key_name
         return self._table(self._made.r, name, columns, self._source.primary_key, key_name, indexes, shown)
+
+    def _on_index(self, name: str) -> Index:
+        parts = tuple(IndexColumn(column) for column in self._made.on)
+        label = generated_name(name, [column.name for column in self._on], "idx", self._draft.name_taken)
+        rowset = self._draft.ids.new_rowset(self._made.r)
+        return Index(id=self._made.consistent + 1, name=label, columns=parts, rowset=rowset)
 
     def s(self, name: str, wanted: tuple[Column, ...], of_r: set[int]) -> Table:
         """S, whose primary key are the split columns. What is R's too has its sequence there."""
@@ -195,16 +233,19 @@ def _is_on(index: Index, columns: tuple[int, ...]) -> bool:
     return index.columns == tuple(IndexColumn(column) for column in columns)
 
 
-def _settled(column: Column, *, key: bool = False, shared: bool = False, hidden: bool = False) -> Column:
-    """The column as a target has it: each row has a value of its own."""
+def _settled(
+    column: Column, *, key: bool = False, shared: bool = False, hidden: bool = False, bare: bool = False
+) -> Column:
+    """The column as a target has it: each row has a value of its own. `shared`, `bare`: without what new rows get."""
+    given = not (shared or bare)
     return Column(
         id=column.id,
         name=column.name,
         type=column.type,
         nullable=column.nullable and not key,
-        default=None if shared else column.default,
-        identity=None if shared else column.identity,
-        sequence=None if shared else column.sequence,
+        default=column.default if given else None,
+        identity=column.identity if given else None,
+        sequence=column.sequence if given else None,
         not_null=None if key else column.not_null,
         hidden=hidden,
     )

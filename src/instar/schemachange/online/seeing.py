@@ -27,13 +27,23 @@ def seen(table: Table) -> dict[str, object]:
     return fields
 
 
-def inherited(targets: Iterable[Object], dropped: Iterable[int], sequences: Iterable[Sequence]) -> Iterator[Sequence]:
-    """The sequences of dropped tables that columns of the targets take values of, as theirs."""
-    gone = frozenset(dropped)
+def without_columns(table: Table, gone: Iterable[int]) -> Table:
+    """A table without these columns and all that stands on them, as far as that can be seen."""
+    left = {column.id for column in table.columns}.difference(gone)
+    return msgspec.structs.replace(
+        table,
+        columns=tuple(column for column in table.columns if column.id in left),
+        indexes=tuple(index for index in table.indexes if left.issuperset(part.column for part in index.columns)),
+        checks=tuple(check for check in table.checks if left.issuperset(check.columns)),
+        foreign_keys=tuple(key for key in table.foreign_keys if left.issuperset(key.columns)),
+    )
+
+
+def inherited(targets: Iterable[Object], orphaned: Iterable[Sequence]) -> Iterator[Sequence]:
+    """Of sequences whose columns go, those that columns of the targets take values of, as theirs."""
     columns = [(table.id, column) for table in targets if isinstance(table, Table) for column in table.columns]
-    for sequence in sequences:
-        if sequence.owned_by is not None and sequence.owned_by[0] in gone:
-            heir = next((place for place in columns if place[1].takes_from(sequence.id)), None)
-            if heir is not None:
-                owner = (heir[0], heir[1].id)
-                yield msgspec.structs.replace(sequence, owned_by=owner, version=sequence.version + 1)
+    for sequence in orphaned:
+        heir = next((place for place in columns if place[1].takes_from(sequence.id)), None)
+        if heir is not None:
+            owner = (heir[0], heir[1].id)
+            yield msgspec.structs.replace(sequence, owned_by=owner, version=sequence.version + 1)

@@ -64,10 +64,8 @@ class TransformationGrammar(ObjectGrammar):
     # --- SPLIT ---
 
     def _split_table(self, name: ast.Name) -> SplitTable:
-        position = self.position
         self.take_words("split")
-        if self.at("in", "place"):
-            raise errors.unsupported("SPLIT IN PLACE", position=position)
+        in_place = self.try_words("in", "place")
         self.take_words("into")
         r = self._table_into()
         self.take_operator(",")
@@ -80,7 +78,7 @@ class TransformationGrammar(ObjectGrammar):
                 position=self.position,
             )
         self.take_words("on")
-        return SplitTable(name, r, s, self.take_names(), self._transformation_options(_SPLIT_OPTIONS))
+        return SplitTable(name, r, s, self.take_names(), self._transformation_options(_SPLIT_OPTIONS), in_place)
 
     def _table_into(self) -> Target:
         return Target(self.qualified_name(), self.take_names())
