@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 import instar
-from support.databases import fails, rows, run, value
+from support.databases import Engine, fails, rows, run, value
+from support.steps import hook_jobs
 
 SPLIT = "ALTER TABLE person SPLIT INTO person (id, zip), place (zip, town) ON (zip)"
 JOIN = "ALTER TABLE r JOIN s USING (b) INTO t (a, b, c)"
@@ -167,3 +169,108 @@ def test_a_source_that_is_brought_back_is_a_table_like_others(orders: instar.Con
     assert rows(orders, "SELECT id, customer FROM former ORDER BY id") == [(10, 1), (11, 1)]
     run(orders, "ALTER TABLE former ADD COLUMN x int", "INSERT INTO former VALUES (12, 2, 1, 0)")
     assert rows(orders, "CHECK DATABASE") == []
+
+
+# --- while the job goes on --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine(":memory:")
+    run(
+        made.connect(),
+        "CREATE TABLE person (id bigint PRIMARY KEY, zip text, town text)",
+        "INSERT INTO person VALUES (1, '1', 'x'), (2, '2', 'y')",
+    )
+    yield made
+    made.close()
+
+
+def split_with(engine: Engine, deed: Callable[[instar.Connection], object], statement: str = SPLIT) -> None:
+    """Split, and do something when the initial population begins."""
+    one, two = engine.connect(ddl_wait="50ms"), engine.connect(schema_change_mode="async")
+    with pytest.MonkeyPatch.context() as patched:
+        hook_jobs(patched, lambda point: deed(two) if point == "stage 2" else None)
+        one.execute(statement)
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_writers_are_told_which_change_has_voided_what_they_wrote(engine: Engine, level: str) -> None:
+    writer = engine.connect()
+    split_with(
+        engine, lambda _: run(writer, f"BEGIN ISOLATION LEVEL {level}", "INSERT INTO person VALUES (3, '3', 'z')")
+    )
+    with fails("40001", "was joined or split meanwhile", SPLIT):
+        writer.execute("COMMIT")
+
+
+def test_readers_keep_their_snapshot(engine: Engine) -> None:
+    reader = engine.connect()
+    split_with(engine, lambda _: run(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM person"))
+    assert rows(reader, "SELECT id, town FROM person ORDER BY id") == [(1, "x"), (2, "y")]
+    reader.execute("COMMIT")
+    with fails("42703"):
+        reader.execute("SELECT town FROM person")
+
+
+def test_statements_that_were_compiled_before_mean_the_new_table(engine: Engine) -> None:
+    one = engine.connect()
+
+    def write() -> None:
+        one.execute("UPDATE person SET zip = ? WHERE id = ?", ("1", 2))
+        one.execute("INSERT INTO person (id, zip) VALUES (?, ?)", (value(one, "SELECT max(id) + 1 FROM person"), "1"))
+        one.execute("DELETE FROM person WHERE id = ?", (1,))
+
+    write()
+    split_with(engine, lambda _: write(), f"{SPLIT} WITH (repair = 'newest')")
+    write()
+    assert rows(one, "SELECT id, zip FROM person ORDER BY id") == [(2, "1"), (3, "1"), (4, "1"), (5, "1")]
+    assert rows(one, "SELECT zip FROM place") == [("1",)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE person ADD COLUMN a int",
+        "ALTER TABLE person RENAME TO people",
+        "ALTER TABLE person RENAME COLUMN town TO city",
+        "ALTER TABLE person DROP COLUMN town",
+        "CREATE INDEX ON person (town)",
+        "CREATE VIEW v AS SELECT id FROM person",
+        "CREATE TABLE child (id int PRIMARY KEY, p bigint REFERENCES person)",
+        "ALTER TABLE person ALTER PRIMARY KEY (zip)",
+        "ALTER TABLE person SET (migration = 'read')",
+        "DROP TABLE person",
+        "COMPACT TABLE person",
+        JOIN.replace("r JOIN s USING (b)", "person JOIN r USING (id)").replace("(a, b, c)", "(id, zip)"),
+    ],
+)
+def test_other_changes_of_a_source_wait(engine: Engine, change: str) -> None:
+    run(engine.connect(), "CREATE TABLE r (id bigint PRIMARY KEY)", "ALTER TABLE person ADD COLUMN b int")
+    run(engine.connect(), "INSERT INTO person VALUES (3, '3', 'z', 0)")
+    statement = SPLIT.replace("(id, zip)", "(id, zip, b)")
+    split_with(engine, lambda two: run(two, change), statement)
+    one = engine.connect()
+    assert rows(one, "SELECT id, zip FROM person ORDER BY id") == [(1, "1"), (2, "2"), (3, "3")]
+    assert rows(one, "SELECT zip, town FROM place ORDER BY zip") == [("1", "x"), ("2", "y"), ("3", "z")]
+    assert len(rows(one, "SELECT id FROM instar.jobs WHERE state = 'waiting'")) == 1
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_truncate_that_nobody_waits_for_is_refused(engine: Engine) -> None:
+    def truncate(two: instar.Connection) -> None:
+        with fails("55006", "join or split"):
+            two.execute("TRUNCATE person")
+
+    split_with(engine, truncate)
+    assert value(engine.connect(), "SELECT count(*) FROM person") == 2
+
+
+def test_a_load_takes_the_way_of_transactions(engine: Engine) -> None:
+    table = pa.table({"id": [3, 4], "zip": ["1", "1"], "town": ["x", "x"]})
+    run(engine.connect(), "DELETE FROM person")
+    split_with(engine, lambda two: two.insert_arrow("person", table))
+    one = engine.connect()
+    assert rows(one, "SELECT id FROM person ORDER BY id") == [(3,), (4,)]
+    assert rows(one, "SELECT zip, town FROM place") == [("1", "x")]

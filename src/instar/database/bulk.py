@@ -136,6 +136,8 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
     """Whether nothing but the rows themselves must be judged, and nobody can have rows in the table."""
     if table.checks or table.foreign_keys or table.referenced_by or table.next_key is not None:
         return False
+    if table.logged_whole:  # whoever follows the log could not follow other rowsets
+        return False
     if any(index.state is not State.PUBLIC for index in table.indexes):
         return False
     given = set(names)

@@ -64,7 +64,16 @@ class Crossed(Conflict):
 
 
 def dropped(table: Table) -> errors.Error:
-    """40001: the table that was written to is gone."""
+    """40001: the table that was written to is gone; if it was being joined or split then, that is what has become of
+    it."""
+    if table.transformed is not None:
+        made = (step.statement for step in table.steps if table.transformed.id in step.columns)
+        return errors.error(
+            errors.SERIALIZATION_FAILURE,
+            f'table "{table.name}", which the transaction wrote to, was joined or split meanwhile',
+            detail=f"The change was: {next(made, '')}",
+            hint="Retry the transaction, on the new tables.",
+        )
     return errors.error(
         errors.SERIALIZATION_FAILURE,
         f'table "{table.name}", which the transaction wrote to, was dropped by a concurrent drop table',
