@@ -273,6 +273,7 @@ class Executor:
                 except Locked as met:
                     wait_for_locks(self._store, self._clock, met, pulse.wait)
                 except Behind:  # nobody is waited for once more, or it would be so for ever
+                    self._works.behind()
                     self._work(job, job.stages[job.stage - 1], held, pulse)
         except Interrupted:
             return self.jobs.get(job.id)

@@ -44,6 +44,7 @@ class Works:
         self._compile_check = compile_check
         self._compile_default = compile_default
         self._following: Following | None = None  # the newest: what it has come to know is of use again
+        self._refused = 0  # how often its switch was refused in a row
 
     def task(self, job: Job, works: Sequence[Reorganization], place: int, held: Held) -> Task:
         """The work `place` of the job's stage, on one element, or on several indexes of one table. Superseded if the
@@ -107,16 +108,21 @@ class Works:
         else:
             r, s = sources
             transformation = join_of(r, s, targets[0], RowIds(Sequences(self._store), targets[0]))
+        self._refused = 0
         self._following = Following(
             self._store, transformation, job=job.id, stage=job.stage, claim=held.claim, since=since, place=place
         )
         return self._following
 
+    def behind(self) -> None:
+        """The switch was refused: too much had been committed since."""
+        self._refused += 1
+
     def add_tail(self, request: Commit, reader: Reader) -> None:
         """Have a commit that is to show the targets apply what the log propagation has left: as of `reader`, and in its
         own atomic section what came since. Behind if that is too much."""
         assert self._following is not None  # the work of the stage before
-        tail = Tail(self._following, reader)
+        tail = Tail(self._following, reader, refused=self._refused)
         request.raw.extend(tail.puts)
         count = len(request.raw)
 

@@ -22,6 +22,9 @@ from instar.store.log import decode, log_key
 from instar.transformations.commits import apply_commit
 
 _TOO_MANY_ROWS = "too many rows are to be written"
+# What is computed in the atomic section takes twenty times as long there as what is only put: so a tenth of the rows may
+# be, or some; but more with each time that it was refused, so that writers cannot put the switch off for ever.
+_LATE_SHARE, _LEAST_LATE = 10, 10
 # Keys that may be read or written per row that may be: a row has some index entries, and is looked for by them.
 _KEYS_PER_ROW = 64
 
@@ -39,12 +42,14 @@ class Tail:
     possible now, from either.
     """
 
-    def __init__(self, following: Following, view: View) -> None:
+    def __init__(self, following: Following, view: View, *, refused: int = 0) -> None:
+        """`refused`: how often the switch was refused in a row since the log had gone on meanwhile."""
         if view.watermark > following.position:
             raise snapshot_too_old(following.position, view.watermark)
         self._translator = following.translator
         self._transformation = following.transformation
         self._left = self._transformation.made.pause_rows  # rows of the targets that may be written still
+        self._late = max(self._left // max(_LATE_SHARE - refused, 1), _LEAST_LATE)
         self._row_ids: list[int] = []
         if isinstance(self._transformation, OnlineJoin):  # no sequence can be asked in the atomic section
             self._row_ids = [self._transformation.new_row_id() for _ in range(self._left)]
@@ -58,6 +63,7 @@ class Tail:
     def complete(self, view: View) -> list[Put]:
         """What is to be put besides, by the state that the commit is judged on."""
         self._overlay.view = view
+        self._left = min(self._left, self._late)
         over = _Bounded(self._overlay, self._left)
         self._apply(self._target(over, self._row_ids.copy()), view, self._upto)
         return over.taken()
