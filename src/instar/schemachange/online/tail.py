@@ -22,8 +22,8 @@ from instar.store.log import decode, log_key
 from instar.transformations.commits import apply_commit
 
 _TOO_MANY_ROWS = "too many rows are to be written"
-# What is computed in the atomic section takes twenty times as long there as what is only put: so a tenth of the rows may
-# be, or some; but more with each time that it was refused, so that writers cannot put the switch off for ever.
+# What is computed in the atomic section takes twenty times as long there as what is only put: so a tenth of the rows
+# may be, or some; but more with each time that it was refused, so that writers cannot put the switch off for ever.
 _LATE_SHARE, _LEAST_LATE = 10, 10
 # Keys that may be read or written per row that may be: a row has some index entries, and is looked for by them.
 _KEYS_PER_ROW = 64
