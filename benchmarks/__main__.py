@@ -44,6 +44,7 @@ NAMES = (
     "reorganization",
     "stalls",
     "backfill",
+    "join_and_split",
 )
 
 

@@ -1,6 +1,7 @@
 """Client processes at a fixed arrival rate: the latency of each query and each write, counted from its time of arrival.
 
 Arrivals are fixed beforehand, so that a stall is seen by all that should have run within it (no coordinated omission).
+What a client does is up to its benchmark; single-row look-ups and updates unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import multiprocessing
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -37,26 +39,51 @@ class Latencies:
         chosen = (self.arrived >= begin) & (self.arrived < end)
         return Latencies(self.arrived[chosen], self.took[chosen], self.query[chosen])
 
+    def ended(self, begin: float, end: float) -> Latencies:
+        """Those that were completed in [begin, end), as most of them are even where clients fall behind."""
+        at = self.arrived + self.took / 1e3
+        chosen = (at >= begin) & (at < end)
+        return Latencies(self.arrived[chosen], self.took[chosen], self.query[chosen])
+
+    def mean(self) -> float:
+        """The mean latency in milliseconds."""
+        return float(self.took.mean())
+
     def percentile(self, share: float, *, queries: bool) -> float:
         """A latency in milliseconds."""
         return float(np.percentile(self.took[self.query == queries], share))
 
     def completed(self, begin: float, end: float) -> float:
         """Completions per second in [begin, end), whenever what was completed had arrived."""
-        at = self.arrived + self.took / 1e3
-        return float(((at >= begin) & (at < end)).sum()) / (end - begin)
+        return len(self.ended(begin, end).took) / (end - begin)
+
+
+class Operations(Protocol):
+    """What one client does."""
+
+    def draw(self) -> bool:
+        """Whether the next operation is a query."""
+        ...
+
+    def run(self, query: bool) -> None:
+        """One operation. A conflict is tried again, and its time counts."""
+        ...
+
+
+# Of a database with so many rows, and the client's number. It goes to the client's process, so it can be pickled.
+MakeOperations = Callable[[Path, int, int], Operations]
 
 
 class Clients:
-    """`count` processes on the table t (id, a, b, ...) of `rows` rows in the database at `path`."""
+    """`count` processes on a database at `path` with tables of `rows` rows."""
 
-    def __init__(self, path: Path, rows: int, count: int) -> None:
+    def __init__(self, path: Path, rows: int, count: int, make: MakeOperations) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Pipe] = []
         self._processes = []
         for number in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_client, args=(path, rows, number, theirs), daemon=True)
+            process = context.Process(target=_client, args=(make, path, rows, number, theirs), daemon=True)
             process.start()
             theirs.close()  # so that a client that dies is seen
             self._pipes.append(ours)
@@ -66,9 +93,13 @@ class Clients:
         """Operations per second of all clients as fast as they can."""
         return sum(self._ask(("peak", _CALIBRATION_SECONDS)))
 
-    def begin(self, rate: float, *, evenly: bool = True) -> None:
-        """Let `rate` operations per second arrive, from now on: evenly, or as a Poisson process."""
-        self._tell(("open" if evenly else "poisson", rate / len(self._pipes)))
+    def begin(self, rate: float | None, *, evenly: bool = True) -> None:
+        """Let `rate` operations per second arrive, from now on: evenly, or as a Poisson process. None: each arrives
+        when the one before has ended, so that all go as fast as they can."""
+        if rate is None:
+            self._tell(("closed", 0.0))
+        else:
+            self._tell(("open" if evenly else "poisson", rate / len(self._pipes)))
 
     def end(self) -> Latencies:
         """Stop, and say what was seen."""
@@ -91,18 +122,8 @@ class Clients:
         return [pipe.recv() for pipe in self._pipes]
 
 
-@contextmanager
-def clients(path: Path, rows: int, count: int) -> Iterator[Clients]:
-    """The processes, ended whatever happens."""
-    made = Clients(path, rows, count)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-class _Operations:
-    """What a client does: key look-ups, and single-row updates of an indexed and of other columns."""
+class PointOperations:
+    """Key look-ups, and single-row updates of an indexed and of other columns, on the table t (id, a, b, ...)."""
 
     def __init__(self, path: Path, rows: int, number: int) -> None:
         self._execute = instar.connect(path, synchronous=None, autocommit=True).execute
@@ -110,11 +131,11 @@ class _Operations:
         self._random = random.Random(number)
 
     def draw(self) -> bool:
-        """Whether the next operation is a query."""
+        """As in `Operations`."""
         return self._random.randrange(4) < QUERIES_OF_FOUR
 
     def run(self, query: bool) -> None:
-        """One operation. A conflict is tried again, and its time counts."""
+        """As in `Operations`."""
         key = self._random.randrange(self._rows)
         while True:
             try:
@@ -129,18 +150,29 @@ class _Operations:
                     raise
 
 
-def _client(path: Path, rows: int, number: int, pipe: Pipe) -> None:
+@contextmanager
+def clients(path: Path, rows: int, count: int, make: MakeOperations = PointOperations) -> Iterator[Clients]:
+    """The processes, ended whatever happens."""
+    made = Clients(path, rows, count, make)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _client(make: MakeOperations, path: Path, rows: int, number: int, pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its clients
-    operations = _Operations(path, rows, number)
+    operations = make(path, rows, number)
     while True:
         order, value = pipe.recv()
         if order == "peak":
-            pipe.send(_closed_loop(operations, value))
+            pipe.send(_peak(operations, value))
         else:
-            pipe.send(_open_loop(operations, _gaps(value, number, evenly=order == "open"), pipe))
+            gaps = None if order == "closed" else _gaps(value, number, evenly=order == "open")
+            pipe.send(_loop(operations, gaps, pipe))
 
 
-def _closed_loop(operations: _Operations, seconds: float) -> float:
+def _peak(operations: Operations, seconds: float) -> float:
     begin, done = time.monotonic(), 0
     while time.monotonic() - begin < seconds:
         operations.run(operations.draw())
@@ -155,16 +187,22 @@ def _gaps(rate: float, seed: int, *, evenly: bool) -> Iterator[float]:
         yield 1.0 / rate if evenly else draw.expovariate(rate)
 
 
-def _open_loop(operations: _Operations, gaps: Iterator[float], pipe: Pipe) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _loop(
+    operations: Operations, gaps: Iterator[float] | None, pipe: Pipe
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Operations until something is said; without gaps one after the other."""
     arrived: list[float] = []
     took: list[float] = []
     query: list[bool] = []
     due = time.monotonic()
     while not pipe.poll():
-        due += next(gaps)
-        early = due - time.monotonic()
-        if early > 0:
-            time.sleep(early)
+        if gaps is None:
+            due = time.monotonic()
+        else:
+            due += next(gaps)
+            early = due - time.monotonic()
+            if early > 0:
+                time.sleep(early)
         reads = operations.draw()
         operations.run(reads)
         arrived.append(due)

@@ -62,7 +62,7 @@ def tiny(monkeypatch):
 
 
 def test_all_are_here():
-    assert {*FIGURES, "backfill", "md_mvcc"} == set(NAMES)
+    assert {*FIGURES, "backfill", "join_and_split", "md_mvcc"} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -1,0 +1,221 @@
+"""What user transactions notice of an online join or split, beside figure 4 of Løland and Hvasshovd, *Online,
+Non-blocking Relational Schema Changes* (EDBT 2006, §6); then the other figures of joins and splits.
+
+Each transaction updates ten rows, a share of them in the sources and the others in a dummy table. In turns the clients
+are alone, beside the initial population of the targets, and beside log propagation, which is kept from ending: the
+switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
+columns that go to S. At 100 % of the peak each client goes as fast as it can; below, transactions arrive by themselves.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import instar
+from benchmarks import remaking, switching
+from benchmarks.clients import Clients, Latencies, clients
+from benchmarks.harness import Figure, Options, say
+from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, sources
+from benchmarks.noise import Machine, watched
+from benchmarks.switch_worker import Mode, SwitchWorker, switch_worker
+from benchmarks.tables import open_instar
+
+ROWS = 50_000
+MANY_ROWS = 1_000_000
+CLIENTS = 2
+LOADS = (0.5, 0.75, 1.0)  # of the peak
+SHARES = (0.2, 0.8)  # of the updates, on the sources
+JUDGED = 0.75
+TRANSFORMATIONS = ("split", "join")
+THROUGHPUT_KEPT, RESPONSE_GROWTH = 0.98, 0.05
+# What the paper has lost at most at 75 % and 20 %, as far as its figures can be read.
+PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
+# Rates that propagation is allowed, beside that at which the source changes; None: any.
+PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
+PRIORITY_SHARE = 0.2
+_SETTLING_SECONDS = 1.0
+_PATIENCE = 8  # times as long as the job was paused, to catch up in
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """What was kept of the throughput, and by how much the mean response time grew, beside clients alone."""
+
+    kept: float
+    grown: float
+    seen: Latencies
+
+
+def run(options: Options) -> Iterator[Figure]:
+    with watched(options.directory) as machine:
+        rows = options.size(ROWS, 10_000)
+        yield from _interference(
+            options, machine, rows, *((LOADS, SHARES) if not options.quick else ((JUDGED,), (0.2,)))
+        )
+        if not options.quick:
+            yield from _interference(options, machine, MANY_ROWS, (JUDGED,), (0.2,))
+        yield from _priority(options, rows)
+    yield from switching.run(options)
+    yield from remaking.run(options)
+
+
+def _tables(path: Path, rows: int, transformation: str) -> instar.Connection:
+    connection = open_instar(path)
+    for table in ("dummy", *sources(transformation)):
+        fill(connection, table, rows)
+    return connection
+
+
+# --- interference (figures 4a, 4b, 4c) -------------------------------------------------------------------------------
+
+
+def _interference(
+    options: Options, machine: Machine, rows: int, loads: tuple[float, ...], shares: tuple[float, ...]
+) -> Iterator[Figure]:
+    for transformation in TRANSFORMATIONS:
+        path = options.directory / f"{transformation}-{rows}.instar"
+        with _tables(path, rows, transformation) as connection, switch_worker(path) as worker:
+            for share in shares:
+                make = functools.partial(Transactions, transformation, share)
+                with clients(path, rows, CLIENTS, make) as processes:
+                    peak = processes.peak()
+                    for load in loads:
+                        name = f"{transformation} of {rows:,} rows, {load:.0%} of the peak, {share:.0%} on the sources"
+                        say(f"{name}: {load * peak:,.0f} transactions/s")
+                        begin = time.monotonic()
+                        rounds = [
+                            _round(
+                                connection,
+                                worker,
+                                processes,
+                                transformation,
+                                None if load == 1 else load * peak,
+                                options,
+                            )
+                            for _ in range(options.repeated or (1 if options.quick else 3))
+                        ]
+                        disturbed = machine.within(begin, time.monotonic()).disturbs(tail=False)
+                        for phase in ("population", "propagation"):
+                            of_phase = [found[phase] for found in rounds]
+                            yield from _figures(f"{name}: {phase}", of_phase, load == JUDGED, disturbed)
+
+
+def _round(
+    connection: instar.Connection,
+    worker: SwitchWorker,
+    processes: Clients,
+    transformation: str,
+    rate: float | None,
+    options: Options,
+) -> dict[str, _Phase]:
+    """Clients alone, beside population, and beside propagation, which is then cancelled."""
+    seconds = options.lasting(8.0, 1.0)
+    worker.order(Mode.REFUSE)
+    processes.begin(rate, evenly=False)
+    time.sleep(min(_SETTLING_SECONDS, seconds))
+    alone = time.monotonic()
+    time.sleep(seconds)
+    begun = time.monotonic()
+    job = Running(connection, transformation)
+    job.until_propagating()
+    filled = time.monotonic()
+    time.sleep(seconds)
+    ended = time.monotonic()
+    job.cancel()
+    seen = processes.end()
+    quiet, before = seen.completed(alone, begun), seen.ended(alone, begun)
+
+    def beside(start: float, end: float) -> _Phase:
+        during = seen.ended(start, end)
+        return _Phase(seen.completed(start, end) / quiet, during.mean() / before.mean() - 1, during)
+
+    return {"population": beside(begun, filled), "propagation": beside(filled, ended)}
+
+
+def _figures(name: str, rounds: list[_Phase], judged: bool, disturbed: bool) -> Iterator[Figure]:
+    kept = statistics.median(found.kept for found in rounds)
+    grown = statistics.median(found.grown for found in rounds)
+    mean, p99 = (
+        statistics.median(found) for found in zip(*((each.seen.mean(), each.seen.percentile(99, queries=False))
+                                                   for each in rounds), strict=True)
+    )  # fmt: skip
+    yield Figure(
+        f"{name}, throughput kept", kept, "x", THROUGHPUT_KEPT if judged else None, ">=", "", PAPER if judged else "",
+        disturbed,
+    )  # fmt: skip
+    yield Figure(
+        f"{name}, growth of the response time", grown, "x", RESPONSE_GROWTH if judged else None, "<=",
+        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", "", disturbed,
+    )  # fmt: skip
+
+
+# --- priority (figure 4d) --------------------------------------------------------------------------------------------
+
+
+def _priority(options: Options, rows: int) -> Iterator[Figure]:
+    """How long propagation takes to catch up, and what it costs, by the rate that it is allowed. It is paused first, so
+    that there is log to be propagated."""
+    path = options.directory / "priority.instar"
+    paused = options.lasting(8.0, 1.0)
+    courses = []
+    with (
+        _tables(path, rows, "split") as connection,
+        switch_worker(path) as worker,
+        clients(path, rows, CLIENTS, functools.partial(Transactions, "split", PRIORITY_SHARE)) as processes,
+    ):
+        rate = JUDGED * processes.peak()
+        changes = rate * UPDATES * PRIORITY_SHARE * CHANGES["split"]
+        worker.order(Mode.REFUSE)
+        processes.begin(rate, evenly=False)
+        job = Running(connection, "split")
+        job.until_propagating()
+        for factor in (0.5, None) if options.quick else PRIORITIES:
+            courses.append(_catch_up(job, worker, changes, factor, paused))
+            say(f"propagation at {factor or 'any'} x the sources' rate: {courses[-1]}")
+        job.cancel()
+        seen = processes.end()
+    for course in courses:
+        limit = "any rate" if course.factor is None else f"{course.factor:g} x the sources' {changes:,.0f} rows/s"
+        kept = seen.completed(course.begun, course.ended) / seen.completed(course.alone, course.begun)
+        yield Figure(
+            f"split at {JUDGED:.0%}, {PRIORITY_SHARE:.0%} on the source: propagation of {paused:g} s of log at {limit}",
+            course.ended - course.begun, "s", None, "<=", "caught up" if course.caught_up else "given up",
+            f"{kept:.3f} x throughput kept",
+        )  # fmt: skip
+    lost = [course.factor for course in courses if course.factor is not None and not course.caught_up]
+    yield Figure("the greatest rate at which it did not catch up", max(lost, default=0.0), "x", None, "<=")
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Propagation at a rate. Moments: since when the job was paused, from when on it worked, and when that ended."""
+
+    factor: float | None
+    alone: float
+    begun: float
+    ended: float
+    caught_up: bool
+
+
+def _catch_up(job: Running, worker: SwitchWorker, changes: float, factor: float | None, paused: float) -> _Course:
+    """Let log come up while the job is paused, and go on at `factor` times the sources' rate until it would switch."""
+    job.steer("PAUSE JOB {}")
+    job.until(lambda state, _: state == "paused")
+    alone = time.monotonic()
+    time.sleep(paused)
+    limit = "DEFAULT" if factor is None else f"{max(int(factor * changes), 1)}"
+    job.steer(f"ALTER JOB {{}} SET (max_rows_per_second = {limit})")
+    worker.order(Mode.TELL)
+    job.steer("RESUME JOB {}")
+    begun = time.monotonic()
+    caught_up = worker.seen(_PATIENCE * paused) is not None
+    ended = time.monotonic()
+    if not caught_up:
+        job.steer("ALTER JOB {} SET (max_rows_per_second = DEFAULT)")
+        worker.seen(_PATIENCE * paused)
+    return _Course(factor, alone, begun, ended, caught_up)
