@@ -41,8 +41,16 @@ class Mode(enum.Enum):
     LET = "let"
     REFUSE = "refuse"
     TELL = "tell"  # as REFUSE, and it is said that it would have come
-    COMPUTED = "computed"  # let it come, with a tail that is written before its commit and computed there
-    LATE = "late"  # let it come, with a tail that is written so late that it is applied in the atomic section
+    WITH_TAIL = "with tail"  # let it come, with a tail of known length
+
+
+class _Order(NamedTuple):
+    """As `SwitchWorker.order` has it."""
+
+    mode: Mode = Mode.LET
+    table: str = ""
+    rows: int = 0
+    late: int = 0
 
 
 class Switch(NamedTuple):
@@ -66,11 +74,12 @@ class SwitchWorker:
         theirs.close()
         self._pipe.recv()
 
-    def order(self, mode: Mode, table: str = "", rows: int = 0) -> None:
-        """Say what becomes of the next switch; a tail is of so many rows of a table (id, v, ...)."""
+    def order(self, mode: Mode, table: str = "", rows: int = 0, late: int = 0) -> None:
+        """Say what becomes of the next switch. A tail is of so many rows of a table (id, v, ...); the `late` ones of
+        them are written so late that they are applied in the atomic section, the others are computed before it."""
         while self._pipe.poll():  # what nobody has asked for
             self._pipe.recv()
-        self._pipe.send((mode, table, rows))
+        self._pipe.send(_Order(mode, table, rows, late))
 
     def seen(self, seconds: float) -> Switch | None:
         """The switch, or under TELL the attempt, as soon as it was there; None if it was not within so long."""
@@ -101,7 +110,8 @@ class _Watched:
         self._store = store
         self._path = path
         self._pipe = pipe
-        self._mode, self._table, self._rows = Mode.LET, "", 0
+        self._order = _Order()
+        self._written = 0
         self.is_over = False
 
     def __getattr__(self, name: str) -> Any:
@@ -111,7 +121,7 @@ class _Watched:
         """Take in what has been ordered."""
         try:
             while self._pipe.poll():
-                self._mode, self._table, self._rows = self._pipe.recv()
+                self._order, self._written = self._pipe.recv(), 0
         except (EOFError, ConnectionResetError):
             self.is_over = True
 
@@ -120,18 +130,17 @@ class _Watched:
         if request.complete is None:
             return self._store.commit(request)
         self.heed()
-        mode = self._mode
-        if mode in (Mode.REFUSE, Mode.TELL):
-            if mode is Mode.TELL:
-                self._pipe.send(Switch(*[time.monotonic()] * 3, 0))
-                self._mode = Mode.REFUSE
+        order = self._order
+        if order.mode is Mode.TELL:
+            self._pipe.send(Switch(*[time.monotonic()] * 3, 0))
+            self._order = _Order(Mode.REFUSE)
+        if order.mode in (Mode.REFUSE, Mode.TELL):
             time.sleep(_REFUSED_SECONDS)
             raise Behind("it was refused")
-        if mode in (Mode.COMPUTED, Mode.LATE):
-            self._write_tail()
-            self._mode = Mode.LET
-            if mode is Mode.COMPUTED:
-                raise StaleRow(b"")  # as if somebody had been first: the tail is computed once more
+        if self._written < order.rows - order.late:
+            self._write_tail(order.table, order.rows - order.late)
+            raise StaleRow(b"")  # as if somebody had been first: the tail is computed once more
+        self._write_tail(order.table, order.rows)
         return self._timed(request)
 
     def _timed(self, request: Commit) -> int:
@@ -150,13 +159,15 @@ class _Watched:
         self._pipe.send(Switch(begun, inside, time.monotonic(), len(request.raw)))
         return timestamp
 
-    def _write_tail(self) -> None:
+    def _write_tail(self, table: str, upto: int) -> None:
+        """Write the rows of the tail that have not been written yet, up to a number."""
         with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
-            for first in range(0, self._rows, _UPDATES):
+            for first in range(self._written, upto, _UPDATES):
                 connection.execute("BEGIN")
-                for key in range(first, min(first + _UPDATES, self._rows)):
-                    connection.execute(f"UPDATE {self._table} SET v = v + 1 WHERE id = ?", (key,))
+                for key in range(first, min(first + _UPDATES, upto)):
+                    connection.execute(f"UPDATE {table} SET v = v + 1 WHERE id = ?", (key,))
                 connection.execute("COMMIT")
+        self._written = upto
 
 
 def _serve(path: Path, pipe: Pipe) -> None:

@@ -37,8 +37,8 @@ def test_small(monkeypatch):
         assert whole.peer.startswith("PostgreSQL 1")
 
 
-@pytest.mark.parametrize("mode", [Mode.COMPUTED, Mode.LATE])
-def test_a_switch_is_held_back_and_told_of(tmp_path, mode):
+@pytest.mark.parametrize("late", [0, 3])
+def test_a_switch_is_held_back_and_told_of(tmp_path, late):
     path = tmp_path / "store"
     with open_instar(path) as connection, switch_worker(path) as worker:
         fill(connection, "t", ROWS)
@@ -48,7 +48,7 @@ def test_a_switch_is_held_back_and_told_of(tmp_path, mode):
         assert attempt is not None
         time.sleep(0.2)
         assert job.look()[0] == "running"
-        worker.order(mode, "t", 30)
+        worker.order(Mode.WITH_TAIL, "t", 30, late)
         switch = worker.seen(60)
         assert switch is not None
         assert attempt.begun < switch.begun <= switch.inside <= switch.ended
