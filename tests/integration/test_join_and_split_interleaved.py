@@ -40,13 +40,7 @@ def check_split(engine: Engine) -> None:
 def check_join(engine: Engine) -> None:
     switch = online.switched(engine.database, "t")
     r, s = (online.rows_at(engine.database, name, switch - 1) for name in ("r", "s"))
-    joined: list[online.Row] = []
-    for key, x, v in r:
-        matches = [(other, w) for other, y, w in s if x is not None and x == y] or [(None, None)]
-        joined += [(key, other, x, v, w) for other, w in matches]
-    matched = {x for _, x, _ in r if x is not None}
-    joined += [(None, other, y, None, w) for other, y, w in s if y not in matched]
-    assert Counter(online.rows_at(engine.database, "t", switch)) == Counter(joined)
+    assert Counter(online.rows_at(engine.database, "t", switch)) == online.joined(r, s)
 
 
 SPLIT = Case(

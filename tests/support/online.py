@@ -141,3 +141,13 @@ def rows_at(database: Database, name: str, timestamp: int) -> list[Row]:
     prefix = rowset_prefix(table.rowset)
     batches = iterate_rows(database.store, prefix, prefix_end(prefix), timestamp, 1000)
     return [read.decode(value) for _, values in batches for value in values]
+
+
+def joined(r: list[Row], s: list[Row]) -> Counter[Row]:
+    """The full outer join of rows (id, x, v) and (id, x, w) on x, as rows (id, id, x, v, w)."""
+    found: list[Row] = []
+    for key, x, v in r:
+        matches = [(other, w) for other, y, w in s if x is not None and x == y] or [(None, None)]
+        found += [(key, other, x, v, w) for other, w in matches]
+    matched = {x for _, x, _ in r if x is not None}
+    return Counter([*found, *((None, other, y, None, w) for other, y, w in s if y not in matched)])
