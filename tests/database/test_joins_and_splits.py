@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import instar
+from instar.schemachange.jobs import claim_key, lease_key
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 
@@ -274,3 +275,168 @@ def test_a_load_takes_the_way_of_transactions(engine: Engine) -> None:
     one = engine.connect()
     assert rows(one, "SELECT id FROM person ORDER BY id") == [(3,), (4,)]
     assert rows(one, "SELECT zip, town FROM place") == [("1", "x")]
+
+
+LOST = "by which it is split, violates not-null constraint"
+
+
+def test_values_that_would_have_no_place_are_told(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, k int, l int, v text)", "INSERT INTO t VALUES (1, NULL, 5, 'a')")
+    with fails("23502", LOST, 'column "l" of row (id)=(1)'):
+        one.execute("ALTER TABLE t SPLIT INTO r (id, k, v), s (k, l, v) ON (k, l)")
+    one.execute("ALTER TABLE t SPLIT INTO r (id, k, l, v), s (k, l, v) ON (k, l)")
+    assert rows(one, "SELECT * FROM r") == [(1, None, 5, "a")]
+
+
+@pytest.mark.parametrize("place", ["", "IN PLACE "])
+@pytest.mark.parametrize(
+    "write", ["INSERT INTO person VALUES (3, NULL, 'z')", "UPDATE person SET zip = NULL WHERE id = 1"]
+)
+def test_such_values_are_told_when_they_come_later(engine: Engine, place: str, write: str) -> None:
+    one, two = engine.connect(), engine.connect()
+    for point in ("read", "stage 3"):
+        deeds = [write]
+
+        def deed(reached: str, point: str = point, deeds: list[str] = deeds) -> None:
+            if reached == point and deeds:
+                run(two, deeds.pop())
+
+        with pytest.MonkeyPatch.context() as patched, fails("23502", LOST):
+            hook_jobs(patched, deed)
+            one.execute(SPLIT.replace("INTO", f"{place}INTO"))
+        assert value(one, "SELECT count(*) FROM person WHERE zip IS NULL AND town IS NOT NULL") == 1
+        run(
+            one,
+            "DELETE FROM person WHERE zip IS NULL",
+            "INSERT INTO person VALUES (1, '1', 'x') ON CONFLICT DO NOTHING",
+        )
+        assert rows(one, "CHECK DATABASE") == []
+
+
+def test_targets_of_a_change_that_failed_are_gone_for_good(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "INSERT INTO person VALUES (3, '1', 'contradicts')")
+    with fails("23505", 'table "person" with (zip)=(1)', "(zip, town)=(1, contradicts) in 1 row, such as (id)=(3)"):
+        one.execute(SPLIT.replace("person (id", "man (id"))
+    assert value(one, "SELECT count(*) FROM instar.dropped") == 0
+    for name in ("man", "place"):
+        with fails("42P01"):
+            one.execute(f"UNDROP TABLE {name}")
+        run(one, f"CREATE TABLE {name} (a int)")
+
+
+def test_a_moment_before_the_switch_has_not_got_the_new_tables(engine: Engine) -> None:
+    one = engine.connect()
+    then = value(one, "SELECT now()")
+    run(one, "DELETE FROM person WHERE id = 1", SPLIT)
+    with fails("0A000", 'table "place" was joined or split from'):
+        one.execute("SELECT * FROM place AS OF SYSTEM TIME ? WITH CURRENT SCHEMA", (then,))
+    assert rows(one, "SELECT town FROM person AS OF SYSTEM TIME ? ORDER BY id", then) == [("x",), ("y",)]
+
+
+def test_what_a_row_without_a_part_may_share_is_no_key(engine: Engine) -> None:
+    one = engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (a int PRIMARY KEY, b int, v text CHECK (v IS NOT NULL))",
+        "CREATE TABLE s (a int, b int, w text, PRIMARY KEY (a, b))",
+        "INSERT INTO r VALUES (1, 10, 'v')",
+        "INSERT INTO s VALUES (1, 11, 'w'), (1, 12, 'w')",
+    )
+    with fails("2BP01", "r_v_check"):
+        one.execute("ALTER TABLE r JOIN s USING (a, b) INTO t (a, b, v, w)")
+    run(one, "ALTER TABLE r DROP CONSTRAINT r_v_check", "ALTER TABLE r JOIN s USING (a, b) INTO t (a, b, v, w)")
+    assert value(one, "SELECT count(*) FROM t WHERE a = 1") == 3
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_serial_columns_of_the_side_with_several_rows_go_on(engine: Engine) -> None:
+    one = engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (id serial PRIMARY KEY, x int)",
+        "CREATE TABLE s (x int PRIMARY KEY, n serial)",
+        "INSERT INTO r (x) VALUES (1), (1)",
+        "INSERT INTO s VALUES (1)",
+        "ALTER TABLE r JOIN s USING (x) INTO t (id, x, n)",
+        "INSERT INTO t (x) VALUES (7)",
+    )
+    assert 'NOTICE:  column "n" of table "s" loses its default' in one.notices
+    assert rows(one, "SELECT id, x, n FROM t ORDER BY id") == [(1, 1, 1), (2, 1, 1), (3, 7, None)]
+    run(one, "DROP TABLE t")
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_values_are_those_of_the_last_writer_to_the_last_digit(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE t (id int PRIMARY KEY, k int, n numeric, d double precision)",
+        "INSERT INTO t VALUES (1, 1, 1.0, 0)",
+        "CREATE TABLE r (id int PRIMARY KEY, x int, n numeric)",
+        "CREATE TABLE s (x int PRIMARY KEY)",
+        "INSERT INTO r VALUES (1, 1, 1.0)",
+    )
+    writes = {
+        "ALTER TABLE t SPLIT INTO t (id, k), p (k, n, d) ON (k)": "UPDATE t SET n = 1.000, d = '-0'",
+        "ALTER TABLE r JOIN s USING (x) INTO j (id, x, n)": "UPDATE r SET n = 1.000",
+    }
+
+    def write(point: str) -> None:
+        if point == "stage 3":
+            run(two, writes[statement])
+
+    for statement in writes:
+        with pytest.MonkeyPatch.context() as patched:
+            hook_jobs(patched, write)
+            one.execute(statement)
+    assert rows(one, "SELECT n::text, d::text FROM p") == [("1.000", "-0")]
+    assert rows(one, "SELECT n::text FROM j") == [("1.000",)]
+
+
+def test_nothing_is_left_of_a_job_that_has_ended(engine: Engine) -> None:
+    run(engine.connect(), SPLIT)
+    jobs = engine.database.jobs
+    (job,) = jobs.all()
+    with engine.database.store.read() as reader:
+        assert [reader.get(key) for key in (claim_key(job.id), lease_key(job.id))] == [None, None]
+    assert all(jobs.checkpoints(job.id, stage) == {} for stage in range(5))
+
+
+def test_a_cancel_is_heeded_to_the_last(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+
+    def cancel(point: str) -> None:
+        if point == "stage 3":
+            run(two, f"CANCEL JOB {value(two, 'SELECT max(id) FROM instar.jobs')}")
+
+    with pytest.MonkeyPatch.context() as patched, fails("57014"):
+        hook_jobs(patched, cancel)
+        one.execute(SPLIT)
+    assert rows(one, "SELECT id, town FROM person ORDER BY id") == [(1, "x"), (2, "y")]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_times_with_and_without_a_zone_are_not_joined(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "CREATE TABLE r (id int PRIMARY KEY, x timestamp)", "CREATE TABLE s (y timestamptz PRIMARY KEY)")
+    with fails("42804", "timestamp"):
+        one.execute("ALTER TABLE r JOIN s ON r.x = s.y INTO t (id, x, y)")
+
+
+def test_a_commit_that_moves_many_rows_of_one_value(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (id int PRIMARY KEY, x int)",
+        "CREATE TABLE s (x int PRIMARY KEY, w int)",
+        "INSERT INTO s VALUES (1, 1), (2, 2)",
+        "INSERT INTO r SELECT n, 1 FROM generate_series(1, 4000) AS g(n)",
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        hook_jobs(
+            patched, lambda point: run(two, "UPDATE r SET x = 2") if point == "stage 2" else None, batch_rows=4096
+        )
+        one.execute("ALTER TABLE r JOIN s USING (x) INTO t (id, x, w)")
+    assert rows(one, "SELECT x, w, count(*) FROM t GROUP BY x, w ORDER BY x") == [(1, 1, 1), (2, 2, 4000)]

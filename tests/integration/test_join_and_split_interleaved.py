@@ -132,8 +132,8 @@ def through(case: Case, deeds: Iterable[tuple[tuple[str, int], str]]) -> None:
             told(self)
             at("caught up")
 
-        def init(self: Tail, following: Following, view: View) -> None:
-            made(self, following, view)
+        def init(self: Tail, following: Following, view: View, *, refused: int) -> None:
+            made(self, following, view, refused=refused)
             at("late")
 
         patched.setattr(Following, "_tell", tell)

@@ -685,9 +685,8 @@ def test_cancel_takes_the_change_back(world: KeyWorld, at: str) -> None:
             world.check_copies()
 
     done = world.rekey(hook)
-    # With the last stage on its way it is too late.
-    assert done.state is (JobState.SUCCEEDED if at == "before stage 4" else JobState.CANCELLED), done.problem
-    assert same(world.table(), before) is (done.state is JobState.CANCELLED)
+    assert done.state is JobState.CANCELLED, done.problem
+    assert same(world.table(), before)
     world.check()
 
 

@@ -78,7 +78,7 @@ def test_what_is_read(text: str, statement: ast.Statement | None) -> None:
         ("WITH (repair = 'fail')", TransformationOptions("fail")),
         ("WITH (repair = newest)", TransformationOptions("newest")),
         ("WITH (repair = 'most frequent', pause_rows = 7)", TransformationOptions("most frequent", 7)),
-        ("WITH (pause_rows = '2147483647', strategy = 'abort')", TransformationOptions(None, 2147483647)),
+        ("WITH (pause_rows = '100000', strategy = 'abort')", TransformationOptions(None, 100000)),
     ],
 )
 def test_options(options: str, expected: TransformationOptions) -> None:
@@ -195,7 +195,7 @@ def test_what_is_not_supported_is_named(text: str, what: str, position: int | No
         (f"{SPLIT_TEXT} WITH (speed = 1)", 'unrecognized parameter "speed"', "repair, pause_rows, strategy"),
         (f"{JOIN_TEXT} WITH (repair = 'fail')", 'unrecognized parameter "repair"', ": pause_rows, strategy."),
         (f"{SPLIT_TEXT} WITH (repair = 'oldest')", '"repair": "oldest"', "fail, most frequent, newest"),
-        (f"{SPLIT_TEXT} WITH (pause_rows = 0)", '"pause_rows": "0"', "from 1 to 2147483647"),
+        (f"{SPLIT_TEXT} WITH (pause_rows = 0)", '"pause_rows": "0"', "from 1 to 100000"),
         (f"{SPLIT_TEXT} WITH (pause_rows = -5)", '"pause_rows": "-5"', "from 1"),
         (f"{SPLIT_TEXT} WITH (pause_rows = 2147483648)", '"pause_rows": "2147483648"', "from 1"),
         (f"{SPLIT_TEXT} WITH (pause_rows = 'all')", '"pause_rows": "all"', "from 1"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
-from instar.transformations.records import Join, Joined, Part, Source, Split, Updated, joined, overwritten
+from instar.transformations.records import Join, Joined, Part, Source, Split, Updated, joined, overwritten, same
 
 JOIN = Join(r_key=(0, 1), r_on=(2,), s_key=(2,), s_on=(0, 1), unique=True)
 SPLIT = Split(r=(0, 3), s=(3, 1, 2), on=(3,))
@@ -53,8 +55,15 @@ def test_the_parts_of_a_split_row():
     assert SPLIT.value(row) == SPLIT.value_in_r(Part(SPLIT.r_part(row), 1)) == ("x",)
 
 
-def test_an_update_overwrites_what_it_changed():
-    assert overwritten((1, "new", 0), Updated(Source.S, (1,), (1, "old", 0), (1, "old", 7), 5)) == (1, "new", 7)
+def test_an_update_overwrites_all_but_what_it_leaves_alone():
+    update = Updated(Source.S, (1,), (1, "x", Decimal("1.0")), (1, "x", Decimal("1.00")), 5)
+    assert repr(overwritten((1, "y", Decimal("1.0")), update, (1,))) == repr((1, "y", Decimal("1.00")))
+
+
+def test_what_is_equal_need_not_be_the_same():
+    assert same((1, "a", None), (1, "a", None))
+    assert not same((Decimal("1.0"),), (Decimal("1.00"),))
+    assert not same((0.0,), (-0.0,))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from instar import errors
-from instar.catalog.descriptors import Column, Object, Sequence, Table, View
+from instar.catalog.descriptors import Column, Object, Sequence, Table, View, is_seen
 from instar.catalog.system import relation_names
 from instar.catalog.versions import DEFAULT_CACHE_BYTES, MetadataCache, Seen
 from instar.clock import Clock
@@ -161,11 +161,6 @@ class _Mapped:
         made = _Mapped(self._base.unheld(), self._make)
         made._made = self._made
         return made
-
-
-def is_seen(found: Object) -> bool:
-    """Whether statements can name the object."""
-    return not isinstance(found, Table) or found.unseen is None
 
 
 class CatalogSnapshot:

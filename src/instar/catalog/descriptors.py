@@ -420,6 +420,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     migration: Migration = "write"
     transformed: Transformed | None = None  # while it is being joined or split
     unseen: Unseen | None = None  # while it is being made of others
+    older_rows: bool = False  # it was made of others: its rows bear timestamps from before it was seen
 
     @property
     def logged_whole(self) -> bool:
@@ -471,3 +472,8 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_fiel
 
 
 Object = Table | View | Sequence
+
+
+def is_seen(found: Object) -> bool:
+    """Whether statements can name the object: it is not a table that is only being made of others."""
+    return not isinstance(found, Table) or found.unseen is None

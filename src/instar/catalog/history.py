@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from instar.catalog import system
-from instar.catalog.descriptors import Column, Object, Table
+from instar.catalog.descriptors import Column, Object, Table, is_seen
 from instar.catalog.directory import descriptor_changes
 from instar.store.engine import NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, View
 from instar.store.log import before_image, log_key
@@ -68,7 +68,7 @@ def dropped_objects(view: View) -> Iterator[Dropped]:
             number = system.decode_id(record.key)
             found.pop(number, None)  # it has come back
             before = None if record.before is None or not record.deleted else system.decode_stored(record.before)
-            if before is not None:
+            if before is not None and is_seen(before):
                 found[number] = Dropped(before, timestamp)
     yield from (found[number] for number in sorted(found))
 
@@ -90,7 +90,7 @@ def _all_dropped(view: View) -> Iterator[Dropped]:
         if tag & ROW_TOMBSTONE:
             before = _before(view, timestamp, sequence)
             found = None if before is None else system.decode_stored(before)
-            if found is not None:
+            if found is not None and is_seen(found):
                 yield Dropped(found, timestamp)
 
 

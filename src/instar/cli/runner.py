@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 from instar import errors
-from instar.catalog.catalog import is_seen
+from instar.catalog.descriptors import is_seen
 from instar.cli import output
 from instar.cli.statements import Piece
 

@@ -206,6 +206,9 @@ def _require_readable(tables: Iterable[Table], past: CatalogSnapshot) -> None:
     value of a column that each row has been given one of since, or that was dropped then and is back."""
     for table in tables:
         then = past.by_id(table.id)
+        if table.older_rows and not (isinstance(then, Table) and then.unseen is None):
+            what = f'today\'s schema for rows of what table "{table.name}" was joined or split from since'
+            raise errors.unsupported(what)
         if not isinstance(then, Table):
             continue
         if table.primary_key != then.primary_key:

@@ -410,13 +410,15 @@ class Executor:
                     return current
                 if current != before:
                     after = _merged(before, current, made)
+                if _is_asked(before, current, stage):
+                    return current
                 request = self._request(reader, before, stage, after)
+                request.preconditions.append(ValueUnchanged(key, stored, None))
+                request.claim = held.claim
+                if after.is_finished:
+                    request.raw.extend(self.jobs.finished_records(after))
                 if stage is not None and stage.reveals:
                     self._works.add_tail(request, reader)
-            request.preconditions.append(ValueUnchanged(key, stored, None))
-            request.claim = held.claim
-            if after.is_finished:
-                request.raw.extend(self.jobs.finished_records(after))
             try:
                 self._store.commit(request)
             except (StaleRow, StaleSchema, PreconditionFailed):
@@ -482,6 +484,12 @@ def apply(publication: Publication, change: CatalogChange) -> None:
 def _place(job: Job) -> tuple[object, ...]:
     """Where a job is on its way."""
     return job.state, job.stages, job.stage
+
+
+def _is_asked(before: Job, current: Job, stage: Stage | None) -> bool:
+    """Whether something has been asked for of a job that could not be done any more once this stage is published."""
+    asked = current.requested is not None and current.requested != before.requested
+    return asked and stage is not None and not stage.revertible and current.is_revertible
 
 
 def _merged(before: Job, current: Job, after: Job) -> Job:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from instar.catalog.catalog import CatalogSnapshot, is_seen
-from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View, is_seen
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
 from instar.schemachange.reorganize import SMALL_ROWS

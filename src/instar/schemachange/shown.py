@@ -8,6 +8,8 @@ from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
 from instar.schemachange.progress import Progress
 
 NO_WORKER = "no worker runs"
+# What would take longer does not move, for all that anybody can tell.
+_LONGEST_SECONDS = 10 * 365 * 86_400.0
 
 
 class Shown(NamedTuple):
@@ -29,7 +31,7 @@ def shown(job: Job, progress: Progress, *, held: bool, worker: bool, now: int) -
         return Shown(state, reason, _average(job, progress, now), None)
     status = progress.status
     left = 1.0 - progress.share
-    moves = status.share_per_second > 0 and not status.waits
+    moves = status.share_per_second * _LONGEST_SECONDS > left and not status.waits
     return Shown(
         state, reason, status.rows_per_second, now + int(left / status.share_per_second * 1e6) if moves else None
     )

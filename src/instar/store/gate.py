@@ -98,7 +98,7 @@ def run_gated(
 
 def _stay_out(pause: int, presence: Presence, clock: Clock, pace: Pace) -> None:
     """Sleep for `pause` nanoseconds, and again while foreground commits queue."""
-    for _ in range(MOST_PAUSES):
+    for _ in range(MOST_PAUSES if pace.urgency <= 1.0 else 1):
         _sleep(pause, clock, pace)
         if not presence.foreground_queues():
             return

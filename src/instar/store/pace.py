@@ -27,6 +27,9 @@ class Pace:
     """How fast one piece of background work goes. Whoever owns it sets and changes `rows_per_second` and
     `latency_target_ns` at any time (None: no limit, no target), and counts `rows` as they are done.
 
+    `urgency`: work that would never end otherwise makes so many times shorter pauses, and does not wait until a queue
+    of foreground commits is gone; a latency target comes first.
+
     `interrupt` is called between two batches and during pauses, outside the atomic section, and may raise.
     """
 
@@ -36,6 +39,7 @@ class Pace:
         self.latency_target_ns: int | None = None
         self.rows = 0
         self.factor = 1.0
+        self.urgency = 1.0
         self._latency = 0
         self._adjusted = 0
         self._due: int | None = None
@@ -46,7 +50,7 @@ class Pace:
         """What the gate's pause is multiplied by. `latency`: what foreground commits took lately, in ns, if known."""
         target = self.latency_target_ns
         if target is None:
-            self.factor = 1.0
+            self.factor = 1.0 / self.urgency
         elif now - self._adjusted >= ADJUST_NS:
             self._adjusted = now
             self._latency = latency or 0

@@ -83,7 +83,7 @@ class OneToMany:
                 return Rest.ADD
 
     def overwrite(self, change: Updated) -> None:
-        one_to_many.update_part(self.target, change)
+        one_to_many.update_part(self.target, self.join, change)
 
     def add(self, change: Inserted | Updated) -> None:
         of_r = change.source is Source.R
@@ -117,7 +117,7 @@ class ManyToMany:
                 return Rest.ADD if many_to_many.detach_row(self.target, self.join, change) else Rest.NOTHING
 
     def overwrite(self, change: Updated) -> None:
-        one_to_many.update_part(self.target, change)
+        one_to_many.update_part(self.target, self.join, change)
 
     def add(self, change: Inserted | Updated) -> None:
         if isinstance(change, Inserted):

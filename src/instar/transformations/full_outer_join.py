@@ -97,14 +97,16 @@ def attach_s(target: JoinTarget, join: Join, change: Updated) -> None:
     insert_s(target, join, change)
 
 
-def update_part(target: JoinTarget, change: Updated) -> None:
+def update_part(target: JoinTarget, join: Join, change: Updated) -> None:
     """Rule 7 (§4.2): update other columns of r^y or s^x, in every record that has it as a part; for both kinds of join.
 
     Ignored if there is none: T has a newer state, or will get one, since what has no room in T (see above) will be
-    moved or deleted. The columns that did not change are left alone: the log's join value may be older than T's.
+    moved or deleted. The join columns are left alone: the log's join value may be older than T's. All others are the
+    log's, and not only those that changed, since what is equal need not be the same (1.0 and 1.00).
     """
+    on = join.r_on if change.source is Source.R else join.s_on
     for record in outdated(target, change):
         old = record.part(change.source)
         assert old is not None, "found by a part that it has not"
-        new = Part(overwritten(old.values, change), change.timestamp)
+        new = Part(overwritten(old.values, change, on), change.timestamp)
         target.put(joined(change.source, new, record.part(change.source.opposite)))

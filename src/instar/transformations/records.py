@@ -63,10 +63,14 @@ class Updated(msgspec.Struct, frozen=True):
 Change = Inserted | Deleted | Updated
 
 
-def overwritten(row: Row, change: Updated) -> Row:
-    """A row with the new values of the columns that the update changed."""
-    columns = zip(row, change.before, change.after, strict=True)
-    return tuple([old if before == after else after for old, before, after in columns])
+def same(one: Row, other: Row) -> bool:
+    """Whether two rows are equal to the last bit: 1.0 and 1.00, 0.0 and -0.0 are equal, and not the same."""
+    return one == other and repr(one) == repr(other)
+
+
+def overwritten(row: Row, change: Updated, kept: Sequence[int]) -> Row:
+    """A row as it is after an update, but for the columns at the places `kept`, which the update leaves alone."""
+    return tuple([row[place] if place in kept else value for place, value in enumerate(change.after)])
 
 
 def chosen(row: Row, places: Sequence[int]) -> Row:

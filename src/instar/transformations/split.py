@@ -19,7 +19,7 @@ What differs from the paper:
 
 from __future__ import annotations
 
-from instar.transformations.records import Deleted, Flag, Inserted, Part, Row, Split, SRecord, Updated
+from instar.transformations.records import Deleted, Flag, Inserted, Part, Row, Split, SRecord, Updated, same
 from instar.transformations.targets import SplitTarget
 
 
@@ -59,7 +59,7 @@ def update_s(target: SplitTarget, split: Split, change: Updated) -> None:
     values: that rows disagree is so at any timestamp.
     """
     value, new = split.value(change.after), split.s_part(change.after)
-    if value is None or new == split.s_part(change.before):
+    if value is None or same(new, split.s_part(change.before)):
         return
     old = target.s(value)
     assert old is not None, "a record of R without one of S"

@@ -15,12 +15,13 @@ from instar.schemachange.online import overlay, redo
 from instar.schemachange.online.changes import Translator
 from instar.schemachange.online.following import decode_position
 from instar.schemachange.online.overlay import Overlay, ShortReads
-from instar.schemachange.online.transformation import OnlineJoin, Transformation, rules_of
+from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
 from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
+from instar.transformations.records import Row
 from schemachange.online.following import CLAIM, at, check, commit, following, image, leftovers, run
 from schemachange.online.tables import ENGINES, join_world, split_records, split_world, stored_in
 from support.changes import ChangingWorld
@@ -85,7 +86,34 @@ def test_a_split_that_is_killed(engine: str, data: st.DataObject, kills: list[in
     log = written(Sources(*data.draw(SPLIT_COMMITS)))
     with stored_in(engine) as store:
         world = ChangingWorld(store)
-        propagate(world, split_world(world, repair), log, kills, data.draw(st.integers(0, len(log))))
+        split = split_world(world, repair)
+        log = [{at: nothing_lost(split, row) for at, row in writes.items()} for writes in log]
+        propagate(world, split, log, kills, data.draw(st.integers(0, len(log))))
+
+
+def nothing_lost(split: OnlineSplit, row: Row | None) -> Row | None:
+    """A row that has values for S only if it has a split value."""
+    shape = split.targets.shape
+    if row is None or shape.value(row) is not None:
+        return row
+    return tuple(None if place in shape.s and place not in shape.r else value for place, value in enumerate(row))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_row_that_would_lose_values_is_told(engine: str) -> None:
+    with stored_in(engine) as store:
+        world = ChangingWorld(store)
+        split = split_world(world)
+        width = len(split.source.table.columns)
+        since = world.now()
+        image(store, split, since)
+        commit(world, split, {(T, (1,)): (1, *[None] * (width - 1))})
+        assert run(following(store, split, since))
+        lost = next(place for place in split.targets.shape.s if place not in split.targets.shape.r)
+        commit(world, split, {(T, (2,)): (2, *["v" if place == lost else None for place in range(1, width)])})
+        with pytest.raises(errors.Error, match="by which it is split") as refused:
+            run(following(store, split, since))
+        assert refused.value.sqlstate == errors.NOT_NULL_VIOLATION
 
 
 @pytest.fixture(params=ENGINES)

@@ -12,7 +12,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from instar import errors
 from instar.catalog.descriptors import MadeByJoin, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.key_batches import compile_key_batch_encoder
@@ -21,7 +20,7 @@ from instar.schemachange.online.target_rows import JoinTarget, SplitTargets, Tar
 from instar.schemachange.reorganize import widest
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
 from instar.tables.resolver import mixed_batch_reader
-from instar.tables.rowset import TableReader, describe_key, wanted
+from instar.tables.rowset import TableReader, wanted
 from instar.transformations.records import Flag, Joined, Part, Row, SRecord
 
 _PREFIX_BYTES = len(rowset_prefix(0))
@@ -197,25 +196,10 @@ class SplitOperator:
         groups, null = self._grouping.of(stored)
         for group, nowhere, key, value in zip(groups, null, own, stored, strict=True):
             if nowhere:
-                self._require_nothing_lost(key, value)
+                self._targets.require_kept(self._source.part(value).values)
             else:
                 items.append(Item(group, 0, key, value))
         return items
-
-    def _require_nothing_lost(self, key: bytes, stored: bytes) -> None:
-        """Errors: 23502 if a row of no split value has values that S alone would have."""
-        shape, table = self._targets.shape, self._source.table
-        values = self._source.part(stored).values
-        lost = [place for place in shape.s if place not in shape.r and values[place] is not None]
-        if lost:
-            null = next(table.columns[place].name for place in shape.on if values[place] is None)
-            raise errors.error(
-                errors.NOT_NULL_VIOLATION,
-                f'null value in column "{null}" of relation "{table.name}", by which it is split, violates not-null '
-                "constraint",
-                detail=f'The value of column "{table.columns[lost[0]].name}" of row {describe_key(table, key)} would '
-                "be lost.",
-            )
 
     def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
         """As in `Operator`; nobody needs row ids."""

@@ -6,10 +6,11 @@ changes it. That is why `ShortReads` may read at different moments, and why an `
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Protocol
+
+from sortedcontainers import SortedSet  # type: ignore[import-untyped]  # it has no stubs
 
 from instar.store.engine import Reader, Store
 
@@ -81,13 +82,17 @@ class ShortReads:
 
 
 class Overlay:
-    """Writes over `view`, which may be replaced by one that has some of them already."""
+    """Writes over `view`, which may be replaced by one that has some of them already. Between `settled` and `settled`
+    nobody else may write to what is scanned here."""
 
     def __init__(self, view: Readable) -> None:
         self.view = view
         self._written: dict[bytes, bytes | None] = {}
-        self._order: list[bytes] = []  # the keys of these, sorted
+        self._put: SortedSet = SortedSet()  # the keys of those that are there
         self._taken: dict[bytes, bytes | None] = {}  # what was written since it was asked for last
+        # Of ranges by their start: up to where all that the view has was written over. A commit that takes away many
+        # rows looks again and again for one that is left, and must not pass by those that are gone each time.
+        self._passed: dict[bytes, bytes] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -100,21 +105,31 @@ class Overlay:
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Readable`, as it is when the scan begins: nothing is to be written before it ends."""
-        first, last = bisect_left(self._order, start), bisect_left(self._order, stop)
-        own = iter(self._order[first:last])
+        own = self._put.irange(start, stop, inclusive=(True, False))
         next_own = next(own, None)
-        for key, value in self.view.scan(start, stop):
+        for key, value in self._not_written(start, stop):
             while next_own is not None and next_own < key:
-                yield from self._live(next_own)
+                yield next_own, self._value(next_own)
                 next_own = next(own, None)
-            if next_own == key:
-                yield from self._live(key)
-                next_own = next(own, None)
-            else:
-                yield key, value
+            yield key, value
         while next_own is not None:
-            yield from self._live(next_own)
+            yield next_own, self._value(next_own)
             next_own = next(own, None)
+
+    def _not_written(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What the view has in a range and nobody has written over here."""
+        written, all_passed = self._written, True
+        for key, value in self.view.scan(self._passed.get(start, start), stop):
+            if key not in written:
+                all_passed = False
+                yield key, value
+            elif all_passed:
+                self._passed[start] = key + b"\x00"
+
+    def _value(self, key: bytes) -> bytes:
+        value = self._written[key]
+        assert value is not None, "a key that is there has a value"
+        return value
 
     def put(self, key: bytes, value: bytes) -> None:
         """As in `Writable`."""
@@ -135,14 +150,12 @@ class Overlay:
         """All that was taken is stored, and seen by the views to come; nothing has been written since."""
         assert not self._taken, "writes that nobody took"
         self._written.clear()
-        self._order.clear()
+        self._put.clear()
+        self._passed.clear()
 
     def _write(self, key: bytes, value: bytes | None) -> None:
-        if key not in self._written:
-            insort(self._order, key)
+        if value is None:
+            self._put.discard(key)
+        else:
+            self._put.add(key)
         self._written[key] = self._taken[key] = value
-
-    def _live(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
-        value = self._written[key]
-        if value is not None:
-            yield key, value

@@ -8,7 +8,7 @@ bear their timestamps. Any part of a row may be missing, so that T's key is a ro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -45,7 +45,7 @@ from instar.schemachange.online.planning import (
 )
 from instar.schemachange.online.seeing import seen
 from instar.schemachange.stages import Plan
-from instar.types import SMALLINT
+from instar.types import SMALLINT, TIMESTAMPS
 
 _PARTS, _R_LOCK, _S_LOCK = "parts", "r part", "s part"
 _COLUMN = re.compile(r'"#(\d+)"')
@@ -92,7 +92,8 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
 def _require_comparable(one: Column, other: Column) -> None:
     for column in (one, other):
         require_exact(column, "joining by column")
-    if not same_key_family(one.type, other.type):
+    kinds = {one.type.kind, other.type.kind}
+    if not same_key_family(one.type, other.type) or (len(kinds) == 2 and kinds <= TIMESTAMPS):
         raise errors.error(
             errors.DATATYPE_MISMATCH,
             f'join columns "{one.name}" and "{other.name}" are of types that cannot be compared: '
@@ -135,7 +136,8 @@ class _Described:
         indexes = _Indexes(self._draft, self._id, self._wanted.into, self._columns, locks[1].id + 1)
         made = self._made(parts, locks, indexes, _is_unique(self._s.table, self._s.on))
         for side in (self._r, self._s):
-            indexes.carry(side, unique=side is self._r and made.unique)
+            unique = self._is_told_apart if side is self._r and made.unique else None
+            indexes.carry(side, unique or (lambda columns: False))
         checks = [check for side in (self._r, self._s) for check in self._checks(side, indexes, shown)]
         self._tell_lost()
         columns = (
@@ -194,10 +196,17 @@ class _Described:
 
     def _add(self, name: str, found: list[tuple[_Side, Column]], *, hidden: bool = False) -> None:
         number = len(self._columns) + 1
-        side, column = found[0]
-        keeps = side is self._r and len(found) == 1
+        own = next((column for side, column in found if side is self._r), None)
+        kept = own is not None and own.identity is None
         self._columns.append(
-            Column(id=number, name=name, type=column.type, default=column.default if keeps else None, hidden=hidden)
+            Column(
+                id=number,
+                name=name,
+                type=found[0][1].type,
+                default=own.default if own is not None and kept else None,
+                sequence=own.sequence if own is not None and kept else None,
+                hidden=hidden,
+            )
         )
         for side, column in found:
             side.columns[column.id] = number
@@ -211,7 +220,8 @@ class _Described:
     def _made(self, parts: int, locks: tuple[Lock, Lock], indexes: _Indexes, unique: bool) -> MadeByJoin:
         r, s = self._r, self._s
         r_on, s_on = (side.mapped(column.id for column in side.on) for side in (r, s))
-        r_index = indexes.need(r.mapped(r.table.primary_key), unique=unique)
+        key = r.mapped(r.table.primary_key)
+        r_index = indexes.need(key, unique=unique and self._is_told_apart(key))
         s_index = indexes.need(s.mapped(s.table.primary_key))
         return MadeByJoin(
             r=r.table.id,
@@ -230,14 +240,23 @@ class _Described:
             pause_rows=self._wanted.options.pause_rows,
         )
 
+    def _is_told_apart(self, columns: Iterable[int]) -> bool:
+        """Whether rows without R's part differ from all others in these columns of T, in which no two rows of R are
+        alike: they have NULL in one that is R's alone; or they have a join value, which no row of R has."""
+        shared = set(self._s.columns.values())
+        on = self._r.mapped(column.id for column in self._r.on)
+        return not shared.issuperset(columns) or set(columns).issuperset(on)
+
     def _checks(self, side: _Side, indexes: _Indexes, shown: tuple[int, ...]) -> Iterable[Check]:
         """The checks of a source hold for rows that have its part: its primary key is not NULL there."""
-        key = side.mapped(side.table.primary_key)
+        other = self._s if side is self._r else self._r
+        # In columns that both have, a row without the part may have a value.
+        key = [column for column in side.mapped(side.table.primary_key) if column not in other.columns.values()]
         for check in side.table.checks:
             if not set(check.columns) <= side.columns.keys() or not set(side.mapped(check.columns)) <= set(shown):
                 raise self._cannot_carry(side, check, "stands on columns that are not wanted")
-            if not set(key) <= set(shown):
-                raise self._cannot_carry(side, check, "holds where there is such a row, which its primary key tells")
+            if not key or not set(key) <= set(shown):
+                raise self._cannot_carry(side, check, "holds for rows that a primary key of its own tells")
             text = _COLUMN.sub(lambda found: f'"#{side.columns[int(found[1])]}"', check.expression)
             missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
             columns = tuple(dict.fromkeys((*side.mapped(check.columns), *key)))
@@ -256,7 +275,7 @@ class _Described:
         for side in (self._r, self._s):
             for column in side.table.columns:
                 given = column.identity is not None or column.sequence is not None or column.default is not None
-                lost = given and self._columns[side.columns.get(column.id, 1) - 1].default is None
+                lost = given and (side is self._s or column.identity is not None)
                 if column.id in side.columns and lost:
                     self._draft.notices.append(f'column "{column.name}" of table "{side.table.name}" loses its default')
 
@@ -291,18 +310,19 @@ class _Indexes:
         )
         return self._put(label, parts, unique=unique)
 
-    def carry(self, side: _Side, *, unique: bool) -> None:
-        """The indexes of a source. Rows that T may have several times are not unique in it."""
+    def carry(self, side: _Side, is_unique: Callable[[Iterable[int]], bool]) -> None:
+        """The indexes of a source; of a unique one `is_unique` says whether T has each of its keys once, too."""
         for index in side.table.indexes:
             if not {part.column for part in index.columns} <= side.columns.keys():
                 self._draft.notices.append(f'index "{index.name}" goes with columns that are not wanted')
                 continue
             parts = tuple(IndexColumn(side.columns[part.column], part.descending) for part in index.columns)
+            unique = index.unique and is_unique([part.column for part in parts])
             if index.unique and not unique:
                 self._draft.notices.append(f'index "{index.name}" is not unique any more')
             elif any(found.columns == parts for found in self.made):
                 continue
-            self._put(index.name, parts, unique=index.unique and unique)
+            self._put(index.name, parts, unique=unique)
 
     def _put(self, name: str, parts: tuple[IndexColumn, ...], *, unique: bool) -> int:
         rowset = self._draft.ids.new_rowset(self._table)

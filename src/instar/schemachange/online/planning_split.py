@@ -69,7 +69,7 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     describe = _Described(draft, source, made, on)
     s = describe.s(wanted.s.name, of_s, {column.id for column in of_r})
     if wanted.in_place:
-        return _in_place(draft, source, made, describe.keys(wanted.r.name), s, {column.id for column in of_r})
+        return _in_place(draft, source, made, describe.keys(wanted.r.name, tuple(column.id for column in of_r)), s)
     require_no_views(draft, source)
     r = describe.r(wanted.r.name, of_r)
     _require_placed(source, (r, s))
@@ -78,10 +78,11 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     return plan_transformation(draft, made, (source,), (r, s))
 
 
-def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table, kept: set[int]) -> Plan:
+def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table) -> Plan:
     """The source becomes R: with the switch it loses what is S's alone. `r` has what propagation needs of it, and goes
     then (§5.2)."""
-    gone = [column.id for column in source.columns if column.id not in kept]
+    assert r.unseen is not None
+    gone = [column.id for column in source.columns if column.id not in r.unseen.shown]
     require_no_views(draft, source, gone)
     after = without_columns(source, gone)
     _require_placed(source, (after, s))
@@ -135,13 +136,13 @@ class _Described:
         self._made = made
         self._on = on
 
-    def keys(self, name: str) -> Table:
-        """Of R, what the rules ask for: keys, split values, timestamps."""
+    def keys(self, name: str, shown: tuple[int, ...]) -> Table:
+        """Of R, what the rules ask for: keys, split values, timestamps. `shown`: what the source keeps."""
         needed = {*self._source.primary_key, *self._made.on}
         columns = tuple(_settled(column, bare=True) for column in self._source.columns if column.id in needed)
         indexes = [self._on_index(name)]
         key, key_name = self._source.primary_key, self._source.primary_key_name
-        return self._table(self._made.r, name, columns, key, key_name, indexes, ())
+        return self._table(self._made.r, name, columns, key, key_name, indexes, shown)
 
     def r(self, name: str, wanted: tuple[Column, ...]) -> Table:
         """R, with an index on the split columns, by which the rows of a split value are found."""

@@ -18,6 +18,7 @@ def seen(table: Table) -> dict[str, object]:
     stored = tuple(part for part in table.layout.columns if part[0] in shown)
     fields: dict[str, object] = {
         "unseen": None,
+        "older_rows": True,
         "locks": (),
         "columns": tuple(column for column in table.columns if column.id in shown),
         "indexes": tuple(index for index in table.indexes if shown.issuperset(part.column for part in index.columns)),

@@ -15,11 +15,10 @@ from instar.schemachange.online.following import Following
 from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Overlay, Put, Readable
 from instar.schemachange.online.split_target import StoredSplit
-from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, rules_of
+from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, apply, rules_of
 from instar.store.apply import snapshot_too_old
 from instar.store.engine import LogRecord, Refused, View
 from instar.store.log import decode, log_key
-from instar.transformations.commits import apply_commit
 
 _TOO_MANY_ROWS = "too many rows are to be written"
 # What is computed in the atomic section takes twenty times as long there as what is only put: so a tenth of the rows
@@ -52,9 +51,9 @@ class Tail:
         self._late = max(self._left // max(_LATE_SHARE - refused, 1), _LEAST_LATE)
         self._row_ids: list[int] = []
         if isinstance(self._transformation, OnlineJoin):  # no sequence can be asked in the atomic section
-            self._row_ids = [self._transformation.new_row_id() for _ in range(self._left)]
+            self._row_ids = [self._transformation.new_row_id() for _ in range(self._late)]
         self._overlay = _Bounded(view, self._left)
-        target = self._target(self._overlay, self._row_ids)
+        target = self._transformation.target(self._overlay)
         self._apply(target, view, following.position)
         self._left -= target.rows
         self._upto = view.timestamp
@@ -84,7 +83,7 @@ class Tail:
         """Apply what was committed after a timestamp, as far as the view sees."""
         rules = rules_of(target)
         for _, changes in self._translator.changes(self._records(view, after), view):
-            apply_commit(rules, changes)
+            apply(self._transformation, rules, changes)
             if target.rows > self._left:
                 raise Behind(_TOO_MANY_ROWS)
         split = self._transformation

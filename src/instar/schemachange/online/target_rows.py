@@ -16,8 +16,8 @@ from instar.schemachange.online.shapes import column_places, join_shape, split_s
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
-from instar.tables.rowset import key_encoder
-from instar.transformations.records import Flag, Joined, Part, Row, SRecord
+from instar.tables.rowset import described, key_encoder
+from instar.transformations.records import Flag, Joined, Part, Row, SRecord, chosen
 
 # The hidden column `parts` of a join's target.
 R_PART, S_PART = 1, 2
@@ -86,9 +86,29 @@ class SplitTargets:
         self.made = made
         self.r, self.s = TargetTable(r), TargetTable(s)
         self.shape = split_shape(source, made, r, s)
+        kept = () if r.unseen is None else r.unseen.shown
+        self._source = source
+        # The places of values that S alone has: a row with no record there would lose them.
+        self._only_s = [place for place in self.shape.s if source.columns[place].id not in kept]
         # Where a column of S has its value: counter and flag stand behind what the rules know as the values.
         behind = [*of_s, made.counter, made.consistent]
         self._s_image = [behind.index(column.id) for column in s.columns]
+
+    def require_kept(self, row: Row) -> None:
+        """23502 if a row of the source belongs to no record of S, and has a value that nothing else has."""
+        if self.shape.value(row) is not None or all(row[place] is None for place in self._only_s):
+            return
+        columns = self._source.columns
+        null = next(columns[place].name for place in self.shape.on if row[place] is None)
+        lost = next(place for place in self._only_s if row[place] is not None)
+        key = [place for place, column in enumerate(columns) if column.id in self._source.primary_key]
+        shown = described([columns[place] for place in key], chosen(row, key))
+        raise errors.error(
+            errors.NOT_NULL_VIOLATION,
+            f'null value in column "{null}" of relation "{self._source.name}", by which it is split, violates not-null '
+            "constraint",
+            detail=f'The value of column "{columns[lost].name}" of row {shown} would be lost.',
+        )
 
     def r_row(self, record: Part) -> TargetRow:
         """R's record."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import MadeByJoin, MadeBySplit, Table
@@ -11,8 +11,8 @@ from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Writable
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.target_rows import JoinTarget, SplitTargets
-from instar.transformations.commits import Rules, Splitting, joining
-from instar.transformations.records import Source
+from instar.transformations.commits import Rules, Splitting, apply_commit, joining
+from instar.transformations.records import Change, Deleted, Source
 
 
 class OnlineSplit(NamedTuple):
@@ -70,6 +70,15 @@ def split_of(source: Table, r: Table, s: Table) -> OnlineSplit:
 def join_of(r: Table, s: Table, target: Table, new_row_id: Callable[[], int]) -> OnlineJoin:
     """The join that these tables are of; the target is unseen."""
     return OnlineJoin(SourceRows(Source.R, r), SourceRows(Source.S, s), JoinTarget(r, s, target), new_row_id)
+
+
+def apply(transformation: Transformation, rules: Rules, changes: Sequence[Change]) -> None:
+    """Apply a commit by the rules (rule 28). 23502 if a row would lose values by it."""
+    if isinstance(transformation, OnlineSplit):
+        for change in changes:
+            if not isinstance(change, Deleted):
+                transformation.targets.require_kept(change.after)
+    apply_commit(rules, changes)
 
 
 def rules_of(target: StoredSplit | StoredJoin) -> Rules:

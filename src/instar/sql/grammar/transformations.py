@@ -28,7 +28,7 @@ _SPLIT_OPTIONS = ("repair", "pause_rows", "strategy")
 _JOIN_OPTIONS = ("pause_rows", "strategy")
 _REPAIRS: dict[str, Repair] = {"fail": "fail", "most frequent": "most frequent", "newest": "newest"}
 _STRATEGIES = ("abort", "non-blocking commit", "blocking commit")
-_MOST_PAUSE_ROWS = 2**31 - 1
+_MOST_PAUSE_ROWS = 100_000
 
 
 class _Option(NamedTuple):
