@@ -9,7 +9,7 @@ from instar import errors
 from instar.pipeline.catalog_checks import _log, check_catalog, check_writers
 from instar.pipeline.row_checks import Snapshot
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import JobState, encode_job, job_key
+from instar.schemachange.jobs import JobState, checkpoint_key, claim_key, encode_job, job_key
 from instar.store.engine import Commit
 from support.changes import ChangingWorld, Server
 
@@ -52,6 +52,30 @@ def test_what_a_job_has_left_half_way_is_reported() -> None:
         version = reader.catalog_version
     world.store.commit(Commit(catalog_version=version, raw=[(job_key(number), encode_job(ended))]))
     assert problems(world) == [("t", 'index "i"', 'index "i" is delete-only, and no job is moving it')]
+
+
+@pytest.mark.parametrize(("key", "what"), [(claim_key(7), "a claim"), (checkpoint_key(7, 1, 0), "a checkpoint")])
+def test_what_is_left_of_a_job_that_has_ended_is_reported(key: bytes, what: str) -> None:
+    world = ChangingWorld()
+    with world.store.read() as reader:
+        version = reader.catalog_version
+    world.store.commit(Commit(catalog_version=version, raw=[(key, b"")]))
+    assert problems(world) == [("", "job 7", f"job 7 has ended, and {what} of it is left")]
+
+
+def test_a_table_that_no_job_makes_is_reported() -> None:
+    world = ChangingWorld()
+    world.create_t([(1, 10, "x")])
+    number = world.execute(
+        want.SplitTable("t", want.NewTable("r", ("id", "a")), want.NewTable("s", ("a", "b")), ("a",))
+    )
+    assert number is not None
+    assert problems(world) == []
+    ended = msgspec.structs.replace(world.jobs.get(number), state=JobState.FAILED)
+    with world.store.read() as reader:
+        version = reader.catalog_version
+    world.store.commit(Commit(catalog_version=version, raw=[(job_key(number), encode_job(ended))]))
+    assert {found[0] for found in problems(world)} == {"t", "r", "s"}
 
 
 def problems(world: ChangingWorld) -> list[tuple[str, str, str]]:

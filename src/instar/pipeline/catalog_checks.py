@@ -30,9 +30,11 @@ from instar.store.engine import (
     rowset_prefix,
 )
 from instar.store.records import (
+    Latest,
     RowsetState,
     decode_rowset_record,
     decode_table_header,
+    latest_key,
     rowset_key,
     table_key,
 )
@@ -61,6 +63,7 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
             yield from _depends(snapshot, found)
         else:
             yield from _owner(snapshot, found)
+    yield from _left_behind(reader)
     yield from _strange_names(snapshot, reader)
     yield from _rowsets(snapshot, reader)
     yield from _strange_keys(reader)
@@ -72,6 +75,16 @@ def _moved(reader: Reader) -> set[Element]:
     """What the jobs that have not ended move."""
     under_way = [job for job in jobs_on_record(reader) if not job.is_finished]
     return {move.element for job in under_way for stage in job.stages for move in stage.moves}
+
+
+def _left_behind(reader: Reader) -> Iterator[Problem]:
+    """Claims and checkpoints of jobs that have ended: whoever had such a claim could still write under it (rule 9)."""
+    under_way = {job.id for job in jobs_on_record(reader) if not job.is_finished}
+    for kind, what in ((Latest.CLAIM, "a claim"), (Latest.CHECKPOINT, "a checkpoint")):
+        prefix = latest_key(kind)
+        left = {int.from_bytes(key[len(prefix) :][:4], "big") for key, _ in reader.scan(prefix, prefix_end(prefix))}
+        for job in sorted(left - under_way):
+            yield Problem("", f"job {job}", CATALOG, "", f"job {job} has ended, and {what} of it is left")
 
 
 def _abandoned(table: Table, moved: Set[Element]) -> Iterator[Problem]:
