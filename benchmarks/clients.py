@@ -6,6 +6,7 @@ What a client does is up to its benchmark; single-row look-ups and updates unles
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import random
 import signal
@@ -93,13 +94,13 @@ class Clients:
         """Operations per second of all clients as fast as they can."""
         return sum(self._ask(("peak", _CALIBRATION_SECONDS)))
 
-    def begin(self, rate: float | None, *, evenly: bool = True) -> None:
-        """Let `rate` operations per second arrive, from now on: evenly, or as a Poisson process. None: each arrives
-        when the one before has ended, so that all go as fast as they can."""
-        if rate is None:
-            self._tell(("closed", 0.0))
-        else:
-            self._tell(("open" if evenly else "poisson", rate / len(self._pipes)))
+    def begin(self, rate: float, *, evenly: bool = True) -> None:
+        """Let `rate` operations per second arrive, from now on: evenly, or as a Poisson process."""
+        self._tell(("open" if evenly else "poisson", rate / len(self._pipes)))
+
+    def begin_closed(self, pause: float) -> None:
+        """From now on let each client's next operation arrive so many seconds after its last has ended, on average."""
+        self._tell(("closed", 1 / pause if pause else math.inf))
 
     def end(self) -> Latencies:
         """Stop, and say what was seen."""
@@ -168,8 +169,8 @@ def _client(make: MakeOperations, path: Path, rows: int, number: int, pipe: Pipe
         if order == "peak":
             pipe.send(_peak(operations, value))
         else:
-            gaps = None if order == "closed" else _gaps(value, number, evenly=order == "open")
-            pipe.send(_loop(operations, gaps, pipe))
+            gaps = _gaps(value, number, evenly=order == "open")
+            pipe.send(_loop(operations, gaps, pipe, closed=order == "closed"))
 
 
 def _peak(operations: Operations, seconds: float) -> float:
@@ -181,28 +182,25 @@ def _peak(operations: Operations, seconds: float) -> float:
 
 
 def _gaps(rate: float, seed: int, *, evenly: bool) -> Iterator[float]:
-    """Seconds from each arrival to the next."""
+    """Seconds from each arrival to the next, or from an operation's end."""
     draw = random.Random(seed)
     while True:
         yield 1.0 / rate if evenly else draw.expovariate(rate)
 
 
 def _loop(
-    operations: Operations, gaps: Iterator[float] | None, pipe: Pipe
+    operations: Operations, gaps: Iterator[float], pipe: Pipe, *, closed: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Operations until something is said; without gaps one after the other."""
+    """Operations until something is said. In a closed loop the next arrives as long after the last has ended."""
     arrived: list[float] = []
     took: list[float] = []
     query: list[bool] = []
     due = time.monotonic()
     while not pipe.poll():
-        if gaps is None:
-            due = time.monotonic()
-        else:
-            due += next(gaps)
-            early = due - time.monotonic()
-            if early > 0:
-                time.sleep(early)
+        due = (time.monotonic() if closed else due) + next(gaps)
+        early = due - time.monotonic()
+        if early > 0:
+            time.sleep(early)
         reads = operations.draw()
         operations.run(reads)
         arrived.append(due)

@@ -4,7 +4,11 @@ Non-blocking Relational Schema Changes* (EDBT 2006, §6); then the other figures
 Each transaction updates ten rows, a share of them in the sources and the others in a dummy table. In turns the clients
 are alone, beside the initial population of the targets, and beside log propagation, which is kept from ending: the
 switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
-columns that go to S. At 100 % of the peak each client goes as fast as it can; below, transactions arrive by themselves.
+columns that go to S.
+
+As in the paper a client has one transaction at a time. For less than the peak each rests between two, for so long that
+this share of the peak is reached when nothing else goes on. So a response time has no queue in it, and can be set
+beside the paper's; stalls are measured in open loops elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import instar
 from benchmarks import remaking, switching
@@ -74,6 +79,15 @@ def _tables(path: Path, rows: int, transformation: str) -> instar.Connection:
 # --- interference (figures 4a, 4b, 4c) -------------------------------------------------------------------------------
 
 
+class _Scene(NamedTuple):
+    """A database whose tables are to be split or joined, its worker and its clients."""
+
+    transformation: str
+    connection: instar.Connection
+    worker: SwitchWorker
+    processes: Clients
+
+
 def _interference(
     options: Options, machine: Machine, rows: int, loads: tuple[float, ...], shares: tuple[float, ...]
 ) -> Iterator[Figure]:
@@ -81,53 +95,41 @@ def _interference(
         path = options.directory / f"{transformation}-{rows}.instar"
         with _tables(path, rows, transformation) as connection, switch_worker(path) as worker:
             for share in shares:
-                make = functools.partial(Transactions, transformation, share)
-                with clients(path, rows, CLIENTS, make) as processes:
+                with clients(path, rows, CLIENTS, functools.partial(Transactions, transformation, share)) as processes:
+                    scene = _Scene(transformation, connection, worker, processes)
                     peak = processes.peak()
                     for load in loads:
                         name = f"{transformation} of {rows:,} rows, {load:.0%} of the peak, {share:.0%} on the sources"
                         say(f"{name}: {load * peak:,.0f} transactions/s")
-                        begin = time.monotonic()
-                        rounds = [
-                            _round(
-                                connection,
-                                worker,
-                                processes,
-                                transformation,
-                                None if load == 1 else load * peak,
-                                options,
-                            )
-                            for _ in range(options.repeated or (1 if options.quick else 3))
-                        ]
-                        disturbed = machine.within(begin, time.monotonic()).disturbs(tail=False)
-                        for phase in ("population", "propagation"):
-                            of_phase = [found[phase] for found in rounds]
-                            yield from _figures(f"{name}: {phase}", of_phase, load == JUDGED, disturbed)
+                        yield from _at_load(options, machine, scene, name, load, CLIENTS / peak * (1 / load - 1))
 
 
-def _round(
-    connection: instar.Connection,
-    worker: SwitchWorker,
-    processes: Clients,
-    transformation: str,
-    rate: float | None,
-    options: Options,
-) -> dict[str, _Phase]:
+def _at_load(
+    options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
+) -> Iterator[Figure]:
+    begin = time.monotonic()
+    rounds = [_round(options, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
+    disturbed = machine.within(begin, time.monotonic()).disturbs(tail=False)
+    for phase in ("population", "propagation"):
+        yield from _figures(f"{name}: {phase}", [found[phase] for found in rounds], load == JUDGED, disturbed)
+
+
+def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
     """Clients alone, beside population, and beside propagation, which is then cancelled."""
     seconds = options.lasting(8.0, 1.0)
-    worker.order(Mode.REFUSE)
-    processes.begin(rate, evenly=False)
+    scene.worker.order(Mode.REFUSE)
+    scene.processes.begin_closed(rest)
     time.sleep(min(_SETTLING_SECONDS, seconds))
     alone = time.monotonic()
     time.sleep(seconds)
     begun = time.monotonic()
-    job = Running(connection, transformation)
+    job = Running(scene.connection, scene.transformation)
     job.until_propagating()
     filled = time.monotonic()
     time.sleep(seconds)
     ended = time.monotonic()
     job.cancel()
-    seen = processes.end()
+    seen = scene.processes.end()
     quiet, before = seen.completed(alone, begun), seen.ended(alone, begun)
 
     def beside(start: float, end: float) -> _Phase:

@@ -2,8 +2,8 @@
 
     python -m demo [--scale 0.1] [--clients 2] [--synchronous full] [--help]
 
-Ends with status 1 if a client saw an error other than a conflict that can be retried (40001) or a wrong answer, if a
-change did not end as it should, or if CHECK DATABASE finds a problem.
+Ends with status 1 if a client saw a wrong answer or an error other than one to try again after (40001; 42P01 of a table
+that is found to have been joined or split), if a change did not end as it should, or if CHECK DATABASE finds a problem.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class _Control(enum.IntEnum):
 class _Tally(enum.IntEnum):
     READY = 0
     OPERATIONS = 1  # completed, in whatever phase
-    CONFLICTS = 2  # of class 40001, tried again
+    CONFLICTS = 2  # tried again: of class 40001, or a table had been joined or split
 
 
 class Board:
@@ -93,7 +93,7 @@ class Board:
 
     @property
     def conflicts(self) -> int:
-        """Conflicts (40001) that were tried again so far."""
+        """Conflicts (40001; 42P01 after a join or split) that were tried again so far."""
         return sum(tally[_Tally.CONFLICTS] for tally in self._tallies)
 
     @property
@@ -185,7 +185,7 @@ class Writer:
         self._tally[_Tally.READY] = 1
 
     def conflict(self) -> None:
-        """A conflict that is tried again."""
+        """A conflict, or a table that was not there any more: it is tried again."""
         self._tally[_Tally.CONFLICTS] += 1
 
     def done(self) -> None:

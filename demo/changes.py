@@ -6,8 +6,10 @@ import threading
 from dataclasses import dataclass, field
 
 import instar
+from demo import copies
 from demo.board import WINDOW_NS, Board, Feature
 from instar.schemachange.jobs import Job, Jobs, JobState
+from instar.schemachange.states import Work
 
 # A change of a few milliseconds is judged by what clients see from its start until this much later.
 LEAST_SECONDS = 3.0
@@ -38,6 +40,9 @@ CHANGES = (
         "CREATE UNIQUE INDEX orders_one_a_day ON orders (o_custkey, o_orderdate)",
         expects="23505",
     ),
+    Change("join two tables", copies.JOIN),
+    Change("give what was joined a key", copies.KEY),
+    Change("split it again", copies.SPLIT),
 )
 
 
@@ -151,6 +156,8 @@ def stage_name(job: Job, rows_done: int) -> str:
     if not job.stage:
         return state
     stage = job.stages[job.stage - 1]
+    if any(work.work is Work.FOLLOW for work in stage.work):
+        return "fill and follow"
     if stage.work:
         return "backfill" if rows_done else "write-only"
     return stage.moves[-1].goal.value if stage.moves else state

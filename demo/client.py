@@ -17,6 +17,7 @@ from pathlib import Path
 
 import instar
 from demo.board import Board, Phase, Writer
+from demo.copies import UNDEFINED_TABLE
 from demo.workload import Workload
 
 _PR_SET_TIMERSLACK = 29
@@ -70,12 +71,15 @@ def _open_loop(workload: Workload, board: Board, writer: Writer, number: int) ->
 
 
 def _complete(operation: Callable[[], None], workload: Workload, writer: Writer) -> None:
-    """Do one operation, trying again after conflicts; any other error is not caught."""
+    """Do one operation, trying again after conflicts, and once tables are found to have been joined or split; any other
+    error is not caught."""
     while True:
         try:
             return operation()
         except instar.Error as error:
-            if error.sqlstate not in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED):
+            workload.again()
+            if error.sqlstate not in (SERIALIZATION_FAILURE, DEADLOCK_DETECTED) and not (
+                error.sqlstate == UNDEFINED_TABLE and workload.looks_again()
+            ):
                 raise
             writer.conflict()
-            workload.again()

@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 import instar
-from demo import client, tpch
+from demo import client, copies, tpch
 from demo.board import Board, Phase
 from demo.changes import CHANGES, LEAST_SECONDS, Change, Course, Runner
 from demo.display import Display, Scene
@@ -141,6 +141,8 @@ class Demonstration:
         self._say("loading")
         begin = time.monotonic()
         tpch.load(self._path, work_directory, self._synchronous, self._loaded)
+        with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
+            copies.make(connection.execute, self._scale)
         seconds = time.monotonic() - begin
         self._say(f"loaded {sum(self._rows.values()):,} rows in {seconds:.1f} s")
 

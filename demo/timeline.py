@@ -28,6 +28,7 @@ _STAGES = {
     "delete-only": "#ffd8a8",
     "write-only": "#a5d8ff",
     "backfill": "#63e6be",
+    "fill and follow": "#63e6be",
     "public": "#b2f2bb",
     "taken back": "#ffc9c9",
     "failed": "#ff8787",
@@ -72,7 +73,7 @@ def _last_second(outcome: Outcome) -> float:
 def _title(figure: Figure, outcome: Outcome) -> None:
     settings = outcome.settings
     figure.suptitle(
-        f"Six schema changes under {settings.rate:,.0f} operations/s",
+        f"{len(outcome.courses)} schema changes under {settings.rate:,.0f} operations/s",
         x=0.012, ha="left", fontsize=17, fontweight="bold",
     )  # fmt: skip
     figure.text(

@@ -1,4 +1,5 @@
-"""What the clients do: point reads, index lookups, updates, inserts and deletes on orders, lineitem and customer.
+"""What the clients do: point reads, index lookups, updates, inserts and deletes on orders, lineitem and customer, reads
+and updates of the copies that are joined and split (copies.py).
 
 Reads check their answers. Each client inserts orders under keys of its own and deletes them again, oldest first; the
 orders that TPC-H generated stay, so a read that does not find one is an error. New orders never repeat (customer, day),
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import instar
+from demo import copies
 from demo.board import Board, Feature
 from demo.tpch import CUSTOMERS_PER_SCALE, ORDERS_PER_SCALE, PARTS_PER_SCALE, order_key
 
@@ -64,6 +66,8 @@ class Workload:
         self._orders = int(ORDERS_PER_SCALE * scale)
         self._customers = int(CUSTOMERS_PER_SCALE * scale)
         self._parts = int(PARTS_PER_SCALE * scale)
+        self._copied = copies.count(scale)
+        self._shape = copies.APART
         self._inserted = 0
         self._own: deque[int] = deque()
         weights: dict[Callable[[], None], int] = {
@@ -71,6 +75,7 @@ class Workload:
             self.orders_of_customer: 8, self.lines: 7,
             self.update_order: 9, self.update_line: 5, self.move_line: 2, self.update_customer: 4,
             self.insert_order: 8, self.delete_order: 7,
+            self.read_copy: 6, self.update_copied_line: 4, self.update_copied_order: 2,
         }  # fmt: skip
         self.operations = [operation for operation, weight in weights.items() for _ in range(weight)]
 
@@ -164,6 +169,29 @@ class Workload:
         self._connection.rollback()
         self._connection.autocommit = True
 
+    # --- what is joined and split ------------------------------------------------------------------------------------
+
+    def read_copy(self) -> None:
+        """An order of those that there are copies of, or a line of it."""
+        key = self._copy()
+        self._one(self._shape.read_line if key & 1 else self._shape.read_order, key)
+
+    def update_copied_line(self) -> None:
+        """A line's quantity."""
+        self._update(self._shape.update_line, Decimal(1 + self._below(50)), self._copy())
+
+    def update_copied_order(self) -> None:
+        """An order's status, wherever it is."""
+        parameters = ("P" if self._below(2) else "F", self._copy())
+        met = self._execute(self._shape.update_order, parameters).rowcount
+        if met < 1:
+            raise WrongAnswer(f"{self._shape.update_order} with {parameters} met no row")
+
+    def looks_again(self) -> bool:
+        """After a table was not there: whether the copies have another shape by now than was held."""
+        held, self._shape = self._shape, copies.look(self._execute)
+        return self._shape is not held
+
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _one(self, text: str, *parameters: object) -> None:
@@ -186,6 +214,9 @@ class Workload:
 
     def _order(self) -> int:
         return order_key(1 + self._below(self._orders))
+
+    def _copy(self) -> int:
+        return order_key(1 + self._below(self._copied))
 
     def _customer(self) -> int:
         return 1 + self._below(self._customers)
