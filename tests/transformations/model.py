@@ -6,8 +6,9 @@ is not there, or put over one that it does not replace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from instar.transformations.checker import Contribution
 from instar.transformations.records import (
     Flag,
     Join,
@@ -20,6 +21,15 @@ from instar.transformations.records import (
 )
 
 Parts = Mapping[Row, Part]
+
+
+class Contradicted(Exception):
+    """Rows contradict each other, and no repair is wanted."""
+
+
+def fail(contributions: Sequence[Contribution]) -> Row:
+    """The repair that is none."""
+    raise Contradicted(contributions)
 
 
 class JoinedTable:

@@ -10,12 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from instar import errors
-from instar.transformations.checker import CheckBegun, CheckPassed, Contribution, conclude, fail, pass_check
+from instar.transformations.checker import CheckBegun, CheckPassed, Contribution, conclude, pass_check
 from instar.transformations.commits import ManyToMany, OneToMany, Splitting, apply_commit, joining
 from instar.transformations.records import Flag, Join, Joined, Part, Row, Source
 from transformations.histories import JOIN, MANY, SPLIT, Place, R, Reads, S, Sources, T, Writes, as_if_newer
-from transformations.model import JoinedTable, SplitTables, check_joined, check_split, full_outer_join, split_of
+from transformations.model import (
+    Contradicted,
+    JoinedTable,
+    SplitTables,
+    check_joined,
+    check_split,
+    fail,
+    full_outer_join,
+    split_of,
+)
 
 KEYS = st.integers(1, 3)
 VALUES = st.sampled_from(["x", "z", None])
@@ -213,7 +221,7 @@ def check(t: Mapping[Row, Part], begun: CheckBegun) -> CheckPassed | None:
     ]
     try:
         return conclude(begun, contributions, fail)
-    except errors.IntegrityError:
+    except Contradicted:
         return None
 
 

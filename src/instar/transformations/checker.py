@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from instar import errors
 from instar.transformations.records import Flag, Row, SRecord
 from instar.transformations.targets import SplitTarget
 
@@ -89,11 +88,3 @@ def most_frequent(contributions: Sequence[Contribution]) -> Row:
 def newest(contributions: Sequence[Contribution]) -> Row:
     """Repair: what the row says that was changed last; of several in one commit, what comes first in T."""
     return max(contributions, key=lambda row: row.timestamp).values
-
-
-def fail(contributions: Sequence[Contribution]) -> Row:
-    """Repair: none. 23505, with what contradicts and an example of who says so."""
-    said = [f"{values} ({len(rows)} rows, such as {rows[0].key})" for values, rows in opinions(contributions)]
-    raise errors.error(
-        errors.UNIQUE_VIOLATION, "rows with the same split columns contradict each other", detail="; ".join(said)
-    )
