@@ -336,6 +336,7 @@ class Executor:
         for place, works in passes(stage.work):
             task = self._works.task(job, works, place, held)
             task.pace = pulse.pace
+            pulse.pace.urgency = task.urgency
             pulse.attend(job, task)
             self._reorganizer(task).run(task, pulse)
 

@@ -25,6 +25,8 @@ from instar.store.pace import Pace
 BATCH_ROWS = 4_096
 # So many offending rows are named by an error.
 NAMED_ROWS = 10
+# The urgency of work that nobody waits for: it makes eight times as long pauses as others beside foreground commits.
+AT_LEISURE = 0.125
 # Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
 RANGES_PER_WORK = 1 << 16
 # The number of the first range of a plan; 0 is that of whoever works without one.
@@ -48,6 +50,7 @@ class Task(ABC):
         self.place = place
         # How fast; what the work is at, in words; how many rows are read, where all are before anything is put.
         self.pace: Pace | None = None
+        self.urgency = 1.0  # of its pace, at first
         self.doing = ""
         self.rows_read: int | None = None
         self.start = rowset_prefix(table.rowset)

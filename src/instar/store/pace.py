@@ -27,8 +27,8 @@ class Pace:
     """How fast one piece of background work goes. Whoever owns it sets and changes `rows_per_second` and
     `latency_target_ns` at any time (None: no limit, no target), and counts `rows` as they are done.
 
-    `urgency`: work that would never end otherwise makes so many times shorter pauses, and does not wait until a queue
-    of foreground commits is gone; a latency target comes first.
+    `urgency`: its pauses are so many times shorter; where that is above 1, for work that would never end otherwise, it
+    does not wait until a queue of foreground commits is gone. A latency target comes first.
 
     `interrupt` is called between two batches and during pauses, outside the atomic section, and may raise.
     """

@@ -23,7 +23,7 @@ from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Transformation, apply, rules_of, translator_of
-from instar.schemachange.tasks import Step, Task
+from instar.schemachange.tasks import AT_LEISURE, Step, Task
 from instar.store.engine import LogRecord, Section, Store
 
 # Steps are handed over when so much time has passed, or so many puts are computed.
@@ -35,7 +35,7 @@ _BATCH_STEPS = 256
 _LOOKED_AT, _CHECKED = 50_000, 64
 # Records of the log that are read between two pulses.
 _LOG_RECORDS = 10_000
-# If cycles do not get shorter than that, compared with the one before, pauses do, down to a sixteenth: the sources
+# If cycles do not get shorter than that, compared with the one before, pauses do, as far as this: the sources
 # would never be caught up with.
 _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
 # Cycles that take less than this say nothing about who is faster.
@@ -80,7 +80,7 @@ class Following(Task):
         self._reads = ShortReads(store)
         self._redo = Redo(self)
         self._cycle = _Cycle(0, since)
-        self._urgency = 1.0
+        self.urgency = AT_LEISURE
         self._begin()
 
     def _begin(self) -> None:
@@ -136,14 +136,14 @@ class Following(Task):
             self._tell()
             self._cycle.end()
             if self.rows_left() <= self.transformation.made.pause_rows:
-                self._press(1.0)
+                self._press(AT_LEISURE)
                 return
             if self._cycle.ratio >= _FALLING_BEHIND:
-                self._press(min(self._urgency * 2, _MOST_URGENCY))
+                self._press(min(self.urgency * 2, _MOST_URGENCY))
 
     def _press(self, urgency: float) -> None:
         """Have so much more of the store than background work has otherwise."""
-        self._urgency = urgency
+        self.urgency = urgency
         if self.pace is not None:
             self.pace.urgency = urgency
 
@@ -246,8 +246,8 @@ class Following(Task):
 
     def _tell(self) -> None:
         self.doing = self._cycle.told(self.position, self._newest())
-        if self._urgency > 1:
-            self.doing += f"; pauses are {self._urgency:g} times shorter for that"
+        if self.urgency > AT_LEISURE:
+            self.doing += f"; pauses are {self.urgency / AT_LEISURE:g} times shorter for that"
 
 
 class _Batch:

@@ -17,7 +17,7 @@ from instar.catalog.layouts import Layouts
 from instar.schemachange.jobs import Checkpoint, Jobs, decode_checkpoint
 from instar.schemachange.online.image_rows import Item, operator
 from instar.schemachange.online.target_rows import TargetRow, put_row
-from instar.schemachange.tasks import FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
+from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
 from instar.store.engine import Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
 
@@ -63,6 +63,7 @@ class Image(Task):
         place: int = 0,
     ) -> None:
         super().__init__(store, sources[0], job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.urgency = AT_LEISURE
         self.sources, self.targets = tuple(sources), tuple(targets)
         self.operator = operator(Layouts(store), sources, targets)
 
