@@ -440,3 +440,19 @@ def test_a_commit_that_moves_many_rows_of_one_value(engine: Engine) -> None:
         )
         one.execute("ALTER TABLE r JOIN s USING (x) INTO t (id, x, w)")
     assert rows(one, "SELECT x, w, count(*) FROM t GROUP BY x, w ORDER BY x") == [(1, 1, 1), (2, 2, 4000)]
+
+
+def test_checks_of_one_name_are_told_apart(engine: Engine) -> None:
+    one = engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (id int PRIMARY KEY, x int, CONSTRAINT positive CHECK (id > 0))",
+        "CREATE TABLE s (k int PRIMARY KEY, x int UNIQUE, CONSTRAINT positive CHECK (k > 0))",
+        "ALTER TABLE r JOIN s USING (x) INTO t (id, k, x)",
+    )
+    with fails("23514", '"positive"'):
+        one.execute("INSERT INTO t VALUES (-1, 1, 1)")
+    with fails("23514", '"t_check"'):
+        one.execute("INSERT INTO t VALUES (1, -1, 1)")
+    run(one, "ALTER TABLE t DROP CONSTRAINT positive", "INSERT INTO t VALUES (-1, 1, 1)")
+    assert rows(one, "CHECK DATABASE") == []

@@ -119,6 +119,7 @@ class _Described:
         self._named = (r, s)  # as the statement has them
         self._r, self._s = r, s
         self._columns: list[Column] = []
+        self._check_names: set[str] = set()
 
     def turn(self) -> None:
         """R is S, and S is R."""
@@ -260,8 +261,13 @@ class _Described:
             text = _COLUMN.sub(lambda found: f'"#{side.columns[int(found[1])]}"', check.expression)
             missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
             columns = tuple(dict.fromkeys((*side.mapped(check.columns), *key)))
-            number = indexes.new_id()
-            yield msgspec.structs.replace(check, id=number, expression=f"{missing} OR ({text})", columns=columns)
+            number, name = indexes.new_id(), check.name
+            if name in self._check_names:  # that of a check of the other table
+                name = generated_name(self._wanted.into, (), "check", self._check_names.__contains__)
+            self._check_names.add(name)
+            yield msgspec.structs.replace(
+                check, id=number, name=name, expression=f"{missing} OR ({text})", columns=columns
+            )
 
     def _cannot_carry(self, side: _Side, check: Check, why: str) -> errors.Error:
         return errors.error(
