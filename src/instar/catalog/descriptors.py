@@ -350,6 +350,14 @@ class Unseen(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] = ()
 
 
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """What is still known of a join or split after its switch, for as long as changes of the sources, which are tables
+    no more, are made changes of the targets: the tables as they were."""
+
+    made: MadeBySplit | MadeByJoin
+    sources: tuple[Table, ...]  # in the order of `made.sources`
+
+
 class Transformed(msgspec.Struct, frozen=True, kw_only=True):
     """Of a table that others are made of (online join and split): the element of that, and those tables. Meanwhile the
     log has its rows as they were before and as they are after each change (rule 3)."""
