@@ -17,7 +17,7 @@ from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, row
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.rowset import described, key_encoder
-from instar.transformations.records import Flag, Joined, Part, Row, SRecord, chosen
+from instar.transformations.records import Flag, Joined, Part, Row, Split, SRecord, chosen
 
 # The hidden column `parts` of a join's target.
 R_PART, S_PART = 1, 2
@@ -96,19 +96,7 @@ class SplitTargets:
 
     def require_kept(self, row: Row) -> None:
         """23502 if a row of the source belongs to no record of S, and has a value that nothing else has."""
-        if self.shape.value(row) is not None or all(row[place] is None for place in self._only_s):
-            return
-        columns = self._source.columns
-        null = next(columns[place].name for place in self.shape.on if row[place] is None)
-        lost = next(place for place in self._only_s if row[place] is not None)
-        key = [place for place, column in enumerate(columns) if column.id in self._source.primary_key]
-        shown = described([columns[place] for place in key], chosen(row, key))
-        raise errors.error(
-            errors.NOT_NULL_VIOLATION,
-            f'null value in column "{null}" of relation "{self._source.name}", by which it is split, violates not-null '
-            "constraint",
-            detail=f'The value of column "{columns[lost].name}" of row {shown} would be lost.',
-        )
+        require_kept(self._source, self.shape, self._only_s, row)
 
     def r_row(self, record: Part) -> TargetRow:
         """R's record."""
@@ -174,3 +162,21 @@ def made_by_join(table: Table) -> MadeByJoin:
     if table.unseen is None or not isinstance(table.unseen.made, MadeByJoin):
         raise errors.error(errors.INTERNAL_ERROR, f'table "{table.name}" is not made by a join')
     return table.unseen.made
+
+
+def require_kept(source: Table, shape: Split, only_s: Sequence[int], row: Row) -> None:
+    """23502 if a row of the source of a split belongs to no record of S, and has a value at one of the places `only_s`,
+    which nothing else has."""
+    if shape.value(row) is not None or all(row[place] is None for place in only_s):
+        return
+    columns = source.columns
+    null = next(columns[place].name for place in shape.on if row[place] is None)
+    lost = next(place for place in only_s if row[place] is not None)
+    key = [place for place, column in enumerate(columns) if column.id in source.primary_key]
+    shown = described([columns[place] for place in key], chosen(row, key))
+    raise errors.error(
+        errors.NOT_NULL_VIOLATION,
+        f'null value in column "{null}" of relation "{source.name}", by which it is split, violates not-null '
+        "constraint",
+        detail=f'The value of column "{columns[lost].name}" of row {shown} would be lost.',
+    )
