@@ -274,6 +274,9 @@ class NextKey(msgspec.Struct, frozen=True, kw_only=True):
 
 # What S has of rows with one split value that contradict each other.
 Repair = Literal["fail", "most frequent", "newest"]
+# What becomes of transactions that are under way at the switch of a join or split: they are refused, or go on and are
+# translated, or are let end, while others wait.
+Strategy = Literal["abort", "commit", "block"]
 
 
 class MadeBySplit(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag="split"):
@@ -293,6 +296,8 @@ class MadeBySplit(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag
     # In place: what the source is called when it has become R itself, by losing the columns that are S's alone. What is
     # made as R has keys, split values and timestamps only, and goes with the switch.
     becomes: str | None = None
+    strategy: Strategy = "abort"
+    grace: int = 10_000_000  # microseconds, for transactions that are let end
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -328,7 +333,9 @@ class MadeByJoin(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag=
     r_index: int
     s_index: int
     on_indexes: tuple[int, ...]
-    pause_rows: int  # as of a split
+    pause_rows: int  # as of a split, as are these
+    strategy: Strategy = "abort"
+    grace: int = 10_000_000
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -360,11 +367,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 class Transformed(msgspec.Struct, frozen=True, kw_only=True):
     """Of a table that others are made of (online join and split): the element of that, and those tables. Meanwhile the
-    log has its rows as they were before and as they are after each change (rule 3)."""
+    log has its rows as they were before and as they are after each change (rule 3). `closing`: those who have not
+    written to any of the sources yet wait until it is over."""
 
     id: int
     targets: tuple[int, ...]
     state: State = State.WRITE_ONLY
+    closing: bool = False
 
 
 class StepKind(enum.Enum):

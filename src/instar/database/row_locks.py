@@ -13,11 +13,13 @@ judged at their commit, which waits for the locks of others. Statements in autoc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from instar import errors
 from instar.catalog.descriptors import Table
+from instar.database.closing import Closed, is_closing
 from instar.database.commit import SessionTransaction
 from instar.database.lock_names import shown_cycle
 from instar.database.settings import duration_us
@@ -122,6 +124,9 @@ class RowLocks:
             except Locked as met:
                 take_back()
                 self.wait(met)
+            except Closed as closed:
+                take_back()
+                self._outwait(partial(is_closing, self._session.database, closed.table))
 
     def select(self, lock: RowLock, table: Table, key: bytes) -> bool:
         """A query has come to a row that it is to lock: at the end of the statement, or now, to see whether it can be
@@ -252,28 +257,32 @@ class RowLocks:
     def wait(self, met: Locked, at_most: float | None = None) -> bool:
         """Until those who are in the way have ended: True. Or for so many microseconds: False, if they have not by
         then. Errors: 40P01, 55P03, 57014."""
-        session, locks = self._session, self._store.locks
-        timeout = duration_us(session.settings.get("lock_timeout"))
-        now = session.database.clock.monotonic_ns
-        began, waited = now(), 0.0  # by the clock, which a test may hold, and by what has been waited
-        owner = self.own()
+        locks, owner = self._store.locks, self.own()
         try:
             locks.begin_waiting(owner, met)
         except Deadlock as closed:
             raise self._deadlock(closed.cycle) from None
-        pause = _FIRST_PAUSE
         try:
-            while locks.is_blocked(met):
-                passed = max((now() - began) / 1e3, waited * 1e6)
-                if at_most is not None and passed >= at_most:
-                    return False
-                if timeout is not None and passed >= timeout:
-                    raise errors.error(errors.LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
-                session.pause(pause)
-                waited += pause
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+            return self._outwait(partial(locks.is_blocked, met), at_most)
         finally:
             locks.end_waiting(owner)
+
+    def _outwait(self, is_blocked: Callable[[], bool], at_most: float | None = None) -> bool:
+        """As `wait`, for whatever is in the way."""
+        session = self._session
+        timeout = duration_us(session.settings.get("lock_timeout"))
+        now = session.database.clock.monotonic_ns
+        began, waited = now(), 0.0  # by the clock, which a test may hold, and by what has been waited
+        pause = _FIRST_PAUSE
+        while is_blocked():
+            passed = max((now() - began) / 1e3, waited * 1e6)
+            if at_most is not None and passed >= at_most:
+                return False
+            if timeout is not None and passed >= timeout:
+                raise errors.error(errors.LOCK_NOT_AVAILABLE, "canceling statement due to lock timeout")
+            session.pause(pause)
+            waited += pause
+            pause = min(pause * 1.5, _LONGEST_PAUSE)
         return True
 
     def _deadlock(self, cycle: Sequence[Wait]) -> errors.Error:

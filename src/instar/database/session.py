@@ -12,6 +12,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
+from instar.database.closing import require_open
 from instar.database.commit import (
     Committer,
     Crossed,
@@ -529,6 +530,7 @@ class Session:
         open_ = self.open_transaction()
         catalog = self.catalog()
         touched = []
+        require_open(self.database, open_)
         for buffer in open_.buffer:
             if buffer.table not in open_.enlisted:
                 open_.enlisted[buffer.table] = catalog.table(buffer.table)

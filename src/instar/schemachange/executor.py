@@ -368,7 +368,8 @@ class Executor:
             catalog = self._catalog.at(reader)
         publication = advance(catalog.by_id, stage, job.statement)
         doomed, moved = doomed_tables(publication), moved_tables(publication)
-        wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
+        longest = job.ddl_wait if stage.grace is None else stage.grace
+        wait_for_writers(self._store, self._clock, doomed, longest / 1e6, pulse.wait, moved=moved)
 
     def _counted(self, job: Job) -> int:
         """The job's rows: those of the work that has just ended are no longer an estimate."""

@@ -149,6 +149,9 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     if before.transformed is None and after.transformed is not None:
         moved = True
         yield "its rows are logged whole"
+    elif after.transformed is not None and after.transformed != before.transformed:
+        moved = True
+        yield "closes to new writers, who wait"
     for element in {**old, **new}:
         start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
         if element.kind in (ElementKind.COVERAGE, ElementKind.TRANSFORMATION):  # told by what it does

@@ -82,9 +82,9 @@ def _dual_coverage(before: Table, after: Table) -> int:
 
 
 def _transformed(before: Table, after: Table) -> int:
-    begins = before.transformed is None and after.transformed is not None
+    moves = after.transformed is not None and before.transformed != after.transformed
     appears = before.unseen is not None and after.unseen is None
-    return after.version if begins or appears else 0
+    return after.version if moves or appears else 0
 
 
 FLOOR_RULES = (
@@ -111,8 +111,8 @@ FLOOR_RULES = (
     FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
     FloorRule(
         "transformation",
-        "While others are made of a table nobody is admitted who does not log its rows whole: f = c (rule 3); nor to "
-        "these, once they are seen, who has not seen that.",
+        "While others are made of a table nobody is admitted who does not log its rows whole: f = c (rule 3); nor who "
+        "has not seen that it closes; nor to these, once they are seen, who has not seen that.",
         _transformed,
     ),
     FloorRule(

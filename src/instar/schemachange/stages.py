@@ -73,6 +73,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     `fences`: tables whose floor is raised to their current version, before `work` starts (rule 19). `revertible`: once
     this stage is published, the change can still be taken back by the reverse path. `drops`: tables, with all that they
     own, and views, by their ids, that go in one direct step; `reveals`: unseen tables that are seen from then on.
+    `closes`: sources of a join or split that only those write to from then on who have done so before. `grace`: so many
+    microseconds it waits for transactions that it dooms (None: as the job says).
     """
 
     moves: tuple[Move, ...] = ()
@@ -82,6 +84,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     edits: tuple[Edit, ...] = ()
     drops: tuple[int, ...] = ()
     reveals: tuple[int, ...] = ()
+    closes: tuple[int, ...] = ()
+    grace: int | None = None
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -202,6 +206,8 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
             _tell_parent(move, before, after, current, statement)
         elif move.element.kind is ElementKind.PRIMARY_KEY and move.goal is Phase.PUBLIC:
             _tell_relatives(before[move.element.table], before, after, current, statement)
+    for table_id in stage.closes:
+        after[table_id] = _closed(current(table_id), statement)
     if stage.reveals:
         _reveal(stage, before, after, current, statement)
     for table_id in stage.drops:
@@ -212,6 +218,16 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
     freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
     return Publication(tuple(published), dropped=tuple(dropped), freed=tuple(sorted(freed)))
+
+
+def _closed(source: Table, statement: str) -> Table:
+    """A source that closes: whoever commits to it from then on has seen that, or has written to it before."""
+    if source.transformed is None:
+        raise Superseded(f'table "{source.name}" is no longer being joined or split')
+    step = Step(
+        version=source.version + 1, kind=StepKind.ELEMENT_STATE, columns=(source.transformed.id,), statement=statement
+    )
+    return new_version(source, [step], transformed=msgspec.structs.replace(source.transformed, closing=True))
 
 
 def _reveal(

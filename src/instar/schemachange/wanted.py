@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from instar.catalog.descriptors import Action, Migration, Repair, Table
+from instar.catalog.descriptors import Action, Migration, Repair, Strategy, Table
 from instar.catalog.descriptors import Check as Check_
 from instar.types import Type
 
@@ -406,6 +406,8 @@ class TransformationOptions:
 
     repair: Repair = "fail"
     pause_rows: int = 100
+    strategy: Strategy = "abort"
+    grace: int = 10_000_000
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from instar.catalog.sequences import Sequences
 from instar.schemachange.compact import Compaction
 from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
 from instar.schemachange.jobs import Held, Job, Jobs
-from instar.schemachange.online.following import Following
-from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online.following import Following, followed_since
+from instar.schemachange.online.image import Image
 from instar.schemachange.online.row_ids import RowIds
 from instar.schemachange.online.tail import Tail
 from instar.schemachange.online.transformation import Transformation, join_of, split_of
@@ -98,10 +98,13 @@ class Works:
         if work.work is Work.IMAGE:
             names = {"job": job.id, "stage": job.stage, "place": place, "rows": work.rows}
             return Image(self._store, sources, targets, claim=held.claim, **names)
-        since = image_snapshot(self._jobs, job.id, job.stage, place - 1)
-        assert since is not None  # the image is the work before
+        since = followed_since(self._jobs, job)
+        assert since is not None  # the image, or more of the log, is the work before
         known = self._following
         if known is not None and (known.job, known.stage, known.claim) == (job.id, job.stage, held.claim):
+            return known
+        if known is not None and (known.job, known.claim, known.position) == (job.id, held.claim, since):
+            known.go_on(job.stage, place)
             return known
         if isinstance(made, MadeBySplit):
             transformation: Transformation = split_of(*sources, *targets)

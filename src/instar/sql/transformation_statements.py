@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from instar.catalog.descriptors import Repair
+from instar.catalog.descriptors import Repair, Strategy
 
 if TYPE_CHECKING:
     from instar.sql.statements import Name
@@ -17,6 +17,8 @@ class TransformationOptions:
 
     repair: Repair | None = None
     pause_rows: int | None = None
+    strategy: Strategy | None = None
+    grace: int | None = None  # microseconds
 
 
 @dataclass(frozen=True, slots=True)

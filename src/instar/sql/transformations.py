@@ -45,7 +45,12 @@ def join_tables(statement: JoinTables, r: Table, s: Table, into: str) -> want.Jo
 
 def _options(options: TransformationOptions) -> want.TransformationOptions:
     default = want.TransformationOptions()
-    return want.TransformationOptions(options.repair or default.repair, options.pause_rows or default.pause_rows)
+    return want.TransformationOptions(
+        options.repair or default.repair,
+        options.pause_rows or default.pause_rows,
+        options.strategy or default.strategy,
+        default.grace if options.grace is None else options.grace,
+    )
 
 
 class _Side(NamedTuple):

@@ -17,13 +17,15 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from time import monotonic
 
-from instar.schemachange.jobs import Checkpoint, encode_checkpoint
+from instar.schemachange.jobs import Checkpoint, Job, Jobs, encode_checkpoint
 from instar.schemachange.online.checks import check
+from instar.schemachange.online.image import image_snapshot
 from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Transformation, apply, rules_of, translator_of
-from instar.schemachange.tasks import AT_LEISURE, Step, Task
+from instar.schemachange.states import Work
+from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
 from instar.store.engine import LogRecord, Section, Store
 
 # Steps are handed over when so much time has passed, or so many puts are computed.
@@ -54,6 +56,19 @@ def encode_position(timestamp: int) -> bytes:
 def decode_position(checkpoint: Checkpoint) -> int:
     """Up to where the log is applied: what comes after is needed still, and not to be cut."""
     return int.from_bytes(checkpoint.position, "big")
+
+
+def followed_since(jobs: Jobs, job: Job) -> int | None:
+    """From where the log is followed by the job's stage: from the image's snapshot, where the stage makes one, else
+    from where the stage before has left it. None if that is not known yet, or nothing is followed."""
+    works = [work.work for work in job.stages[job.stage - 1].work]
+    if Work.FOLLOW not in works:
+        return None
+    if Work.IMAGE in works:
+        return image_snapshot(jobs, job.id, job.stage, works.index(Work.IMAGE))
+    before = [work.work for work in job.stages[job.stage - 2].work]
+    at = jobs.checkpoints(job.id, job.stage - 1).get(before.index(Work.FOLLOW) * RANGES_PER_WORK)
+    return None if at is None else decode_position(at)
 
 
 class Following(Task):
@@ -90,6 +105,11 @@ class Following(Task):
         self._rules = rules_of(self.target)
         self._knows_doubtful = False
         self._applied = 0  # changes, with this target
+
+    def go_on(self, stage: int, place: int) -> None:
+        """What follows is the work of a later stage, which begins where this one has ended."""
+        self.stage, self.place = stage, place
+        self.start = self.stop = encode_position(self.position)
 
     @property
     def position(self) -> int:

@@ -30,6 +30,8 @@ def plan_transformation(
 ) -> Plan:
     """The plan of a join or split whose targets are described, and whose foreign keys can be carried over. `switch`:
     its last stage, if that is not just to drop the sources and to show the targets."""
+    if what.strategy == "commit":
+        raise errors.unsupported("the strategy 'commit'")
     sources, targets = tuple(sources), tuple(targets)
     made = tuple(target.id for target in targets)
     for target in targets:
@@ -51,8 +53,13 @@ def plan_transformation(
         Reorganization(Work.FOLLOW, elements[0], what.pause_rows),
     )
     filled = Stage(fences=names, work=work, revertible=True)
+    stages = [first, filled]
     switch = switch or Stage(drops=names, reveals=made)
-    return Plan(draft.statement, draft.publication(), (first, filled, switch), tuple(draft.notices), Change(()))
+    if what.strategy == "block":
+        again = Reorganization(Work.FOLLOW, elements[0], what.pause_rows)
+        stages.append(Stage(work=(again,), revertible=True, closes=names))
+        switch = msgspec.structs.replace(switch, grace=what.grace)
+    return Plan(draft.statement, draft.publication(), (*stages, switch), tuple(draft.notices), Change(()))
 
 
 def require_source(draft: Draft, table: Table) -> None:

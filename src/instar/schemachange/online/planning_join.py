@@ -239,6 +239,8 @@ class _Described:
             s_index=s_index,
             on_indexes=tuple(dict.fromkeys((indexes.need(r_on), indexes.need(s_on)))),
             pause_rows=self._wanted.options.pause_rows,
+            strategy=self._wanted.options.strategy,
+            grace=self._wanted.options.grace,
         )
 
     def _is_told_apart(self, columns: Iterable[int]) -> bool:

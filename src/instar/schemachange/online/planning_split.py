@@ -65,6 +65,8 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
         repair=wanted.options.repair,
         pause_rows=wanted.options.pause_rows,
         becomes=wanted.r.name if wanted.in_place else None,
+        strategy=wanted.options.strategy,
+        grace=wanted.options.grace,
     )
     describe = _Described(draft, source, made, on)
     s = describe.s(wanted.s.name, of_s, {column.id for column in of_r})

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from instar.schemachange.jobs import Jobs
-from instar.schemachange.online.following import decode_position
-from instar.schemachange.online.image import image_snapshot
+from instar.schemachange.online.following import decode_position, followed_since
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import RANGES_PER_WORK
 
@@ -21,7 +20,7 @@ def needed(jobs: Jobs) -> Iterator[int]:
         if Work.FOLLOW not in works:
             continue
         at = jobs.checkpoints(job.id, job.stage).get(works.index(Work.FOLLOW) * RANGES_PER_WORK)
-        since = image_snapshot(jobs, job.id, job.stage, works.index(Work.IMAGE))
+        since = followed_since(jobs, job)
         if at is not None:
             yield decode_position(at)
         elif since is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 from sqlglot import exp
 
 from instar import errors
-from instar.catalog.descriptors import Repair
+from instar.catalog.descriptors import Repair, Strategy
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import STRING, WORD
 from instar.sql.grammar.nodes import position_of
@@ -24,11 +25,16 @@ from instar.sql.transformation_statements import (
 )
 
 _OTHER_JOINS = ("left", "right", "inner", "cross", "natural")
-_SPLIT_OPTIONS = ("repair", "pause_rows", "strategy")
-_JOIN_OPTIONS = ("pause_rows", "strategy")
+_JOIN_OPTIONS = ("pause_rows", "strategy", "grace")
+_SPLIT_OPTIONS = ("repair", *_JOIN_OPTIONS)
 _REPAIRS: dict[str, Repair] = {"fail": "fail", "most frequent": "most frequent", "newest": "newest"}
-_STRATEGIES = ("abort", "non-blocking commit", "blocking commit")
+_STRATEGIES: dict[str, Strategy] = {"abort": "abort", "commit": "commit", "block": "block"}
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
+_DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*(us|ms|s|min|h)?")
+_LONGEST_GRACE = _UNITS["h"]
 _MOST_PAUSE_ROWS = 100_000
+
+T = TypeVar("T")
 
 
 class _Option(NamedTuple):
@@ -145,10 +151,12 @@ class TransformationGrammar(ObjectGrammar):
             self.take_operator("(")
             self.comma_list(lambda: self._transformation_option(known, found))
             self.take_operator(")")
-        if "strategy" in found:
-            _require_abort(found["strategy"])
-        repair = _repair(found["repair"]) if "repair" in found else None
-        return TransformationOptions(repair, _pause_rows(found["pause_rows"]) if "pause_rows" in found else None)
+        return TransformationOptions(
+            _one_of("repair", found["repair"], _REPAIRS) if "repair" in found else None,
+            _pause_rows(found["pause_rows"]) if "pause_rows" in found else None,
+            _one_of("strategy", found["strategy"], _STRATEGIES) if "strategy" in found else None,
+            _grace(found["grace"]) if "grace" in found else None,
+        )
 
     def _transformation_option(self, known: tuple[str, ...], found: dict[str, _Option]) -> None:
         position = self.position
@@ -208,17 +216,15 @@ def _reference(parts: list[str], position: int | None) -> Reference:
     return Reference(name, ast.Name(qualifiers[-1], schema, position), position)
 
 
-def _repair(option: _Option) -> Repair:
-    if option.text not in _REPAIRS:
-        raise _invalid("repair", option, tuple(_REPAIRS))
-    return _REPAIRS[option.text]
-
-
-def _require_abort(option: _Option) -> None:
-    if option.text not in _STRATEGIES:
-        raise _invalid("strategy", option, _STRATEGIES[:1])
-    if option.text != "abort":
-        raise errors.unsupported(f"the strategy '{option.text}'", position=option.position)
+def _one_of(name: str, option: _Option, values: Mapping[str, T]) -> T:
+    if option.text not in values:
+        raise errors.error(
+            errors.INVALID_PARAMETER,
+            f'invalid value for parameter "{name}": "{option.text}"',
+            hint=f"Available values: {', '.join(values)}.",
+            position=option.position,
+        )
+    return values[option.text]
 
 
 def _pause_rows(option: _Option) -> int:
@@ -233,10 +239,15 @@ def _pause_rows(option: _Option) -> int:
     return rows
 
 
-def _invalid(name: str, option: _Option, values: tuple[str, ...]) -> errors.Error:
-    return errors.error(
-        errors.INVALID_PARAMETER,
-        f'invalid value for parameter "{name}": "{option.text}"',
-        hint=f"Available values: {', '.join(values)}.",
-        position=option.position,
-    )
+def _grace(option: _Option) -> int:
+    """A duration as settings have them, in microseconds; a number alone is milliseconds."""
+    found = _DURATION.fullmatch(option.text.strip())
+    grace = -1 if found is None else round(float(found[1]) * _UNITS[found[2] or "ms"])
+    if not 0 <= grace <= _LONGEST_GRACE:
+        raise errors.error(
+            errors.INVALID_PARAMETER,
+            f'invalid value for parameter "grace": "{option.text}"',
+            hint='It is a time of at most an hour. Valid units are "us", "ms", "s", "min", and "h".',
+            position=option.position,
+        )
+    return grace
