@@ -155,6 +155,22 @@ def test_those_of_a_split_go_to_the_side_that_has_their_columns(orders: instar.C
     assert rows(orders, "CHECK DATABASE") == []
 
 
+def test_a_cascade_would_leave_rows_of_the_other_side(orders: instar.Connection) -> None:
+    split = "ALTER TABLE visit SPLIT INTO visit (id, city), city (city, mayor, a) ON (city)"
+    run(
+        orders,
+        "CREATE TABLE visit (id int PRIMARY KEY, city int, mayor int REFERENCES customer ON DELETE CASCADE, a int)",
+        "CREATE INDEX ON visit (mayor)",
+        "INSERT INTO visit VALUES (1, 1, 1, 5)",
+    )
+    with fails("2BP01", "visit_mayor_fkey"):
+        orders.execute(split)
+    run(orders, split.replace("id, city)", "id, city, mayor)").replace("city, mayor, a)", "city, a)"))
+    run(orders, "DELETE FROM orders", "DELETE FROM customer WHERE id = 1")
+    assert rows(orders, "SELECT id FROM visit") == []
+    assert rows(orders, "CHECK DATABASE") == []
+
+
 def test_a_split_that_takes_a_key_apart_is_refused(orders: instar.Connection) -> None:
     run(
         orders,

@@ -2,8 +2,8 @@
 
 They need not be validated: the targets have the rows that the sources had. What is left behind is a foreign key between
 two tables that become one. What cannot be carried over is for the planning to refuse: a key whose columns no target
-has all of, or that refers to what is no key any more; and of a join, one that would delete rows of the other source
-with those of its own.
+has all of, or that refers to what is no key any more; and one ON DELETE CASCADE that would delete other rows than before: of
+a join, as rows of the other source go with those of its own, and of S of a split, as rows of R stay.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def _of_source(made: Made, source: Table, targets: Sequence[Table], key: Foreign
 
 def _as_child(made: Made, source: Table, target: Table, key: ForeignKey) -> ForeignKey | None:
     columns = _mapped(made, source, target, key.columns)
-    if columns is None or (isinstance(made, MadeByJoin) and key.on_delete == "cascade"):
+    deletes_alike = isinstance(made, MadeBySplit) and target.id != made.s
+    if columns is None or (key.on_delete == "cascade" and not deletes_alike):
         return None
     if leads(target.primary_key, columns):
         return msgspec.structs.replace(key, columns=columns, child_index=None, owns_index=False)
