@@ -2,8 +2,8 @@
 
 They need not be validated: the targets have the rows that the sources had. What is left behind is a foreign key between
 two tables that become one. What cannot be carried over is for the planning to refuse: a key whose columns no target
-has all of, or that refers to what is no key any more; and one ON DELETE CASCADE that would delete other rows than before:
-of a join, as rows of the other source go with those of its own, and of S of a split, as rows of R stay.
+has all of, or that refers to what is no key any more; and one ON DELETE CASCADE that would delete other rows than it
+did: of a join, as rows of the other source go with those of its own, and of S of a split, as rows of R stay.
 """
 
 from __future__ import annotations
