@@ -20,6 +20,7 @@ from instar.schemachange.jobs import Checkpoint, Jobs
 from instar.schemachange.online.image import Image, image_snapshot
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import planned
+from instar.sql.checks import compile_check
 from instar.store.engine import Section
 from instar.types import BIGINT, INTEGER, TEXT
 from pipeline.small_database import SmallDatabase
@@ -69,7 +70,9 @@ def split(database: SmallDatabase) -> tuple[list[Table], list[Table]]:
 
 def image(database: SmallDatabase, tables: tuple[list[Table], list[Table]], job: int = 1) -> Image:
     held = database.claimed(job)
-    return Image(database.store, *tables, job=job, stage=STAGE, claim=held.claim, rows=ROWS)
+    return Image(
+        database.store, *tables, job=job, stage=STAGE, claim=held.claim, rows=ROWS, compile_check=compile_check
+    )
 
 
 def everything(database: SmallDatabase, targets: list[Table]) -> list[dict[bytes, bytes]]:
@@ -168,7 +171,9 @@ def test_stopped_and_finished_without_spark(spark: Any, database: SmallDatabase,
         SparkReorganizer(database.path).run(task, Midway(task, stop))
     before = planned(task)
     assert 0 < sum(found.done for found in before) < len(before)
-    resumed = Image(database.store, *tables, job=1, stage=STAGE, claim=task.claim, rows=ROWS)
+    resumed = Image(
+        database.store, *tables, job=1, stage=STAGE, claim=task.claim, rows=ROWS, compile_check=compile_check
+    )
     InProcess().run(resumed, lambda: None)
     assert [(found.start, found.stop) for found in planned(task)] == [(found.start, found.stop) for found in before]
     check_done(database, resumed, tables[1])

@@ -348,13 +348,53 @@ class MadeByJoin(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag=
         return (self.target,)
 
 
+class GroupedValue(msgspec.Struct, frozen=True, array_like=True):
+    """What a grouping's target has of a column of the source: in which column it counts the values that are not NULL,
+    and, where they are summed up, in which it has the sum of those that are not NaN, and how many are NaN."""
+
+    column: int
+    count: int
+    total: int | None = None
+    nans: int | None = None
+
+
+class MadeByGrouping(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag="grouping"):
+    """A table that has a row for each group of rows of another one (transformations/grouping.py).
+
+    `groups`: (column of the source, column of the target). The target's key is a hidden column with the encoded values
+    of these, in which NULL is a value as any other. Its column `counter` says how many rows are in a group.
+    `condition`: of the rows that are grouped, SQL text as of a check, and `reads` the columns in it.
+    """
+
+    source: int  # table ids
+    target: int
+    groups: tuple[tuple[int, int], ...]
+    values: tuple[GroupedValue, ...]
+    counter: int
+    condition: str | None = None
+    reads: tuple[int, ...] = ()
+    pause_rows: int = 1_000  # propagation has caught up when no more is left than comes to so many rows
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The tables that it is made of."""
+        return (self.source,)
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The tables that are made."""
+        return (self.target,)
+
+
 class Unseen(msgspec.Struct, frozen=True, kw_only=True):
     """Of a table that nobody sees yet: what it is made by. `shown`: the columns that it has once it is seen; `takes`:
-    the names that it bears then and that its sources bear still."""
+    the names that it bears then and that its sources bear still. `nameless`: it has the rows of a materialized view,
+    through which alone they are read, and takes no name."""
 
-    made: MadeBySplit | MadeByJoin
+    made: MadeBySplit | MadeByJoin | MadeByGrouping
     shown: tuple[int, ...]
     takes: tuple[str, ...] = ()
+    nameless: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,6 +414,7 @@ class Transformed(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[int, ...]
     state: State = State.WRITE_ONLY
     closing: bool = False
+    kept: bool = False  # the targets go on following this table when they are there: a materialized view's
 
 
 class StepKind(enum.Enum):
@@ -436,13 +477,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     next_key: NextKey | None = None  # while ALTER PRIMARY KEY is under way
     migration: Migration = "write"
     transformed: Transformed | None = None  # while it is being joined or split
+    followed_by: tuple[int, ...] = ()  # ids of the tables that materialized views on it have their rows in
     unseen: Unseen | None = None  # while it is being made of others
     older_rows: bool = False  # it was made of others: its rows bear timestamps from before it was seen
 
     @property
     def logged_whole(self) -> bool:
         """Whether the log gets the table's rows as they are after each change, too (rule 3)."""
-        return self.transformed is not None
+        return self.transformed is not None or bool(self.followed_by)
 
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""
@@ -451,13 +493,29 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
         return (own, *(lock for lock in coming if lock != own))
 
 
+class Materialized(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a view: that it is materialized. `storage` is the id of the table, which nobody else can name, that has its
+    rows; `definition` the query that it was created with, SQL text as a view's."""
+
+    storage: int
+    definition: str
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="view"):
+    """A view. That of a materialized one is `query`, too: on the table that has its rows."""
+
     id: int
     name: str
     version: int
     query: str  # SQL text, tables and columns by id
     columns: tuple[tuple[str, Type], ...]
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]  # (table or view id, column ids)
+    materialized: Materialized | None = None
+
+    @property
+    def kind(self) -> str:
+        """What messages call it."""
+        return "view" if self.materialized is None else "materialized view"
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="sequence"):

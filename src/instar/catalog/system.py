@@ -133,9 +133,11 @@ def iterate_descriptors(store: Store, snapshot: int) -> Iterator[tuple[int, byte
 
 def relation_names(found: Object) -> set[str]:
     """The names that an object takes: its own, and those of a table's indexes and primary keys. One that is unseen
-    takes those that its sources bear still when these are gone."""
+    takes those that its sources bear still when these are gone; one that has a materialized view's rows takes none."""
     if not isinstance(found, Table):
         return {found.name}
+    if found.unseen is not None and found.unseen.nameless:
+        return set()
     later = () if found.unseen is None else found.unseen.takes
     names = {found.name, found.primary_key_name, *(index.name for index in found.indexes)}
     if found.next_key is not None:

@@ -229,6 +229,10 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         "instar", "job_history", lambda source: (), job=BIGINT, at=TIMESTAMPTZ, state=TEXT, stage=INTEGER, who=TEXT,
         note=TEXT,
     ),
+    _view(
+        "instar", "materialized_views", lambda source: (), id=BIGINT, name=TEXT, definition=TEXT, state=TEXT,
+        reason=TEXT, as_of=TIMESTAMPTZ, seconds_behind=DOUBLE, commits_behind=BIGINT, rows=BIGINT,
+    ),
     # So are those of these two, which need the clock.
     _view(
         "instar", "servers", lambda source: (), pid=BIGINT, started_at=TIMESTAMPTZ, schema_version=BIGINT,

@@ -18,6 +18,7 @@ from instar.catalog.sequences import Sequences
 from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
 from instar.clock import Clock, SystemClock
+from instar.database.materialized import Keeping
 from instar.database.session import Session
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
@@ -91,6 +92,7 @@ class Database:
         self._interval, self._question = 1, 0
         self._asked_ns = self._looked_ns = clock.monotonic_ns()
         self._analytic: Analytic | None = None
+        self._keeping: Keeping | None = None
         self._users = 1
         self._process = os.getpid()
         _bootstrap(store)
@@ -283,6 +285,27 @@ class Database:
         """Start a worker if there is something for it to do: a job that nobody works on, or a log to be cut."""
         if not self.in_memory and (self._jobs.runnable() or self.store.log_bytes() > LOG_WORTH_A_WORKER):
             self._launcher.ensure()
+
+    def keep_views(self) -> None:
+        """Bring the materialized views of a database without a worker up to what is committed."""
+        if self._keeping is None:
+            self._keeping = Keeping(self)
+        self._keeping.turn()
+
+    def after_followed(self) -> None:
+        """Called after every commit to tables that materialized views follow: somebody is to bring these up."""
+        try:
+            if self.in_memory:
+                self.keep_views()
+            else:
+                self._launcher.ensure()
+        except (errors.Error, OSError):
+            return  # the commit stands, as in `after_commit`
+
+    def after_followed_commit(self) -> None:
+        """Both."""
+        self.after_commit()
+        self.after_followed()
 
     def ensure_worker(self) -> None:
         """Start the background process, unless one is there."""

@@ -173,7 +173,8 @@ class PointWriter:
         version: int,
     ) -> None:
         self._store = database.store
-        self._after_commit = database.after_commit
+        followed = bool(writer.table.followed_by)
+        self._after_commit = database.after_followed_commit if followed else database.after_commit
         self._database = database
         self._write = write
         self._writer = writer

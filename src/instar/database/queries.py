@@ -16,6 +16,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.bulk import insert_many
 from instar.database.jobs import history_rows, job_rows
 from instar.database.lock_names import lock_rows
+from instar.database.materialized import view_rows
 from instar.database.past import query_as_of
 from instar.database.point_writes import OUTDATED, point_writer
 from instar.database.result import Result
@@ -332,6 +333,8 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         return job_rows(session.database)
     if name == "instar.job_history":
         return history_rows(session.database)
+    if name == "instar.materialized_views":
+        return view_rows(session, catalog)
     if name == "instar.servers":
         return server_rows(session.database.store, session.database.clock)
     if name == "instar.transaction_locks":

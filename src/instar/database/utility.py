@@ -9,6 +9,7 @@ from instar import errors
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, find
 from instar.sql import statements as ast
+from instar.sql.materialized_statements import RefreshMaterializedView
 from instar.types import TEXT, Type
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ def _alter_job(session: Session, statement: ast.AlterJob, text: str) -> Result:
     return jobs.alter(session, statement)
 
 
+def _refresh(session: Session, statement: RefreshMaterializedView, text: str) -> Result:
+    from instar.database import materialized
+
+    return materialized.refresh(session, statement)
+
+
 _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.SetVariable: _set,
     ast.ShowVariable: _show,
@@ -112,4 +119,5 @@ _STATEMENTS: dict[type, Callable[..., Result]] = {
     ast.ShowJobs: _show_jobs,
     ast.JobControl: _job_control,
     ast.AlterJob: _alter_job,
+    RefreshMaterializedView: _refresh,
 }

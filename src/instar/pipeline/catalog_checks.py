@@ -93,6 +93,8 @@ def _abandoned(table: Table, moved: Set[Element]) -> Iterator[Problem]:
         if element not in moved:
             what, state = name_of(table, element), phase_of(table, element).value
             yield Problem(table.name, what, CATALOG, "", f"{what} is {state}, and no job is moving it")
+    if table.unseen is not None and table.unseen.nameless:
+        return  # a materialized view's
     if table.unseen is not None and not any(found.table in table.unseen.made.sources for found in moved):
         yield Problem(
             table.name, "table", CATALOG, "", "the table was to be made by a join or split, and no job is at it"

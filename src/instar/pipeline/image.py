@@ -33,6 +33,7 @@ from instar.catalog.descriptors import Table
 from instar.pipeline import key_ranges
 from instar.pipeline.entries import RANGE, by_range
 from instar.pipeline.failures import in_task
+from instar.pipeline.importable import imported, name_of
 from instar.pipeline.rewriting import row_bytes
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
 from instar.pipeline.stores import identity, opened, require_shared
@@ -76,7 +77,8 @@ _ROWS = pa.schema(_ROW_TYPES)
 
 class Work(msgspec.Struct, frozen=True):
     """An image as tasks are told of it. `reads`: what of which source is read, a task each (its place, start, stop);
-    `ranges`: the ranges of groups that are still to be put, in their order."""
+    `ranges`: the ranges of groups that are still to be put, in their order; `compile_check`: a
+    function by its name."""
 
     path: str
     runs: str
@@ -89,6 +91,7 @@ class Work(msgspec.Struct, frozen=True):
     claim: tuple[bytes, bytes]
     reads: tuple[tuple[int, bytes, bytes], ...]
     ranges: tuple[Todo, ...]
+    compile_check: str
 
     def option(self) -> str:
         """The work as the text of a Spark option."""
@@ -98,7 +101,8 @@ class Work(msgspec.Struct, frozen=True):
         """The task in a process of Spark's."""
         store = opened(self.path, self.identity).store
         names = {"job": self.job, "stage": self.stage, "place": self.place}
-        return Image(store, self.sources, self.targets, **names, claim=self.claim, rows=0)
+        compile_check = imported(self.compile_check)
+        return Image(store, self.sources, self.targets, **names, claim=self.claim, rows=0, compile_check=compile_check)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -162,6 +166,7 @@ class SparkImage:
             claim=task.claim,
             reads=tuple(self._parted(max(2 * (os.cpu_count() or 1), min(rows // ROWS_PER_READ, MAX_READS)))),
             ranges=todo,
+            compile_check=name_of(task.compile_check),
         )
         option = work.option()
         items = session.read.format(FORMAT).option("work", option).load()

@@ -38,8 +38,10 @@ def rename_column(draft: Draft, wanted: want.RenameColumn) -> None:
 def rename_object(draft: Draft, wanted: want.RenameObject) -> None:
     """RENAME of a table, view or sequence. ALTER TABLE renames any of them, as in PostgreSQL."""
     found = draft.view.lookup("public", wanted.old)
-    if wanted.kind == "view":
-        draft.find(View, wanted.old)
+    if wanted.kind in ("view", "materialized view"):
+        view = draft.find(View, wanted.old)
+        if wanted.kind not in (view.kind, "view"):
+            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{wanted.old}" is not a {wanted.kind}')
     elif wanted.kind == "sequence":
         draft.find(Sequence, wanted.old)
     elif found is None:
@@ -49,6 +51,8 @@ def rename_object(draft: Draft, wanted: want.RenameObject) -> None:
         draft.edit(found.id, (StepKind.RENAME_TABLE, ()), name=wanted.new)
     elif isinstance(found, View | Sequence):
         draft.replace(msgspec.structs.replace(found, name=wanted.new))
+        if isinstance(found, View) and found.materialized is not None:  # what plans and messages call its rows
+            draft.edit(found.materialized.storage, name=wanted.new)
 
 
 def rename_index(draft: Draft, wanted: want.RenameIndex, kind: StepKind = StepKind.RENAME_INDEX) -> None:
@@ -186,7 +190,7 @@ def require_no_view(draft: Draft, table: Table, column: Column) -> None:
             raise errors.error(
                 errors.FEATURE_NOT_SUPPORTED,
                 "cannot alter type of a column used by a view or rule",
-                detail=f'view {view.name} depends on column "{column.name}"',
+                detail=f'{view.kind} {view.name} depends on column "{column.name}"',
             )
 
 
@@ -243,6 +247,8 @@ def create_view(draft: Draft, wanted: want.CreateView) -> None:
         )
         return
     old = draft.find(View, wanted.name)
+    if old.materialized is not None:
+        raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{old.name}" is not a view')
     if wanted.columns[: len(old.columns)] != old.columns:
         raise errors.error(
             errors.INVALID_TABLE_DEFINITION,

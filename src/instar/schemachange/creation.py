@@ -17,6 +17,7 @@ from instar.catalog.descriptors import (
     Step,
     StepKind,
     Table,
+    View,
 )
 from instar.encoding.keys import key_tag
 from instar.schemachange import wanted as want
@@ -208,6 +209,9 @@ def add_constraint(draft: Draft, table_id: int, constraint: want.Constraint) -> 
 
 def create_index(draft: Draft, wanted: want.CreateIndex) -> None:
     """CREATE INDEX: by its path, or collapsed where nobody can have rows."""
+    view = draft.view.lookup("public", wanted.table)
+    if isinstance(view, View) and view.materialized is not None:
+        raise errors.unsupported(f'an index on materialized view "{view.name}"')
     table = draft.find(Table, wanted.table)
     add_index(
         draft, table.id, wanted.columns, wanted.name, unique=wanted.unique, constraint=False, yields=wanted.yields

@@ -145,7 +145,7 @@ def _left_without(
     for view in catalog.views() if gone else ():
         for column in sorted(_columns_of(view, table) & gone.keys()):
             what = f"column {gone[column]} of table {table.name}"
-            yield f"view {view.name} depends on {what}", what
+            yield f"{view.kind} {view.name} depends on {what}", what
     yield from _defaults_without(catalog, published, table, gone)
     yield from _keys_without(catalog, published, before, table)
 
@@ -156,9 +156,10 @@ def _left_without_table(
     """(what uses a table that goes, the table), in words."""
     gone = {found.id for found in publication.dropped}
     what = f"table {table.name}"
-    for view in catalog.views():
+    anew = {one.after.id: one.after for one in publication.published if isinstance(one.after, View)}
+    for view in (anew.get(found.id, found) for found in catalog.views()):
         if view.id not in gone and any(used == table.id for used, _ in view.depends_on):
-            yield f"view {view.name} depends on {what}", what
+            yield f"{view.kind} {view.name} depends on {what}", what
     for child_id in table.referenced_by:
         child = published.get(child_id) or catalog.table(child_id)
         for key in child.foreign_keys if child_id not in gone else ():
@@ -215,7 +216,7 @@ def _require_types(catalog: CatalogSnapshot, before: Table, after: Table) -> Non
             raise errors.error(
                 errors.FEATURE_NOT_SUPPORTED,
                 "cannot alter type of a column used by a view or rule",
-                detail=f'view {view.name} depends on column "{changed[column]}"',
+                detail=f'{view.kind} {view.name} depends on column "{changed[column]}"',
             )
 
 

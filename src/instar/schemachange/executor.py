@@ -452,6 +452,8 @@ class Executor:
             change.update(sequence)
         for table in stage.fences:
             change.fence(table_of(change.view, table))
+        for view in stage.shows:
+            change.write(*self._works.begun(view))
         change.write(job_key(job.id), encode_job(after))
         way = "back, " if after.problem is not None else ""
         change.describe(f"{job.statement} ({way}stage {job.stage + 1} of {len(job.stages)})")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Object, Sequence, Step, StepKind, Table, View, is_seen
+from instar.catalog.descriptors import Object, Step, StepKind, Table, View, is_seen
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
 from instar.schemachange.reorganize import SMALL_ROWS
@@ -105,7 +105,9 @@ def _work(work: Reorganization, table: Table, catalog: CatalogSnapshot, done_by:
 
 
 def _named(found: Object) -> str:
-    kind = {Table: "table", View: "view", Sequence: "sequence"}[type(found)]
+    if isinstance(found, View):
+        return f'{found.kind} "{found.name}"'
+    kind = "table" if isinstance(found, Table) else "sequence"
     return f'{kind} "{found.name}"'
 
 
@@ -137,6 +139,11 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     if before.unseen is not None and after.unseen is None:
         yield "seen"
         return
+    if after.unseen is not None and after.unseen.nameless:
+        yield "read through the view"
+        return
+    if after.followed_by != before.followed_by:
+        yield "its log is followed" if len(after.followed_by) > len(before.followed_by) else "followed by one view less"
     steps = [step for step in after.steps if step.version > before.version]
     for step in steps:
         if step.kind is not StepKind.ELEMENT_STATE:

@@ -286,6 +286,8 @@ def _kind(stages: tuple[Stage, ...]) -> str:
     if first is None:
         return "compact"
     if first.element.kind is ElementKind.TRANSFORMATION:
+        if any(stage.shows for stage in stages):
+            return "materialize"
         return "split" if len(stages[0].moves) == 1 else "join"
     verb = "build"
     if first.start is Phase.PUBLIC:

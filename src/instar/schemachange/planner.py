@@ -36,6 +36,7 @@ from instar.schemachange.dependents import require_staying
 from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
+from instar.schemachange.online import materialized
 from instar.schemachange.online.planning_join import join_tables
 from instar.schemachange.online.planning_split import split_table
 from instar.schemachange.stages import Change, Move, Plan, Publication, Reorganization, Scheduled, Stage
@@ -300,6 +301,8 @@ _ALONE: dict[type, Callable[..., Plan]] = {
     want.CompactTable: plan_compaction,
     want.SplitTable: split_table,
     want.JoinTables: join_tables,
+    want.CreateMaterializedView: materialized.create_materialized_view,
+    want.PopulateAnew: materialized.populate_anew,
 }
 _ACTIONS: dict[type, Callable[..., None]] = {
     want.CreateTable: creation.create_table,

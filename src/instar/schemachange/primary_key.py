@@ -12,6 +12,7 @@ from instar.schemachange.creation import key_columns, require_values
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.naming import generated_name
+from instar.schemachange.online.materialized import require_unfollowed
 from instar.schemachange.probed_indexes import referring, referring_from
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
@@ -29,6 +30,7 @@ def alter_primary_key(draft: Draft, wanted: want.AlterPrimaryKey) -> None:
     if (columns, name) == (table.primary_key, table.primary_key_name):
         return
     _require_no_lock(table, columns)
+    require_unfollowed(draft, table, "change the primary key of")
     _require_indexes(draft, table, columns)
     direct = draft.has_no_rows(table)
     if not direct and draft.is_new(table):

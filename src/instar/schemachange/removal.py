@@ -21,6 +21,7 @@ from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, leave_tables, takes_path
+from instar.schemachange.online.materialized import drop_materialized, require_unfollowed
 from instar.schemachange.probed_indexes import without_keys
 
 
@@ -51,7 +52,7 @@ def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: b
         draft.notices.append(f"drop cascades to {len(dependents)} other objects")
     for found in dependents:
         if found.view is not None:
-            draft.drop(found.view)
+            _drop_view(draft, found.view)
         if found.key is not None:
             remove_foreign_keys(draft, found.key[0], {found.key[1]})
         if found.default is not None:
@@ -62,8 +63,9 @@ def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: b
 
 
 def _describe(found: Object) -> str:
-    kind = {Table: "table", View: "view", Sequence: "sequence"}[type(found)]
-    return f"{kind} {found.name}"
+    if isinstance(found, View):
+        return f"{found.kind} {found.name}"
+    return f"{'table' if isinstance(found, Table) else 'sequence'} {found.name}"
 
 
 def _views_on(draft: Draft, objects: set[int], column: tuple[Table, Column] | None = None) -> list[Dependent]:
@@ -84,7 +86,7 @@ def _views_on(draft: Draft, objects: set[int], column: tuple[Table, Column] | No
                     on = _describe(target) if target is not None else f"object {used}"
                     if column is not None and used == column[0].id:
                         on = f"column {column[1].name} of {on}"
-                    found.append(Dependent(f"view {view.name}", on, view=view))
+                    found.append(Dependent(f"{view.kind} {view.name}", on, view=view))
                     reached.add(view.id)
                     grown = True
                     break
@@ -215,6 +217,8 @@ def drop_tables(draft: Draft, wanted: want.DropTables) -> None:
     what = f"table {targets[0].name}" if len(targets) == 1 else "desired object(s)"
     if wanted.cascade and any(found.key and takes_path(draft, draft.table(found.key[0])) for found in dependents):
         # The keys leave in stages, through which the tables have to stay, and what else stands on them.
+        if any(found.view is not None and found.view.materialized is not None for found in dependents):
+            raise errors.unsupported("dropping materialized views together with foreign keys under a schema lease")
         views = [found.view.id for found in dependents if found.view is not None]
         _resolve(draft, what, [found for found in dependents if found.view is None], cascade=True)
         draft.notices += [f"drop cascades to {found.subject}" for found in dependents if found.view is not None]
@@ -368,6 +372,7 @@ def truncate(draft: Draft, wanted: want.Truncate) -> None:
 
 def _truncate_one(draft: Draft, table: Table) -> None:
     draft.require_settled(table)
+    require_unfollowed(draft, table, "truncate")
     indexes = tuple(msgspec.structs.replace(index, rowset=draft.ids.new_rowset(table.id)) for index in table.indexes)
     draft.edit(
         table.id,
@@ -397,14 +402,26 @@ def drop_sequences(draft: Draft, wanted: want.DropSequences) -> None:
         draft.drop(sequence)
 
 
+def _drop_view(draft: Draft, view: View) -> None:
+    if view.materialized is None:
+        draft.drop(view)
+    else:
+        drop_materialized(draft, view)
+
+
 def drop_views(draft: Draft, wanted: want.DropViews) -> None:
-    """DROP VIEW, with the views on it if CASCADE."""
+    """DROP [MATERIALIZED] VIEW, with the views on it if CASCADE."""
     targets = [draft.find(View, name) for name in dict.fromkeys(wanted.names)]
+    for view in targets:
+        if (view.materialized is not None) is not wanted.materialized:
+            kind = "materialized view" if wanted.materialized else "view"
+            hint = f"Use DROP {view.kind.upper()} to remove a {view.kind}."
+            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{view.name}" is not a {kind}', hint=hint)
     dependents = _views_on(draft, {view.id for view in targets})
-    what = f"view {targets[0].name}" if len(targets) == 1 else "desired object(s)"
+    what = f"{targets[0].kind} {targets[0].name}" if len(targets) == 1 else "desired object(s)"
     _resolve(draft, what, dependents, cascade=wanted.cascade)
     for view in targets:
-        draft.drop(view)
+        _drop_view(draft, view)
 
 
 def drop_identity(draft: Draft, wanted: want.DropIdentity) -> None:

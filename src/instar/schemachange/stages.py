@@ -18,12 +18,14 @@ from instar.catalog.descriptors import (
     Column,
     ForeignKey,
     Index,
+    MadeByGrouping,
     MadeByJoin,
     MadeBySplit,
     Object,
     Step,
     StepKind,
     Table,
+    View,
 )
 from instar.schemachange import key_elements, lock_elements, replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, state_in
@@ -72,8 +74,9 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
 
     `fences`: tables whose floor is raised to their current version, before `work` starts (rule 19). `revertible`: once
     this stage is published, the change can still be taken back by the reverse path. `drops`: tables, with all that they
-    own, and views, by their ids, that go in one direct step; `reveals`: unseen tables that are seen from then on.
-    `closes`: sources of a join or split that only those write to from then on who have done so before. `grace`: so many
+    own, and views, by their ids, that go in one direct step; `reveals`: unseen tables that are seen from then on;
+    `shows`: materialized views that are there from then on, or have their rows in another table. `closes`:
+    sources of a join or split that only those write to from then on who have done so before. `grace`: so many
     microseconds it waits for transactions that it dooms (None: as the job says).
     """
 
@@ -86,6 +89,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     reveals: tuple[int, ...] = ()
     closes: tuple[int, ...] = ()
     grace: int | None = None
+    shows: tuple[View, ...] = ()
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -210,11 +214,14 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
         after[table_id] = _closed(current(table_id), statement)
     if stage.reveals:
         _reveal(stage, before, after, current, statement)
-    for table_id in stage.drops:
-        _tell_parents(table_id, stage.drops, lookup, before, after, current, statement)
-    dropped = [found for number in stage.drops if (found := lookup(number)) is not None]
-    kept = {key: found for key, found in after.items() if key not in stage.drops and found != before[key]}
+    shown = [_show(view, lookup(view.id), before, after, current) for view in stage.shows]
+    drops = (*stage.drops, *(number for number, _ in shown if number is not None))
+    for table_id in drops:
+        _tell_parents(table_id, drops, lookup, before, after, current, statement)
+    dropped = [found for number in drops if (found := lookup(number)) is not None]
+    kept = {key: found for key, found in after.items() if key not in drops and found != before[key]}
     published = [publish(before[table_id], found) for table_id, found in kept.items()]
+    published += [found for _, found in shown]
     freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
     return Publication(tuple(published), dropped=tuple(dropped), freed=tuple(sorted(freed)))
@@ -238,6 +245,7 @@ def _reveal(
     unseen = [current(number) for number in stage.reveals]
     assert unseen[0].unseen is not None
     made = unseen[0].unseen.made
+    assert not isinstance(made, MadeByGrouping)  # its target stays unseen
     staying = _renamed(made, after, current, statement)
     shown = [msgspec.structs.replace(target, **seen(target)) for target in unseen]
     sources = [current(number) for number in made.sources]
@@ -253,6 +261,39 @@ def _reveal(
     _tell_around(
         [found for found in keys if (found.table, found.after) in moved], shown, before, after, current, statement
     )
+
+
+def _show(
+    view: View,
+    known: Object | None,
+    before: dict[int, Table],
+    after: dict[int, Table],
+    current: Callable[[int], Table],
+) -> tuple[int | None, Published]:
+    """A materialized view comes to be there, or has its rows in another table: which one goes for that, and the view.
+    The table has no name any more, since the view has it."""
+    assert view.materialized is not None
+    storage = current(view.materialized.storage)
+    assert storage.unseen is not None
+    nameless = msgspec.structs.replace(storage.unseen, nameless=True)
+    after[storage.id] = _followed_up(before[storage.id], storage, unseen=nameless)
+    if view.version == 1:
+        return None, publish(None, view)
+    if not isinstance(known, View) or known.materialized is None:
+        raise Superseded(f'materialized view "{view.name}" was dropped')
+    gone = known.materialized.storage
+    for number in storage.unseen.made.sources:
+        source = current(number)
+        left = tuple(found for found in source.followed_by if found != gone)
+        after[number] = _followed_up(before[number], source, followed_by=left)
+    return gone, publish(known, msgspec.structs.replace(view, name=known.name, version=known.version + 1))
+
+
+def _followed_up(before: Table, now: Table, **changes: object) -> Table:
+    """`now`, in the version that this stage gives it anyway, or in one of its own."""
+    if now.version == before.version:
+        return new_version(now, [], **changes)
+    return msgspec.structs.replace(now, **changes)
 
 
 def _renamed(
@@ -426,7 +467,9 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
     if move.element.kind is ElementKind.NOT_NULL:
         return {"columns": tuple(_required(found, move) for found in table.columns)}
     if move.element.kind is ElementKind.TRANSFORMATION:
-        return {"transformed": None}
+        made = table.transformed
+        kept = made.targets if made is not None and made.kept and move.goal is Phase.PUBLIC else ()
+        return {"transformed": None, "followed_by": (*table.followed_by, *kept)}
     if move.element.kind in lock_elements.KINDS:
         return lock_elements.moved(table, move.element, move.goal)
     if move.element.kind is ElementKind.PRIMARY_KEY:

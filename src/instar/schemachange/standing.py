@@ -41,7 +41,15 @@ def standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
 
 def unseen_of(job: Job, catalog: CatalogSnapshot) -> tuple[int, ...]:
     """The tables that the job makes and nobody has seen yet, by their ids: on its way back they go."""
-    named = (number for stage in job.stages for number in (*stage.reveals, *stage.drops))
+    named = (
+        number
+        for stage in job.stages
+        for number in (
+            *stage.reveals,
+            *stage.drops,
+            *(view.materialized.storage for view in stage.shows if view.materialized is not None),
+        )
+    )
     found = (find_table(catalog, number) for number in dict.fromkeys(named))
     return tuple(table.id for table in found if table is not None and table.unseen is not None)
 

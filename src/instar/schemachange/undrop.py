@@ -92,6 +92,7 @@ def _revive(draft: Draft, dropped: list[Dropped], one: Dropped, new_name: str | 
         referenced_by=tuple(found for found in was.referenced_by if found == was.id),
         checks_version=was.checks_version + 1,
         transformed=None,  # of one that was joined or split, with what it was made into as it is
+        followed_by=(),  # materialized views do not come back
     )
     draft.revive(_named(draft, table), one.timestamp)
     for found in dropped:

@@ -203,7 +203,7 @@ class RenameColumn:
 class RenameObject:
     """A table, view or sequence. `kind` is the word of the statement: ALTER TABLE may rename any of them."""
 
-    kind: Literal["table", "view", "sequence"]
+    kind: Literal["table", "view", "sequence", "materialized view"]
     old: str
     new: str
 
@@ -385,8 +385,53 @@ class CreateView:
 
 @dataclass(frozen=True)
 class DropViews:
+    """`materialized`: DROP MATERIALIZED VIEW, which means no other ones."""
+
     names: tuple[str, ...]
     cascade: bool = False
+    materialized: bool = False
+
+
+@dataclass(frozen=True)
+class GroupedOutput:
+    """A column of a grouping: a value that it groups by, the number of its rows, or what it makes of values; `place`
+    in the listing of either."""
+
+    what: Literal["group", "rows", "count", "sum", "avg"]
+    place: int = 0
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A grouping of one table, by ids of columns. `values`: those that it counts, and whether it sums them up, too;
+    `condition` and the columns that it `reads` as of a check."""
+
+    groups: tuple[int, ...]
+    values: tuple[tuple[int, bool], ...]
+    outputs: tuple[GroupedOutput, ...]
+    condition: str | None = None
+    reads: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CreateMaterializedView:
+    """CREATE MATERIALIZED VIEW ... WITH (refresh = 'log'). `definition` and `depends_on` as of a view; `tables`: the
+    names of those that it reads."""
+
+    name: str
+    tables: tuple[str, ...]
+    definition: str
+    columns: tuple[tuple[str, Type], ...]
+    depends_on: tuple[tuple[int, tuple[int, ...]], ...]
+    grouped: Grouped
+
+
+@dataclass(frozen=True)
+class PopulateAnew:
+    """Populate the materialized view of that name anew: REFRESH MATERIALIZED VIEW of one that cannot follow the log
+    any more."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -457,4 +502,5 @@ Wanted = (
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
     | CompactTable | UndropTables | UndropColumn | SetMigration | ConvertColumns | SplitTable | JoinTables
+    | CreateMaterializedView | PopulateAnew
 )  # fmt: skip

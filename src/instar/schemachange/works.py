@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from instar.catalog.catalog import Catalog
-from instar.catalog.descriptors import MadeBySplit, Table
+from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, MadeBySplit, Table
+from instar.catalog.descriptors import View as ViewDescriptor
 from instar.catalog.sequences import Sequences
 from instar.schemachange.compact import Compaction
 from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
 from instar.schemachange.jobs import Held, Job, Jobs
+from instar.schemachange.online.conditions import counts_of, read_of
+from instar.schemachange.online.followed import Followed, encode_followed, followed_key
 from instar.schemachange.online.following import Following, followed_since
 from instar.schemachange.online.image import Image
 from instar.schemachange.online.row_ids import RowIds
 from instar.schemachange.online.tail import Tail
-from instar.schemachange.online.transformation import Transformation, join_of, split_of
+from instar.schemachange.online.transformation import Transformation, grouping_of, join_of, split_of
 from instar.schemachange.populate import CompileDefault, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import KeyBackfill
@@ -95,9 +98,11 @@ class Works:
         assert targets[0].unseen is not None
         made = targets[0].unseen.made
         sources = [table_of(catalog, number) for number in made.sources]
+        if source.transformed.kept:
+            sources = [read_of(found, made) for found in sources]
         if work.work is Work.IMAGE:
             names = {"job": job.id, "stage": job.stage, "place": place, "rows": work.rows}
-            return Image(self._store, sources, targets, claim=held.claim, **names)
+            return Image(self._store, sources, targets, claim=held.claim, compile_check=self._compile_check, **names)
         since = followed_since(self._jobs, job)
         assert since is not None  # the image, or more of the log, is the work before
         known = self._following
@@ -106,16 +111,19 @@ class Works:
         if known is not None and (known.job, known.claim, known.position) == (job.id, held.claim, since):
             known.go_on(job.stage, place)
             return known
-        if isinstance(made, MadeBySplit):
-            transformation: Transformation = split_of(*sources, *targets)
-        else:
-            r, s = sources
-            transformation = join_of(r, s, targets[0], RowIds(Sequences(self._store), targets[0]))
+        transformation = transformation_of(self._store, made, sources, targets, self._compile_check)
         self._refused = 0
         self._following = Following(
             self._store, transformation, job=job.id, stage=job.stage, claim=held.claim, since=since, place=place
         )
         return self._following
+
+    def begun(self, view: ViewDescriptor) -> tuple[bytes, bytes]:
+        """The record of a materialized view that is to be shown: from here on others follow the log for it."""
+        assert self._following is not None  # the work of the stage before
+        assert view.materialized is not None
+        record = encode_followed(Followed(self._following.position))
+        return followed_key(view.materialized.storage), record
 
     def behind(self) -> None:
         """The switch was refused: too much had been committed since."""
@@ -133,6 +141,22 @@ class Works:
             request.raw[count:] = tail.complete(view)
 
         request.complete = complete
+
+
+def transformation_of(
+    store: Store,
+    made: MadeBySplit | MadeByJoin | MadeByGrouping,
+    sources: Sequence[Table],
+    targets: Sequence[Table],
+    compile_check: CompileCheck,
+) -> Transformation:
+    """What brings changes of the sources to the targets."""
+    if isinstance(made, MadeBySplit):
+        return split_of(*sources, *targets)
+    if isinstance(made, MadeByGrouping):
+        return grouping_of(sources[0], targets[0], counts_of(sources[0], made, compile_check))
+    r, s = sources
+    return join_of(r, s, targets[0], RowIds(Sequences(store), targets[0]))
 
 
 def passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:

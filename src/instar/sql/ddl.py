@@ -28,6 +28,8 @@ from instar.sql.binder import (
 )
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
+from instar.sql.materialized import materialized_view
+from instar.sql.materialized_statements import CreateMaterializedView, DropMaterializedView, RenameMaterializedView
 from instar.sql.parser import parse_expression
 from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.sql.transformations import join_tables, split_table
@@ -458,6 +460,20 @@ class _Translator:
         if names:
             yield want.DropViews(names, statement.cascade)
 
+    def _create_materialized(self, statement: CreateMaterializedView) -> Iterable[want.Wanted]:
+        name = self._name(statement.name)
+        if not self._exists_already(name, statement.if_not_exists):
+            yield materialized_view(name, statement.query, statement.column_names, self._catalog)
+
+    def _rename_materialized(self, statement: RenameMaterializedView) -> Iterable[want.Wanted]:
+        for name in self._present("materialized view", [statement.name], statement.if_exists):
+            yield want.RenameObject("materialized view", name, statement.new)
+
+    def _drop_materialized(self, statement: DropMaterializedView) -> Iterable[want.Wanted]:
+        names = self._present("materialized view", statement.names, statement.if_exists)
+        if names:
+            yield want.DropViews(names, statement.cascade, materialized=True)
+
     def _compact(self, statement: ast.CompactTable) -> Iterable[want.Wanted]:
         yield want.CompactTable(self._name(statement.name))
 
@@ -539,6 +555,9 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
     ast.UndropTable: ("UNDROP TABLE", _Translator._undrop),
     SplitTable: ("ALTER TABLE", _Translator._split),
     JoinTables: ("ALTER TABLE", _Translator._join),
+    CreateMaterializedView: ("CREATE MATERIALIZED VIEW", _Translator._create_materialized),
+    RenameMaterializedView: ("ALTER MATERIALIZED VIEW", _Translator._rename_materialized),
+    DropMaterializedView: ("DROP MATERIALIZED VIEW", _Translator._drop_materialized),
 }
 
 

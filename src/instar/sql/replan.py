@@ -41,6 +41,8 @@ def named_tables(wanted: Sequence[want.Wanted], view: CatalogSnapshot) -> tuple[
         match action:
             case want.DropTables() | want.Truncate():
                 tables.update(action.names)
+            case want.CreateMaterializedView():
+                tables.update(action.tables)
             case want.JoinTables():
                 tables.update((action.r, action.s))
             case want.DropIndexes():

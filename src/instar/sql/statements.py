@@ -14,6 +14,12 @@ from typing import Literal
 from sqlglot import exp
 
 from instar.catalog.descriptors import Action, Migration
+from instar.sql.materialized_statements import (
+    CreateMaterializedView,
+    DropMaterializedView,
+    RefreshMaterializedView,
+    RenameMaterializedView,
+)
 from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.types import Type
 
@@ -565,10 +571,11 @@ class Dml:
 TableStatement = CreateTable | DropTable | AlterTable | Truncate | CreateIndex | DropIndex | RenameIndex
 Ddl = (
     TableStatement | CreateSequence | AlterSequence | DropSequence | CreateView | RenameView | DropView | CompactTable
-    | UndropTable | SplitTable | JoinTables
+    | UndropTable | SplitTable | JoinTables | CreateMaterializedView | RenameMaterializedView | DropMaterializedView
 )  # fmt: skip
 TransactionStatement = Begin | Commit | Rollback | Savepoint | ReleaseSavepoint | RollbackTo | SetTransaction
 Utility = (
     SetVariable | ShowVariable | ResetVariable | Explain | ShowJobs | JobControl | AlterJob | CheckTable | CheckDatabase
-)
+    | RefreshMaterializedView
+)  # fmt: skip
 Statement = Query | Dml | Ddl | TransactionStatement | Utility

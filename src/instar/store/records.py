@@ -29,6 +29,7 @@ class Latest(enum.IntEnum):
     SCHEMA_VERSION = 9
     STATUS = 10
     VIOLATION = 11
+    FOLLOWED = 12
 
 
 class RowsetState(enum.Enum):

@@ -19,7 +19,9 @@ from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Job, Jobs, JobState
-from instar.schemachange.online.retention import needed
+from instar.schemachange.online.followed import followed_key
+from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.retention import kept, needed
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
@@ -100,9 +102,11 @@ class Worker:
             hook=hook,
         )
         facts = StoreFacts(store, self._jobs, self._sequences)
+        self._keeper = Keeper(store, self._catalog, IdAllocator(store), self._jobs, facts, clock, compile_check)
         self._compactor = Compactor(store, self._catalog, IdAllocator(store), self._jobs, facts, clock)
         self._dead_entries = DeadEntries(self._newest, self._dropped_table, self._layouts)
         self._collected_ns = 0
+        self._views_ns = 0  # until then they are let alone
         self._retry_ns: dict[int, int] = {}
         self._passed: set[int] = set()  # jobs that are not run again in this turn
 
@@ -111,6 +115,7 @@ class Worker:
         self._store.worker_goes_on()
         self._catalog.cache.tend()
         worked = self._run_jobs()
+        worked |= self._keep_views()
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
             self._collected_ns = now
@@ -167,17 +172,36 @@ class Worker:
             return InProcess()
         return _WithFallback(self._large())
 
+    # --- materialized views ------------------------------------------------------------------------------------------
+
+    def _keep_views(self) -> bool:
+        """Have materialized views follow the log."""
+        now = self._clock.monotonic_ns()
+        if now < self._views_ns:
+            return False
+        try:
+            return self._keeper.turn(self._stopping)
+        except errors.Error:  # a full disk, say: the views are as old as they are
+            traceback.print_exc()
+            self._views_ns = now + int(_BACKOFF_SECONDS * 1e9)
+            return False
+        finally:
+            self._sequences.close()
+
     # --- garbage -----------------------------------------------------------------------------------------------------
 
     def collect(self) -> bool:
         """Cut the log as far as retention and live snapshots allow."""
         with self._store.read() as reader:
             watermark, newest = reader.watermark, reader.timestamp
+        holds = list(needed(self._jobs))
+        with self._store.read() as reader:
+            holds += kept(reader, self._catalog.at(reader))
         oldest = self._store.oldest_snapshot()
         limit = collection_limit(
             now=self._store.now(),
             watermark=watermark,
-            holds=[*needed(self._jobs), *(() if oldest is None else (oldest,))],
+            holds=[*holds, *(() if oldest is None else (oldest,))],
             retention_seconds=self._store.retention_seconds,
             log_bytes=self._store.log_bytes(),
             log_max_bytes=self._store.log_max_bytes,
@@ -248,6 +272,8 @@ class Worker:
                 if decode_table_header(value).dropped and reader.get(system.descriptor_key(table)) is None:
                     layouts = layout_key(table, 0)[:-4]
                     gone += [key, *(found for found, _ in reader.scan(layouts, prefix_end(layouts)))]
+                    if reader.get(followed_key(table)) is not None:
+                        gone.append(followed_key(table))
         if gone:
             self._store.background([deletion(gone)])
         return bool(gone)

@@ -7,7 +7,8 @@ from instar.schemachange.online.following import Following
 from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Overlay, ShortReads
 from instar.schemachange.online.redo import putting
-from instar.schemachange.online.transformation import OnlineJoin, Transformation
+from instar.schemachange.online.split_target import StoredSplit
+from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation
 from instar.store.engine import Store
 from instar.transformations.records import Flag, Join, Source
 from schemachange.online.tables import joined_records, split_records, visible
@@ -60,6 +61,7 @@ def image(store: Store, transformation: Transformation, snapshot: int) -> None:
         for joined in full_outer_join(shape_of(transformation), parts[Source.R], parts[Source.S]):
             target.put(joined)
     else:
+        assert isinstance(target, StoredSplit)
         r, s = split_of(SPLIT, parts[Source.T])
         for key, part in r.items():
             target.put_r(key, part)
@@ -103,6 +105,7 @@ def check(store: Store, transformation: Transformation, position: int) -> None:
             assert len(found) == len(wanted)
             assert set(found) == wanted
             return
+        assert isinstance(transformation, OnlineSplit)
         r, s = split_records(transformation, reader)
     wanted_r, wanted_s = split_of(SPLIT, parts[Source.T])
     assert r == wanted_r

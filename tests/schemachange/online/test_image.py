@@ -16,6 +16,7 @@ from instar.schemachange.online import image
 from instar.schemachange.online.image import Image, image_snapshot
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Step, planned
+from instar.sql.checks import compile_check
 from instar.store import MemoryStore, open_store
 from instar.store.engine import ClaimLost, Commit, Store
 from instar.transformations.records import Join, Part, Split
@@ -99,7 +100,8 @@ class Sources(ChangingWorld):
 
     def image(self, sources: list[Table], targets: list[Table], kind: type[Image] = Image, rows: int = 100) -> Image:
         claim = self.held.claim
-        return kind(self.store, sources, targets, job=1, stage=STAGE, claim=claim, rows=rows, place=PLACE)
+        names = {"job": 1, "stage": STAGE, "rows": rows, "place": PLACE}
+        return kind(self.store, sources, targets, claim=claim, compile_check=compile_check, **names)
 
 
 @pytest.fixture(params=["memory", "lmdb"])

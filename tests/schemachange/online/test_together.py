@@ -12,6 +12,7 @@ from instar.schemachange.online.image import Image, image_snapshot
 from instar.schemachange.online.redo import putting
 from instar.schemachange.online.transformation import Transformation, join_of, split_of
 from instar.schemachange.reorganize import InProcess
+from instar.sql.checks import compile_check
 from instar.types import BIGINT, INTEGER, TEXT
 from schemachange.online.following import CLAIM, check, commit, following, run
 from schemachange.online.tables import ENGINES, stored_in
@@ -43,7 +44,10 @@ def filled(world: ChangingWorld, job: int, transformation: Transformation, made:
     """Have the targets be filled as the job would; returns the snapshot."""
     world.store.background([putting([CLAIM])])
     sources = [rows.table for rows in transformation.sources]
-    InProcess().run(Image(world.store, sources, made, job=job, stage=1, claim=CLAIM, rows=10), lambda: None)
+    InProcess().run(
+        Image(world.store, sources, made, job=job, stage=1, claim=CLAIM, rows=10, compile_check=compile_check),
+        lambda: None,
+    )
     snapshot = image_snapshot(world.jobs, job, 1, 0)
     assert snapshot is not None
     check(world.store, transformation, snapshot)

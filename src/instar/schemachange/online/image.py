@@ -15,9 +15,11 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.schemachange.jobs import Checkpoint, Jobs, decode_checkpoint
-from instar.schemachange.online.image_rows import Item, operator
+from instar.schemachange.online.image_groups import operator
+from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow, put_row
 from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
+from instar.schemachange.validate import CompileCheck
 from instar.store.engine import Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
 
@@ -47,8 +49,8 @@ def image_snapshot(jobs: Jobs, job: int, stage: int, place: int) -> int | None:
 
 
 class Image(Task):
-    """The work of one job on the targets of a join (R, S; T) or a split (its source; R, S): all tables as they stand
-    behind the fence of the stage that created the targets."""
+    """The work of one job on the targets of a join (R, S; T), a split (its source; R, S) or a grouping: all tables
+    as they stand behind the fence of the stage that created the targets."""
 
     def __init__(
         self,
@@ -61,11 +63,13 @@ class Image(Task):
         claim: tuple[bytes, bytes],
         rows: int,
         place: int = 0,
+        compile_check: CompileCheck,
     ) -> None:
         super().__init__(store, sources[0], job=job, stage=stage, claim=claim, rows=rows, place=place)
         self.urgency = AT_LEISURE
         self.sources, self.targets = tuple(sources), tuple(targets)
-        self.operator = operator(Layouts(store), sources, targets)
+        self.compile_check = compile_check
+        self.operator = operator(Layouts(store), sources, targets, compile_check)
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 

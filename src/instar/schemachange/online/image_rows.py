@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, Protocol
 
-from instar.catalog.descriptors import MadeByJoin, Table
+from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.schemachange.online.shapes import comparable
@@ -59,15 +59,7 @@ class Operator(Protocol):
         ...
 
 
-def operator(store_layouts: Layouts, sources: Sequence[Table], targets: Sequence[Table]) -> Operator:
-    """What makes these targets of these sources, both in the order that the descriptors name them in."""
-    unseen = targets[0].unseen
-    if unseen is not None and isinstance(unseen.made, MadeByJoin):
-        return JoinOperator(store_layouts, sources[0], sources[1], targets[0])
-    return SplitOperator(store_layouts, sources[0], targets[0], targets[1])
-
-
-class _Source:
+class SourceImage:
     """The rows of a source, in whichever layouts they are."""
 
     def __init__(self, layouts: Layouts, table: Table) -> None:
@@ -112,7 +104,7 @@ class JoinOperator:
 
     def __init__(self, layouts: Layouts, r: Table, s: Table, target: Table) -> None:
         self._target = JoinTarget(r, s, target)
-        self._sources = _Source(layouts, r), _Source(layouts, s)
+        self._sources = SourceImage(layouts, r), SourceImage(layouts, s)
         prefix = self._target.t.prefix
         on = self._target.made.on
         self._groupings = (
@@ -171,7 +163,7 @@ class SplitOperator:
 
     def __init__(self, layouts: Layouts, source: Table, r: Table, s: Table) -> None:
         self._targets = SplitTargets(source, r, s)
-        self._source = _Source(layouts, source)
+        self._source = SourceImage(layouts, source)
         self._r, self._s = self._targets.r.prefix, self._targets.s.prefix
         # In the order of S's key, so that groups are in the order of its rows.
         self._grouping = self._source.grouping(s.primary_key, self._s)

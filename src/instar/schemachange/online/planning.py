@@ -90,7 +90,7 @@ def require_no_views(draft: Draft, table: Table, gone: Iterable[int] | None = No
         raise errors.error(
             errors.DEPENDENT_OBJECTS,
             f"cannot join or split table {table.name} because other objects depend on it",
-            detail="\n".join(f"view {view.name} depends on table {table.name}" for view in views),
+            detail="\n".join(f"{view.kind} {view.name} depends on table {table.name}" for view in views),
             hint="Drop them first, and make them anew on the new tables.",
         )
 

@@ -44,6 +44,7 @@ from instar.schemachange.online.planning import (
     take_names,
 )
 from instar.schemachange.online.seeing import seen
+from instar.schemachange.online.target_rows import made_by_join
 from instar.schemachange.stages import Plan
 from instar.types import SMALLINT, TIMESTAMPS
 
@@ -83,10 +84,10 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     if not _is_unique(s, s_on) and _is_unique(r, r_on):
         describe.turn()  # the rules have it that R is the side with several rows of a join value
     target = describe.table()
-    assert target.unseen is not None
+    made = made_by_join(target)
     shown = msgspec.structs.replace(target, **seen(target))
-    require_carried(draft, target.unseen.made, (r, s), (shown,))
-    return plan_transformation(draft, target.unseen.made, (r, s), (target,))
+    require_carried(draft, made, (r, s), (shown,))
+    return plan_transformation(draft, made, (r, s), (target,))
 
 
 def _require_comparable(one: Column, other: Column) -> None:

@@ -12,10 +12,9 @@ from contextlib import nullcontext
 
 from instar.schemachange.online.checks import check
 from instar.schemachange.online.following import Following
-from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Overlay, Put, Readable
 from instar.schemachange.online.split_target import StoredSplit
-from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, apply, rules_of
+from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Stored, apply, rules_of
 from instar.store.apply import snapshot_too_old
 from instar.store.engine import LogRecord, Refused, View
 from instar.store.log import decode, log_key
@@ -67,7 +66,7 @@ class Tail:
         self._apply(self._target(over, self._row_ids.copy()), view, self._upto)
         return over.taken()
 
-    def _target(self, store: Overlay, row_ids: list[int]) -> StoredSplit | StoredJoin:
+    def _target(self, store: Overlay, row_ids: list[int]) -> Stored:
         """The target over an overlay; new records take of these row ids."""
 
         def new_row_id() -> int:
@@ -79,7 +78,7 @@ class Tail:
             return self._transformation._replace(new_row_id=new_row_id).target(store)
         return self._transformation.target(store)
 
-    def _apply(self, target: StoredSplit | StoredJoin, view: View, after: int) -> None:
+    def _apply(self, target: Stored, view: View, after: int) -> None:
         """Apply what was committed after a timestamp, as far as the view sees."""
         rules = rules_of(target)
         for _, changes in self._translator.changes(self._records(view, after), view):

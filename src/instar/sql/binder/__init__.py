@@ -20,6 +20,7 @@ from instar.sql.binder.frozen import (
     freeze_query,
     thaw_check,
     thaw_default,
+    thaw_materialized,
     thaw_view,
 )
 from instar.sql.binder.statement import bind
@@ -41,5 +42,6 @@ __all__ = [
     "freeze_query",
     "thaw_check",
     "thaw_default",
+    "thaw_materialized",
     "thaw_view",
 ]

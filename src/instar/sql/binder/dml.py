@@ -44,6 +44,9 @@ class DmlBinder:
         table = node.this if isinstance(node, exp.Schema) else node
         position = table.meta.get("position")
         found = self.queries.relation(table.text("db") or None, table.name, position)
+        if isinstance(found, View) and found.materialized is not None:
+            message = f'cannot change materialized view "{table.name}"'
+            raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
         if isinstance(found, View):
             raise errors.unsupported(f'writing to view "{table.name}"', position=position)
         if not isinstance(found, Table):

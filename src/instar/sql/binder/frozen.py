@@ -297,6 +297,14 @@ def thaw_view(view: View, catalog: CatalogReader) -> str:
     return Deparser(catalog).query(bind_view_text(Context(catalog), view))
 
 
+def thaw_materialized(view: View, catalog: CatalogReader) -> str:
+    """The query that a materialized view was created with, with today's names."""
+    assert view.materialized is not None
+    binder = QueryBinder(Context(catalog), by_ids=True)
+    definition = view.materialized.definition
+    return Deparser(catalog).query(_unplaced(lambda: binder.query(_query(definition).expression, None)))
+
+
 def canonical_view(view: View, catalog: CatalogReader) -> str:
     """A view's query for comparison only: equal for queries that differ in nothing but the names of aliases."""
     return Deparser(catalog, numbered=True).query(bind_view_text(Context(catalog), view))

@@ -6,8 +6,10 @@ from typing import Any
 
 from instar import errors
 from instar.sql import statements as ast
+from instar.sql.grammar.lexer import STRING, WORD
 from instar.sql.grammar.queries import QueryGrammar
 from instar.sql.grammar.type_names import take_type
+from instar.sql.materialized_statements import CreateMaterializedView, DropMaterializedView, RenameMaterializedView
 
 # What WITH (violation = ...) may say, and whether it is the change that a violation ends.
 _POLICIES = {"reject write": False, "abort change": True}
@@ -220,6 +222,59 @@ class ObjectGrammar(QueryGrammar):
         if self.at("with"):
             raise errors.unsupported("WITH CHECK OPTION", position=self.position)
         return ast.CreateView(name, query, columns, or_replace)
+
+    # --- materialized views ---
+
+    def create_materialized_view(self) -> CreateMaterializedView:
+        """After CREATE MATERIALIZED VIEW."""
+        position = self.position
+        if_not_exists = self.try_words("if", "not", "exists")
+        name = self.qualified_name()
+        columns = self.take_names() if self.at_operator("(") else ()
+        if not self.try_words("with"):
+            raise errors.error(
+                errors.FEATURE_NOT_SUPPORTED,
+                "a materialized view that does not follow the log is not supported",
+                hint="Say WITH (refresh = 'log') before AS.",
+                position=position,
+            )
+        self.take_operator("(")
+        self._refresh_option()
+        self.take_operator(")")
+        self.take_words("as")
+        query = self.wrapped_query()
+        if self.try_words("with", "no", "data"):
+            raise errors.unsupported("CREATE MATERIALIZED VIEW ... WITH NO DATA", position=position)
+        self.try_words("with", "data")
+        return CreateMaterializedView(name, query, columns, if_not_exists)
+
+    def _refresh_option(self) -> None:
+        position = self.position
+        option = self.take_label()
+        if option != "refresh":
+            hint = "Available parameters: refresh."
+            raise errors.error(
+                errors.INVALID_PARAMETER, f'unrecognized parameter "{option}"', hint=hint, position=position
+            )
+        self.take_operator("=")
+        position = self.position
+        if self.token.kind not in (STRING, WORD):
+            self.fail()
+        way = self.advance().value
+        if way != "log":
+            raise errors.unsupported(f'a materialized view with refresh "{way}"', position=position)
+
+    def drop_materialized_view(self) -> DropMaterializedView:
+        """After DROP MATERIALIZED VIEW."""
+        if_exists = self.try_words("if", "exists")
+        names = tuple(self.comma_list(self.qualified_name))
+        return DropMaterializedView(names, if_exists, self.cascade())
+
+    def alter_materialized_view(self) -> RenameMaterializedView:
+        """After ALTER MATERIALIZED VIEW: RENAME TO only."""
+        if_exists = self.try_words("if", "exists")
+        name = self.qualified_name()
+        return RenameMaterializedView(name, self._rename_to("ALTER MATERIALIZED VIEW"), if_exists)
 
     def alter_view(self) -> ast.RenameView:
         """After ALTER VIEW: RENAME TO only."""

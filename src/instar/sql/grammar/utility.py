@@ -9,6 +9,7 @@ from instar.sql import statements as ast
 from instar.sql.grammar.calls import QUERY_WORDS
 from instar.sql.grammar.lexer import END, NUMBER, OPERATOR, QUOTED, STRING, WORD
 from instar.sql.grammar.tables import TableGrammar
+from instar.sql.materialized_statements import RefreshMaterializedView
 
 _UNSUPPORTED = frozenset(
     "analyse analyze call checkpoint close cluster comment copy deallocate declare discard do execute fetch grant "
@@ -87,6 +88,8 @@ class StatementGrammar(TableGrammar):
         position = self.position
         if self.try_words("view"):
             return self.create_view(or_replace)
+        if not or_replace and self.try_words("materialized", "view"):
+            return self.create_materialized_view()
         if or_replace and self.at_any(("table", "index", "sequence", "unique")):
             self.fail()
         if self.try_words("table"):
@@ -113,14 +116,28 @@ class StatementGrammar(TableGrammar):
             return self.alter_view()
         if self.try_words("job"):
             return self._alter_job()
+        if self.try_words("materialized", "view"):
+            return self.alter_materialized_view()
         raise self._unsupported_object("ALTER", position)
 
     def _drop_statement(self) -> ast.Statement:
         position = self.position
+        if self.try_words("materialized", "view"):
+            return self.drop_materialized_view()
         word = self.try_any("table", "view", "index", "sequence")
         if word is None:
             raise self._unsupported_object("DROP", position)
         return self.drop(word)
+
+    def _refresh(self) -> RefreshMaterializedView:
+        self.take_words("materialized", "view")
+        if self.at("concurrently"):
+            raise errors.unsupported("REFRESH MATERIALIZED VIEW CONCURRENTLY", position=self.position)
+        name = self.qualified_name()
+        if self.try_words("with", "no", "data"):
+            raise errors.unsupported("REFRESH MATERIALIZED VIEW WITH NO DATA", position=self.position)
+        self.try_words("with", "data")
+        return RefreshMaterializedView(name)
 
     def _unsupported_object(self, verb: str, position: int) -> errors.Error:
         if not self.at_any(_UNSUPPORTED_OBJECTS):
@@ -348,4 +365,5 @@ _STATEMENTS = {
     "check": StatementGrammar._check,
     "compact": StatementGrammar._compact,
     "undrop": StatementGrammar._undrop,
+    "refresh": StatementGrammar._refresh,
 }

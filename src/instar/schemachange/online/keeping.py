@@ -1,0 +1,331 @@
+"""Keeping materialized views up with the log: a standing duty of the worker, and no job, so that nobody waits for it.
+
+Once a view is shown, its rows are versioned like any others: a transaction that has read them reads the same again. So
+what a commit of the sources makes of them is put by an ordinary commit, with before-images in the log, at a timestamp
+of its own; the same rules, over the same overlay, say what is to be put as they did before the view was shown. Commits
+are applied in order and as wholes, several small ones in one commit here, with the position in it: a precondition is
+that the position is where it was, so two processes at the same view do no harm, and a crash loses nothing.
+
+The log is retained for the view from its position on. If it is cut all the same (log_max_bytes), or a source gets other
+rows altogether, the view says that it is stale, and a job populates it anew beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+from instar import errors
+from instar.catalog.catalog import Catalog, CatalogSnapshot
+from instar.catalog.changes import CatalogChange
+from instar.catalog.descriptors import Table, View
+from instar.catalog.ids import IdAllocator
+from instar.clock import Clock
+from instar.encoding.rows import LOCK_BYTES
+from instar.schemachange import wanted as want
+from instar.schemachange.draft import Facts, TableBusy
+from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
+from instar.schemachange.online.conditions import read_of
+from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
+from instar.schemachange.online.overlay import Overlay, Put, ShortReads
+from instar.schemachange.online.transformation import apply, rules_of, translator_of
+from instar.schemachange.planner import plan
+from instar.schemachange.stages import Superseded
+from instar.schemachange.validate import CompileCheck
+from instar.schemachange.works import transformation_of
+from instar.store.apply import is_live
+from instar.store.engine import (
+    ENTRY_VALUE,
+    ROW_HEADER,
+    Commit,
+    EntryWrite,
+    Reader,
+    Refused,
+    RowWrite,
+    Store,
+    TableWrites,
+    ValueUnchanged,
+    rowset_prefix,
+)
+from instar.store.lock_table import Locked
+
+# So many puts are one commit, and no more commits of the sources than these take.
+COMMIT_PUTS = 256
+# The position moves on although nothing is to be put, since the log is retained from there: timestamps are milliseconds
+# above a counter of so many bits.
+_IDLE_TIMESTAMPS = 10_000 << 20
+# A view that could not be begun to be populated anew is let alone for so long.
+_RETRY_SECONDS = 5.0
+# Beside foreground commits there is a pause of so many times what a commit took.
+_PAUSES = 2.0
+
+
+class Keeper:
+    """Keeps all views of one store up, in one process."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        ids: IdAllocator,
+        jobs: Jobs,
+        facts: Facts,
+        clock: Clock,
+        compile_check: CompileCheck,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._ids = ids
+        self._jobs = jobs
+        self._facts = facts
+        self._clock = clock
+        self._compile_check = compile_check
+        self._version = -1
+        self._seen = 0
+        self._views: dict[int, KeptView] = {}
+        self._retry_ns = 0
+
+    def turn(self, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Bring all views up to what is committed now; returns whether there was anything to do."""
+        with self._store.read() as reader:
+            newest, version = reader.timestamp, reader.catalog_version
+            if newest == self._seen and not self._is_due():
+                return False
+            if version != self._version:
+                self._know(self._catalog.at(reader))
+                self._version = version
+        worked = False
+        self._retry_ns = 0
+        for kept in self._views.values():
+            try:
+                worked |= kept.follow(newest, stopping, self._pause)
+            except Locked:  # a reader at a locking level has its rows: later
+                kept.begin()
+                self._seen = 0
+                return worked
+            except Refused:
+                kept.begin()
+                self._seen = 0
+                return True
+            if kept.is_stale:
+                worked |= self._populate(kept.view)
+        self._seen = newest
+        return worked
+
+    def _is_due(self) -> bool:
+        """Whether it is time to try once more to have a stale view populated."""
+        return 0 < self._retry_ns <= self._clock.monotonic_ns()
+
+    def _pause(self, seconds: float) -> None:
+        if self._store.foreground_about():
+            self._clock.sleep(seconds * _PAUSES)
+
+    def _know(self, catalog: CatalogSnapshot) -> None:
+        """The views that there are now; what is known of one stays as long as nothing that it reads has changed."""
+        known, self._views = self._views, {}
+        for view in catalog.views():
+            if view.materialized is None:
+                continue
+            storage = catalog.table(view.materialized.storage)
+            assert storage.unseen is not None
+            made = storage.unseen.made
+            sources = [read_of(catalog.table(number), made) for number in made.sources]
+            before = known.get(view.id)
+            if before is not None and before.reads(view, storage, sources):
+                self._views[view.id] = before
+            else:
+                self._views[view.id] = KeptView(self._store, view, storage, sources, self._compile_check)
+
+    def _populate(self, view: View) -> bool:
+        """Put a job on record that populates the view anew, unless there is one, or its tables are busy."""
+        for job in self._jobs.all():
+            shown = {found.id for stage in job.stages for found in stage.shows}
+            if not job.is_finished and view.id in shown:
+                return False
+        self._retry_ns = self._clock.monotonic_ns() + int(_RETRY_SECONDS * 1e9)
+        with self._store.read() as reader:
+            change = CatalogChange(self._catalog.at(reader), self._ids)
+            found = change.view.by_id(view.id)
+            if found is None:
+                return False
+            statement = f'REFRESH MATERIALIZED VIEW "{found.name}"'
+            try:
+                made = plan(change.view, change, self._facts, [want.PopulateAnew(found.name)], statement)
+            except TableBusy:
+                return False
+            for published in made.first.published:
+                if published.before is None:
+                    change.create(published.after)
+                else:
+                    change.update(published.after, floor=published.floor, checks_moved=published.checks_moved)
+            job = new_job(self._ids.next_job(), made, self._clock.wall_ns() // 1000)
+            change.write(job_key(job.id), encode_job(job))
+            change.describe(statement)
+            request = Commit(catalog_version=reader.catalog_version)
+            change.parts(reader).add_to(request)
+        try:
+            self._store.commit(request)
+        except Refused:
+            return False
+        return True
+
+
+class KeptView:
+    """One view that follows the log: tables as they are now, sources with what the view reads of them."""
+
+    def __init__(
+        self, store: Store, view: View, storage: Table, sources: Sequence[Table], compile_check: CompileCheck
+    ) -> None:
+        assert storage.unseen is not None
+        self.view = view
+        self.is_stale = False
+        self._store = store
+        self._storage = storage
+        self._sources = tuple(sources)
+        self._key = followed_key(storage.id)
+        self._transformation = transformation_of(store, storage.unseen.made, sources, [storage], compile_check)
+        self._translator = translator_of(self._transformation)
+        self._reads = ShortReads(store)
+        self._prefix = rowset_prefix(storage.rowset)
+        self._locks = [ROW_HEADER.size + number * LOCK_BYTES for number in range(len(storage.layout.locks))]
+        self._offset = ROW_HEADER.size + len(self._locks) * LOCK_BYTES
+        self.begin()
+
+    def reads(self, view: View, storage: Table, sources: Sequence[Table]) -> bool:
+        """Whether it is this view of these tables."""
+        return (self.view, self._storage, self._sources) == (view, storage, tuple(sources))
+
+    def begin(self) -> None:
+        """Know nothing but what is stored."""
+        self._overlay = Overlay(_LiveRows(self._reads))
+        self._target = self._transformation.target(self._overlay)
+        self._rules = rules_of(self._target)
+        self._scanned = 0  # up to where the log has nothing for the view that is not applied
+
+    def follow(self, upto: int, stopping: Callable[[], bool], pause: Callable[[float], None]) -> bool:
+        """Apply what was committed up to a timestamp; returns whether there was anything. Refused if another process
+        is at it, or a reader is in the way."""
+        with self._store.read() as reader:
+            known = followed(reader, self.view)
+        if known is None:
+            return False
+        self.is_stale = bool(known.stale)
+        if self.is_stale:
+            return False
+        after = max(self._scanned, known.position)
+        if after >= upto:
+            return False
+        try:
+            return self._follow(known, after, upto, stopping, pause)
+        except Superseded as why:
+            return self._give_up(known, str(why))
+        except errors.Error as failed:
+            if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
+                raise
+            return self._give_up(known, "the log was cut before the view had followed it")
+        except BaseException:
+            self.begin()
+            raise
+        finally:
+            self._reads.close()
+
+    def _follow(
+        self, known: Followed, after: int, upto: int, stopping: Callable[[], bool], pause: Callable[[float], None]
+    ) -> bool:
+        begun = known
+        position = after
+        puts: list[Put] = []
+        for timestamp, changes in self._translator.changes(self._store.log(after, upto), self._reads):
+            apply(self._transformation, self._rules, changes)
+            puts += self._overlay.taken()
+            position = timestamp
+            if len(puts) >= COMMIT_PUTS:
+                known = self._put(known, puts, position, pause)
+                puts = []
+                if stopping():
+                    self._scanned = position
+                    return True
+        if puts or upto - known.position > _IDLE_TIMESTAMPS:
+            known = self._put(known, puts, upto, pause)
+        self._scanned = upto
+        return known is not begun
+
+    def _give_up(self, known: Followed, why: str) -> bool:
+        """The view cannot follow any more."""
+        self.begin()
+        self._commit(Commit(catalog_version=0), known, Followed(known.position, why))
+        self.is_stale = True
+        return True
+
+    # --- putting -----------------------------------------------------------------------------------------------------
+
+    def _put(self, known: Followed, puts: Sequence[Put], position: int, pause: Callable[[float], None]) -> Followed:
+        """Put what the commits up to a position make of the view, by a commit; returns the record as it is then."""
+        self._reads.close()
+        begun = monotonic()
+        reached = Followed(position)
+        with self._store.read() as reader:
+            rows, entries = list(self._rows(reader, puts)), list(self._entries(reader, puts))
+        request = Commit(catalog_version=0)
+        if rows:
+            request.tables.append(
+                TableWrites(self._storage.id, self._storage.version, self._storage.checks_version, rows)
+            )
+        request.entries.extend(entries)
+        self._commit(request, known, reached)
+        self._overlay.settled()
+        pause(monotonic() - begun)
+        return reached
+
+    def _commit(self, request: Commit, known: Followed, reached: Followed) -> None:
+        with self._store.read() as reader:
+            request.catalog_version = reader.catalog_version
+        request.preconditions.append(ValueUnchanged(self._key, encode_followed(known), None))
+        request.raw.append((self._key, encode_followed(reached)))
+        self._store.commit(request)
+
+    def _rows(self, reader: Reader, puts: Sequence[Put]) -> Iterator[RowWrite]:
+        """The rows among what is put. What a part's timestamp is not, is the commit's own."""
+        for key, value in _last(puts):
+            if not key.startswith(self._prefix):
+                continue
+            stored = reader.get(key)
+            if value is None:
+                if stored is not None and is_live(stored):
+                    yield RowWrite(key, stored, None, self._storage.layout.id)
+                continue
+            locks = tuple([int.from_bytes(value[at : at + LOCK_BYTES], "little") for at in self._locks])
+            yield RowWrite(key, stored, value[self._offset :], self._storage.layout.id, locks)
+
+    def _entries(self, reader: Reader, puts: Sequence[Put]) -> Iterator[EntryWrite]:
+        """The index entries among what is put. One that goes is there, or nobody need hear of it (rule 4)."""
+        for key, value in _last(puts):
+            if key.startswith(self._prefix):
+                continue
+            if value is not None:
+                yield EntryWrite(key, ENTRY_VALUE.unpack(value)[2], True)
+                continue
+            stored = reader.get(key)
+            if stored is not None and is_live(stored):
+                yield EntryWrite(key, ENTRY_VALUE.unpack(stored)[2], False)
+
+
+def _last(puts: Sequence[Put]) -> Iterator[Put]:
+    """What becomes of each key in the end."""
+    return iter(dict(puts).items())
+
+
+class _LiveRows:
+    """Rows and entries as they are, without tombstones: the rules know none."""
+
+    def __init__(self, reads: ShortReads) -> None:
+        self._reads = reads
+
+    def get(self, key: bytes) -> bytes | None:
+        """As in `Readable`."""
+        value = self._reads.get(key)
+        return value if value is not None and is_live(value) else None
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As in `Readable`."""
+        return (pair for pair in self._reads.scan(start, stop) if is_live(pair[1]))
