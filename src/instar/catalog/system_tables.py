@@ -112,7 +112,8 @@ def _sequences(source: Source) -> Iterator[Row]:
 
 def _views(source: Source) -> Iterator[Row]:
     for view in source.catalog.views():
-        yield (view.id, view.name, view.version, view.query)
+        if view.materialized is None:
+            yield (view.id, view.name, view.version, view.query)
 
 
 def _layouts(source: Source) -> Iterator[Row]:
@@ -142,7 +143,8 @@ def _relations(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
         yield (source.database, PUBLIC_SCHEMA, table.name, "BASE TABLE", "YES")
     for view in source.catalog.views():
-        yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO")
+        if view.materialized is None:  # the standard knows no others, and PostgreSQL lists none
+            yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO")
     for system in source.catalog.system_views():
         yield (source.database, system.schema, system.name, "VIEW", "NO")
 
@@ -155,6 +157,8 @@ def _all_columns(source: Source) -> Iterator[Row]:
                 source, table.name, column.name, position, column.type, column.nullable, column.default, always
             )
     for view in source.catalog.views():
+        if view.materialized is not None:
+            continue
         for position, (name, type_) in enumerate(view.columns, 1):
             yield _column_row(source, view.name, name, position, type_, True, None, False)
 

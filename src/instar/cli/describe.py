@@ -50,7 +50,9 @@ def _write(names: Iterable[str], rows: Iterable[Row], out: TextIO, *, title: str
 
 
 def _kind(found: Object) -> str:
-    return "table" if isinstance(found, Table) else "view" if isinstance(found, View) else "sequence"
+    if isinstance(found, View):
+        return found.kind
+    return "table" if isinstance(found, Table) else "sequence"
 
 
 def list_objects(objects: Iterable[Object], kinds: tuple[type, ...], pattern: str, out: TextIO) -> bool:
@@ -86,7 +88,7 @@ def describe(found: Object, by_id: Mapping[int, Object], out: TextIO) -> None:
         _describe_table(found, by_id, out)
     elif isinstance(found, View):
         rows = [(name, str(type_)) for name, type_ in found.columns]
-        _write(("Column", "Type"), rows, out, title=f'View "public.{found.name}"')
+        _write(("Column", "Type"), rows, out, title=f'{found.kind.capitalize()} "public.{found.name}"')
     else:
         _describe_sequence(found, by_id, out)
 

@@ -180,6 +180,9 @@ def _foreign_key(key: descriptors.ForeignKey, table: descriptors.Table, parent: 
 
 
 def _view(view: descriptors.View, catalog: CatalogSnapshot) -> model.View:
+    """A view; 0A000 for a materialized one, which no schema file has."""
+    if view.materialized is not None:
+        raise errors.unsupported(f'a schema file of a database with materialized view "{view.name}"')
     reads = []
     for used, columns in view.depends_on:
         found = catalog.by_id(used)

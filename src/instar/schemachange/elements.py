@@ -1,8 +1,8 @@
 """Schema elements: what can change, and which state each is in (F1 §3.1).
 
 An element is named by kind, table and id, never by name. Its state is read off the table's descriptor; an element that
-the descriptor does not list is absent. A materialized view would be a further kind: an element needs a state in the
-descriptor, a path in states.py, and what its step does in stages.py.
+the descriptor does not list is absent. A further kind needs a state in the descriptor, a path in states.py, and what
+its step does in stages.py.
 """
 
 from __future__ import annotations

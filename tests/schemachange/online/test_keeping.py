@@ -1,0 +1,132 @@
+"""Materialized views follow the log in a process that is killed at any write, and in two at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+import instar
+from instar.catalog.catalog import Catalog
+from instar.catalog.ids import IdAllocator
+from instar.catalog.sequences import Sequences
+from instar.pipeline.facts import StoreFacts
+from instar.schemachange.jobs import Jobs
+from instar.schemachange.launching import WorkerLauncher
+from instar.schemachange.online import keeping
+from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.retention import kept
+from instar.sql.checks import compile_check
+from instar.store.engine import Store
+from support.databases import Engine, rows, run
+from support.mortal import Killed, Mortal
+
+QUERY = "SELECT g, count(*), sum(n) FROM t GROUP BY g"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A database whose views only these tests keep up."""
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)
+    made = Engine(str(tmp_path_factory.mktemp("kept") / "db"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def connection(engine: Engine) -> instar.Connection:
+    made = engine.connect()
+    run(
+        made,
+        "CREATE TABLE t (id int PRIMARY KEY, g int, n int)",
+        "INSERT INTO t SELECT i, i % 3, i FROM generate_series(1, 10) i",
+        f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {QUERY}",
+    )
+    return made
+
+
+def keeper(engine: Engine, store: Store) -> Keeper:
+    """As a process that knows nothing makes it."""
+    clock = engine.database.clock
+    jobs = Jobs(store, clock)
+    facts = StoreFacts(store, jobs, Sequences(store))
+    return Keeper(store, Catalog(store, clock), IdAllocator(store), jobs, facts, clock, compile_check)
+
+
+def check(connection: instar.Connection) -> None:
+    assert sorted(rows(connection, "SELECT * FROM v")) == sorted(rows(connection, QUERY))
+    assert rows(connection, "CHECK DATABASE") == []
+
+
+def write(connection: instar.Connection, chance: random.Random, commits: int) -> None:
+    for _ in range(commits):
+        key, group, number = chance.randint(1, 20), chance.randint(0, 3), chance.randint(-5, 5)
+        connection.execute(
+            chance.choice(
+                (
+                    f"DELETE FROM t WHERE id = {key}",
+                    f"INSERT INTO t VALUES ({key}, {group}, {number}) ON CONFLICT (id) DO UPDATE SET n = {number}",
+                    f"UPDATE t SET g = {group} WHERE id < {key}",
+                )
+            )
+        )
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_every_write(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    monkeypatch.setattr(keeping, "COMMIT_PUTS", 1)  # a commit here for each of the source
+    chance = random.Random(3)
+    store = engine.database.store
+    for lives in range(1, 8):
+        write(connection, chance, 16)
+        with pytest.raises(Killed):
+            keeper(engine, Mortal(store, lives, after=after)).turn()
+        keeper(engine, store).turn()
+        check(connection)
+
+
+def test_two_at_once(engine: Engine, connection: instar.Connection) -> None:
+    """Whoever comes second is refused, and begins anew."""
+    store = engine.database.store
+    one, two = keeper(engine, store), keeper(engine, store)
+    chance = random.Random(4)
+    for _ in range(10):
+        write(connection, chance, 3)
+        one.turn()
+        write(connection, chance, 3)
+        while two.turn():
+            pass
+        while one.turn():
+            pass
+        check(connection)
+
+
+def test_nothing_to_do_is_nothing_done(engine: Engine, connection: instar.Connection) -> None:
+    store = engine.database.store
+    found = keeper(engine, store)
+    run(connection, "INSERT INTO t VALUES (50, 1, 1)", "CREATE TABLE other (a int)", "INSERT INTO other VALUES (1)")
+    assert found.turn()
+    with store.read() as reader:
+        newest = reader.timestamp
+    run(connection, "INSERT INTO other VALUES (2)")
+    assert not found.turn()
+    assert not found.turn()
+    with store.read() as reader:
+        assert reader.timestamp > newest
+        assert list(kept(reader, engine.database.catalog.at(reader))) <= [newest]
+
+
+def test_the_position_moves_on_with_what_is_none_of_its_business(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "_IDLE_TIMESTAMPS", 0)
+    store = engine.database.store
+    run(connection, "CREATE TABLE other (a int)", "INSERT INTO other VALUES (1)")
+    with store.read() as reader:
+        newest = reader.timestamp
+    assert keeper(engine, store).turn()
+    with store.read() as reader:
+        assert list(kept(reader, engine.database.catalog.at(reader))) == [newest]
