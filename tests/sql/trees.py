@@ -14,6 +14,7 @@ from instar.sql.executor_dml import InsertProgram, ModifyProgram
 from instar.sql.functions import Context, resolve_function, resolve_operator
 from instar.sql.functions.model import Aggregate, Function
 from instar.sql.integrity import Rules
+from instar.sql.kept_views import KeptModifyProgram
 from instar.sql.parser import parse_one
 from instar.sql.plan_cache import compile_program, hints_of
 from instar.sql.planner import Engines, plan_statement
@@ -23,7 +24,7 @@ from instar.transactions.buffer import Buffer
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMERIC, TEXT, Type
 from support.world import World
 
-Program = QueryProgram | InsertProgram | ModifyProgram
+Program = QueryProgram | InsertProgram | ModifyProgram | KeptModifyProgram
 
 _TYPES: dict[type, Type] = {bool: BOOLEAN, int: INTEGER, float: DOUBLE, str: TEXT}
 

@@ -502,7 +502,9 @@ class Materialized(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="view"):
-    """A view. That of a materialized one is `query`, too: on the table that has its rows."""
+    """A view. That of a materialized one is `query`, too: on the table that has its rows. Of a *kept* one `kept` says
+    what join or split has taken the place of the table of id `source`, whose name it is: it has that table's columns,
+    and what is written to it is written to the new tables."""
 
     id: int
     name: str
@@ -511,11 +513,21 @@ class View(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="o
     columns: tuple[tuple[str, Type], ...]
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]  # (table or view id, column ids)
     materialized: Materialized | None = None
+    kept: Kept | None = None
+    source: int = 0
 
     @property
     def kind(self) -> str:
         """What messages call it."""
         return "view" if self.materialized is None else "materialized view"
+
+    @property
+    def stands_for(self) -> Table | None:
+        """The table that a kept view stands for, as it was, by the view's name."""
+        if self.kept is None:
+            return None
+        found = next(table for table in self.kept.sources if table.id == self.source)
+        return found if found.name == self.name else msgspec.structs.replace(found, name=self.name)
 
 
 class Sequence(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="object", tag="sequence"):

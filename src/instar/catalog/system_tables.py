@@ -144,7 +144,7 @@ def _relations(source: Source) -> Iterator[Row]:
         yield (source.database, PUBLIC_SCHEMA, table.name, "BASE TABLE", "YES")
     for view in source.catalog.views():
         if view.materialized is None:  # the standard knows no others, and PostgreSQL lists none
-            yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO")
+            yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO" if view.kept is None else "YES")
     for system in source.catalog.system_views():
         yield (source.database, system.schema, system.name, "VIEW", "NO")
 

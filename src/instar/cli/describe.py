@@ -89,6 +89,9 @@ def describe(found: Object, by_id: Mapping[int, Object], out: TextIO) -> None:
     elif isinstance(found, View):
         rows = [(name, str(type_)) for name, type_ in found.columns]
         _write(("Column", "Type"), rows, out, title=f'{found.kind.capitalize()} "public.{found.name}"')
+        if found.kept is not None:
+            written = [by_id[number].name for number, _ in found.depends_on if isinstance(by_id.get(number), Table)]
+            out.write(f"Stands for a table that was joined or split. Writes to: {', '.join(written)}\n")
     else:
         _describe_sequence(found, by_id, out)
 

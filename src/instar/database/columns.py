@@ -69,6 +69,8 @@ def parameter_columns(bound: tree.BoundStatement, zone: str) -> ParameterColumns
     statement = bound.statement
     if not isinstance(statement, tree.Insert) or statement.on_conflict is not None or statement.returning:
         return None
+    if statement.target.kept is not None:
+        return None
     source = statement.source
     if not isinstance(source, tree.ValuesQuery) or len(source.values.rows) != 1:
         return None

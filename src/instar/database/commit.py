@@ -14,6 +14,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Object, Table
+from instar.catalog.layouts import Layouts
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
@@ -22,6 +23,7 @@ from instar.store.engine import (
     ROW_HEADER,
     Commit,
     Lease,
+    Precondition,
     Reader,
     Refused,
     StaleSchema,
@@ -38,7 +40,7 @@ from instar.tables.writes import Derivation, Met, NewerRow, TableWriter, Violate
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 from instar.transactions.reads import ReadSet
-from instar.transactions.transaction import Transaction
+from instar.transactions.transaction import Snapshot, Transaction
 
 if TYPE_CHECKING:
     from instar.database.database import Database
@@ -197,6 +199,35 @@ def usage_of(changes: Iterable[Change]) -> Usage:
     return Usage(wrote=True, columns=frozenset(columns))
 
 
+class _Validated:
+    """What a transaction has read at one snapshot, to be as it was at the commit."""
+
+    def __init__(self, snapshot: Snapshot[CatalogSnapshot], reads: ReadSet) -> None:
+        self.since = snapshot.timestamp
+        self._known = snapshot.catalog
+        self._reads = reads
+        self._judged = snapshot.timestamp  # up to here
+        self._validation: tuple[CatalogSnapshot, Validation] | None = None
+
+    def follow(self, database: Database) -> None:
+        """Judge it as far as that takes longer than a reader may be open."""
+        with database.store.read() as reader:
+            validation = self._under(database.catalog.at(reader), database.layouts)
+            upto = reader.timestamp
+        self._judged = validation.check(database.store, self._judged, upto)
+
+    def preconditions(self, newest: CatalogSnapshot, layouts: Layouts) -> list[Precondition]:
+        """What is left for the store to judge."""
+        return self._under(newest, layouts).preconditions(self._judged)
+
+    def _under(self, newest: CatalogSnapshot, layouts: Layouts) -> Validation:
+        if self._validation is None or self._validation[0] is not newest:
+            if self._known.version != newest.version:
+                require_read_columns(self._reads, self._known, newest)
+            self._validation = newest, Validation(self._reads, self._known, newest, self.since, layouts)
+        return self._validation[1]
+
+
 class Committer:
     """Derives the store commit of one transaction, as often as the store asks."""
 
@@ -222,14 +253,13 @@ class Committer:
         # A schema that is merely leased does not do for catalog changes, which are made on the newest, nor for the
         # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest.
         locking = transaction.isolation.is_locking
-        self._needs_newest = bool(transaction.ddl) or transaction.reads is not None or locking
+        self._reads = [_Validated(snapshot, reads) for snapshot, reads in transaction.validated()]
+        self._needs_newest = bool(transaction.ddl or self._reads) or transaction.reads is not None or locking
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
-        self._validation: tuple[CatalogSnapshot, Validation] | None = None
         # Flags of constraints that yield, as the store has found them violated.
         self._met: dict[bytes, Met] = {}
-        self._validated = 0 if transaction.snapshot is None else transaction.snapshot.timestamp
         reads = transaction.reads
         if reads is not None and transaction.buffer.merged:
             reads.keep_probes()
@@ -254,12 +284,8 @@ class Committer:
             else:
                 repository.schema(self._at_least)
         self._follow(refused)
-        if self._transaction.reads:
-            database = self._database
-            with database.store.read() as reader:
-                validation = self._validation_under(database.catalog.at(reader))
-                upto = reader.timestamp
-            self._validated = validation.check(database.store, self._validated, upto)
+        for validated in self._reads:
+            validated.follow(self._database)
 
     def _wait(self, met: Locked) -> None:
         """Wait for a lock of another transaction. A change of the schema waits for so long only: whoever has written to
@@ -292,19 +318,6 @@ class Committer:
         for table in [buffer.table for buffer in open_.buffer] if open_.reads is None else [0]:
             self._tokens.append(self._database.store.enlist(table, open_.started_us, refused=True))
 
-    def _validation_under(self, newest: CatalogSnapshot) -> Validation:
-        if self._validation is not None and self._validation[0] is newest:
-            return self._validation[1]
-        transaction = self._transaction
-        assert transaction.reads is not None  # or there would be nothing to validate
-        assert transaction.snapshot is not None  # or nothing could have been read
-        known, snapshot = transaction.snapshot.catalog, transaction.snapshot.timestamp
-        if known.version != newest.version:
-            require_read_columns(transaction.reads, known, newest)
-        validation = Validation(transaction.reads, known, newest, snapshot, self._database.layouts)
-        self._validation = newest, validation
-        return validation
-
     def derive(self, reader: Reader) -> Commit | None:
         """The commit on the state that `reader` sees; None if there is nothing to write."""
         catalog, lease = self._schema(reader)
@@ -323,9 +336,10 @@ class Committer:
         transaction = self._transaction
         ddl = transaction.ddl
         request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner, held=self._locks.held)
-        if transaction.reads and transaction.snapshot is not None:
-            request.snapshot = transaction.snapshot.timestamp
-            request.preconditions.extend(self._validation_under(catalog).preconditions(self._validated))
+        for validated in self._reads:
+            known = request.snapshot
+            request.snapshot = validated.since if known is None else min(known, validated.since)
+            request.preconditions.extend(validated.preconditions(catalog, self._database.layouts))
         if ddl:
             try:
                 ddl.rebase(catalog)

@@ -293,7 +293,14 @@ class Queries:
             lock_row=session.locks.select,
             require_unlocked=session.locks.require_unlocked,
             view_at=partial(session.schema_locks.view_at, view),
+            judged_view=partial(self._judged_view, view),
         )
+
+    def _judged_view(self, view: View) -> View:
+        """The view of a statement with all that the transaction has written, whose reads are judged at the commit."""
+        open_ = self._session.open_transaction()
+        self._session.retain(self._snapshot().timestamp)
+        return View(view.store, view.snapshot, open_.buffer, view.layouts, open_.judged_reads(), view.guard)
 
     def _snapshot(self) -> Snapshot[CatalogSnapshot]:
         snapshot = self._session.open_transaction().snapshot

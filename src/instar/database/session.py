@@ -449,19 +449,23 @@ class Session:
 
     def begin_statement(self, open_: SessionTransaction, *, writes: bool) -> None:
         """Take the statement's snapshot, and bring what is buffered to its schema (rule 14)."""
-        store = self.database.store
         fixed = open_.keeps_snapshot and open_.snapshot is not None
         if not fixed:
             open_.snapshot = self._snapshot(open_, writes=writes)
             if open_.isolation is Isolation.SERIALIZABLE and not open_.read_only:
                 open_.reads = ReadSet()
             if open_.keeps_snapshot:
-                self._lasting = store.register_snapshot(open_.snapshot.timestamp)
+                self.retain(open_.snapshot.timestamp)
         if open_.ddl and not fixed and open_.snapshot is not None:
             open_.ddl.rebase(open_.snapshot.catalog)
         if open_.enlisted:
             require_undoomed(self.database, open_)
             upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
+
+    def retain(self, snapshot: int) -> None:
+        """Say that the transaction needs what there was at a snapshot, and has since come, until it ends."""
+        if self._lasting is None:
+            self._lasting = self.database.store.register_snapshot(snapshot)
 
     def _snapshot(self, open_: SessionTransaction, *, writes: bool) -> Snapshot[CatalogSnapshot]:
         """A new snapshot. Queries, schema changes, SERIALIZABLE transactions and those at a locking level use its own

@@ -107,13 +107,15 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A view. `meaning`: its query with aliases numbered, for comparison; `reads`: (relation, columns of it)."""
+    """A view. `meaning`: its query with aliases numbered, for comparison; `reads`: (relation, columns of it). `kept`:
+    it stands for a table that was joined or split; no statement makes such a view, so it is not compared."""
 
     name: str
     columns: tuple[tuple[str, Type], ...]
     query: str
     meaning: str
     reads: tuple[tuple[str, tuple[str, ...]], ...]
+    kept: bool = False
 
 
 class Schema(msgspec.Struct, frozen=True):

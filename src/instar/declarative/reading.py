@@ -196,4 +196,5 @@ def _view(view: descriptors.View, catalog: CatalogSnapshot) -> model.View:
         query=thaw_view(view, catalog),
         meaning=canonical_view(view, catalog),
         reads=tuple(sorted(reads)),
+        kept=view.kept is not None,
     )

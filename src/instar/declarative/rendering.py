@@ -160,7 +160,9 @@ def _alter_sequence(change: to.AlterSequence) -> str:
 def _create_view(change: to.CreateView) -> str:
     view = change.view
     replace = "OR REPLACE " if change.replace else ""
-    return f"CREATE {replace}VIEW {quoted(view.name)} {_list(name for name, _ in view.columns)} AS\n    {view.query}"
+    told = "-- Writable where the dump was made: it stands for a table that was joined or split.\n" if view.kept else ""
+    columns = _list(name for name, _ in view.columns)
+    return f"{told}CREATE {replace}VIEW {quoted(view.name)} {columns} AS\n    {view.query}"
 
 
 def _place(owner: tuple[str, str]) -> str:

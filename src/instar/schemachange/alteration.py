@@ -259,7 +259,9 @@ def create_view(draft: Draft, wanted: want.CreateView) -> None:
         raise errors.error(errors.INVALID_TABLE_DEFINITION, f'view "{old.name}" cannot refer to itself')
     _touch_all(draft, wanted)
     draft.replace(
-        msgspec.structs.replace(old, query=wanted.query, columns=wanted.columns, depends_on=wanted.depends_on)
+        msgspec.structs.replace(
+            old, query=wanted.query, columns=wanted.columns, depends_on=wanted.depends_on, kept=None, source=0
+        )
     )
 
 

@@ -37,6 +37,7 @@ from instar.schemachange.jobs import (
     planned_job,
     problem_of,
 )
+from instar.schemachange.online.kept_views import outliving
 from instar.schemachange.online.seeing import inherited
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
@@ -442,6 +443,9 @@ class Executor:
         targets = [found.after for found in publication.published if found.after.id in stage.reveals]
         orphans = list(orphaned(catalog, stage))
         inheriting = list(inherited(targets, orphans))
+        views = [found.after for found in publication.published if found.before is None]
+        heirless = [sequence for sequence in orphans if sequence.id not in {found.id for found in inheriting}]
+        inheriting += outliving(heirless, views)
         kept = {sequence.id for sequence in inheriting}
         for sequence in orphans:
             if sequence.id not in kept:

@@ -12,6 +12,7 @@ from instar.schemachange.creation import key_columns, require_values
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.naming import generated_name
+from instar.schemachange.online.kept_views import needs_key
 from instar.schemachange.online.materialized import require_unfollowed
 from instar.schemachange.probed_indexes import referring, referring_from
 from instar.schemachange.stages import Scheduled
@@ -31,6 +32,7 @@ def alter_primary_key(draft: Draft, wanted: want.AlterPrimaryKey) -> None:
         return
     _require_no_lock(table, columns)
     require_unfollowed(draft, table, "change the primary key of")
+    _require_no_kept_view(draft, table)
     _require_indexes(draft, table, columns)
     direct = draft.has_no_rows(table)
     if not direct and draft.is_new(table):
@@ -51,6 +53,17 @@ def alter_primary_key(draft: Draft, wanted: want.AlterPrimaryKey) -> None:
     element = Element(ElementKind.PRIMARY_KEY, table.id, key.id)
     draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, draft.facts.estimated_rows(table)))
     _require_values(draft, table, columns)
+
+
+def _require_no_kept_view(draft: Draft, table: Table) -> None:
+    """2BP01: what is written to such a view finds rows by the key."""
+    for view in draft.view.views():
+        if needs_key(view, table):
+            raise errors.error(
+                errors.DEPENDENT_OBJECTS,
+                f"cannot change the primary key of table {table.name} because other objects depend on it",
+                detail=f"view {view.name} depends on constraint {table.primary_key_name} on table {table.name}",
+            )
 
 
 def _name(draft: Draft, table: Table, wanted: str | None) -> str:

@@ -21,6 +21,7 @@ from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, unlink_parent
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, leave_tables, takes_path
+from instar.schemachange.online.kept_views import needs_index
 from instar.schemachange.online.materialized import drop_materialized, require_unfollowed
 from instar.schemachange.probed_indexes import without_keys
 
@@ -37,6 +38,8 @@ class Dependent(NamedTuple):
 
 def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: bool) -> None:
     """Drop what depends on `what`, or refuse to (2BP01)."""
+    dependents = list({(found.subject, found.on): found for found in dependents}.values())
+    views = set[int]()
     if not dependents:
         return
     if not cascade:
@@ -51,7 +54,8 @@ def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: b
     else:
         draft.notices.append(f"drop cascades to {len(dependents)} other objects")
     for found in dependents:
-        if found.view is not None:
+        if found.view is not None and found.view.id not in views:
+            views.add(found.view.id)
             _drop_view(draft, found.view)
         if found.key is not None:
             remove_foreign_keys(draft, found.key[0], {found.key[1]})
@@ -119,7 +123,9 @@ def _index_users(draft: Draft, table: Table, index: Index, leaving: set[int]) ->
         if key.child_index == index.id and key.id not in leaving
     ]
     others = [user for user in _keys_to(draft, table, set(), on, index) if user.key not in gone_anyway]
-    return [*others, *own]
+    views = [view for view in draft.view.views() if needs_index(view, table, index)]
+    users = [Dependent(f"view {view.name}", on, view=view) for view in views]
+    return [*others, *own, *users, *_views_on(draft, {view.id for view in views})]
 
 
 def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list[Dependent]:

@@ -8,7 +8,7 @@ the descriptors of the moment.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from instar.catalog.descriptors import (
     Column,
     ForeignKey,
     Index,
+    Kept,
     MadeByGrouping,
     MadeByJoin,
     MadeBySplit,
@@ -32,6 +33,7 @@ from instar.schemachange.elements import Element, ElementKind, Phase, name_of, p
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.next_layout import numbered
 from instar.schemachange.online.foreign_keys import Carried, carried, is_kept, with_keys
+from instar.schemachange.online.kept_views import kept_view, targets_of
 from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.states import Work
@@ -77,7 +79,8 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     own, and views, by their ids, that go in one direct step; `reveals`: unseen tables that are seen from then on;
     `shows`: materialized views that are there from then on, or have their rows in another table. `closes`:
     sources of a join or split that only those write to from then on who have done so before. `grace`: so many
-    microseconds it waits for transactions that it dooms (None: as the job says).
+    microseconds it waits for transactions that it dooms (None: as the job says). `keeps`:
+    (view, source): views, by the ids that they get, that take the names of tables which were joined or split.
     """
 
     moves: tuple[Move, ...] = ()
@@ -90,6 +93,7 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     closes: tuple[int, ...] = ()
     grace: int | None = None
     shows: tuple[View, ...] = ()
+    keeps: tuple[tuple[int, int], ...] = ()
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -222,6 +226,7 @@ def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str
     kept = {key: found for key, found in after.items() if key not in drops and found != before[key]}
     published = [publish(before[table_id], found) for table_id, found in kept.items()]
     published += [found for _, found in shown]
+    published.extend(publish(None, view) for view in _kept_views(stage, before, after))
     freed = {rowset for key, found in kept.items() for rowset in rules.rowsets(before[key]) - rules.rowsets(found)}
     freed.update(rowset for found in dropped if isinstance(found, Table) for rowset in rules.rowsets(found))
     return Publication(tuple(published), dropped=tuple(dropped), freed=tuple(sorted(freed)))
@@ -294,6 +299,19 @@ def _followed_up(before: Table, now: Table, **changes: object) -> Table:
     if now.version == before.version:
         return new_version(now, [], **changes)
     return msgspec.structs.replace(now, **changes)
+
+
+def _kept_views(stage: Stage, before: Mapping[int, Table], after: Mapping[int, Table]) -> Iterator[View]:
+    """The views that the names of the sources stay as."""
+    if not stage.keeps:
+        return
+    unseen = before[stage.reveals[0]].unseen
+    assert unseen is not None  # it was revealed just now
+    made = unseen.made
+    assert not isinstance(made, MadeByGrouping)
+    kept = Kept(made=made, sources=tuple(before[source] for source in made.sources))
+    for number, source in stage.keeps:
+        yield kept_view(number, before[source], kept, [after[target] for target in targets_of(made)])
 
 
 def _renamed(

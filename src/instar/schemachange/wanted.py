@@ -447,12 +447,13 @@ class CompactTable:
 
 @dataclass(frozen=True)
 class TransformationOptions:
-    """As of `MadeBySplit`."""
+    """As of `MadeBySplit`. `keep_views`: names of the tables stay, as views that can be written to."""
 
     repair: Repair = "fail"
     pause_rows: int = 100
     strategy: Strategy = "abort"
     grace: int = 10_000_000
+    keep_views: bool = False
 
 
 @dataclass(frozen=True)

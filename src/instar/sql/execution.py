@@ -28,6 +28,10 @@ def _no_hints(level: Isolation) -> View:
     raise errors.unsupported("a table hint in this place")
 
 
+def _no_judgement() -> View:
+    raise errors.unsupported("writing to a kept view in this place")
+
+
 def _no_locks(lock: RowLock, table: Table, key: bytes) -> bool:
     raise errors.unsupported("a row lock in this place")
 
@@ -59,6 +63,8 @@ class ExecutionContext:
     # Asked before a row, or a unique key, is reported to stand in the way: does nothing unless somebody may remove it.
     require_unlocked: Callable[[bytes], None] = lambda resource: None
     view_at: Callable[[Isolation], View] = _no_hints  # what a table is read by that a hint has at a level of its own
+    # What rows are read by that decide what is written, and must still be so at the commit at whichever level.
+    judged_view: Callable[[], View] = _no_judgement
     remaining: int = UNLIMITED  # rows that may still be touched
 
     def touch(self, rows: int) -> None:

@@ -51,7 +51,7 @@ class InsertProgram:
         self.columns = returned_columns(statement.returning)
         self._source = QueryProgram(plan.source, parameters, layouts, analytic)
         self._rules = rules
-        self._target = rules.of(statement.target.table)
+        self._target = self._rules_of(statement.target)
         self._layout = FrameLayout(parameters)
         nodes = NodeCompiler(self._layout, plan.subplans, layouts)
         self._image = nodes.compiler(_source_scope(statement)).row(insert_image(statement, _source_row(statement)))
@@ -63,6 +63,9 @@ class InsertProgram:
         self._conflict = None
         if statement.on_conflict is not None:
             self._conflict = _Conflict(statement, statement.on_conflict, self._target, nodes, layouts)
+
+    def _rules_of(self, target: tree.TableScan) -> TableRules:
+        return self._rules.of(target.table)
 
     def run(self, context: ExecutionContext) -> Result:
         """Insert the rows of the source."""

@@ -21,12 +21,20 @@ def explain(described: Plan) -> list[str]:
         case QueryPlan():
             return list(writer.query(described))
         case InsertPlan():
-            lines = [f"Insert on {described.statement.target.table.name}"]
+            lines = [f"Insert on {described.statement.target.table.name}", *_writes(described.statement.target)]
             return lines + _indented(writer.query(described.source))
         case ModifyPlan():
             kind = "Update" if isinstance(described.statement, tree.Update) else "Delete"
-            lines = [f"{kind} on {described.statement.target.table.name}"]
+            lines = [f"{kind} on {described.statement.target.table.name}", *_writes(described.statement.target)]
             return lines + _indented(writer.node(described.root, described.subplans))
+
+
+def _writes(target: tree.TableScan) -> list[str]:
+    """Where what is written to a kept view goes."""
+    if target.kept is None:
+        return []
+    written = dict.fromkeys(found.table.name for found in walk(target.kept) if isinstance(found, tree.TableScan))
+    return [f"    Writes: {', '.join(written)}"]
 
 
 def _statement(described: Plan) -> object:

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+import msgspec
+
 from instar import errors
+from instar.catalog import descriptors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import ForeignKey, Index, State, Table
+from instar.catalog.descriptors import ForeignKey, Index, Kept, State, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
+from instar.schemachange.online.kept_views import targets_of
 from instar.sql.binder import bind_check
 from instar.sql.defaults import compile_default
 from instar.sql.execution import ExecutionContext, Row
@@ -39,6 +43,7 @@ class Staged:
     old: Row | None
     new: Row | None
     new_key: bytes
+    leaves: bool = False  # without a key that it had, a row of a joined table is gone for those that refer to it
     again: bool = False  # an earlier round changed the row too, and `old` is as that left it
 
     @property
@@ -265,6 +270,7 @@ class Rules:
         self._catalog = catalog.unheld()
         self._layouts = layouts
         self._known: dict[int, TableRules] = {}
+        self._apart: dict[int, TableRules] = {}
 
     def of(self, table: Table) -> TableRules:
         """The rules of `table`."""
@@ -273,10 +279,23 @@ class Rules:
             found = self._known[table.id] = TableRules(table, self._catalog, self._layouts)
         return found
 
+    def apart(self, table: Table) -> TableRules:
+        """What rows of a table must keep to, each by itself, that is no table of the catalog any more."""
+        alone = msgspec.structs.replace(table, indexes=(), foreign_keys=(), referenced_by=())
+        found = self._apart[table.id] = TableRules(alone, self._catalog, self._layouts)
+        return found
+
+    def kept(self, view: int) -> tuple[Kept, tuple[Table, ...]]:
+        """What has taken the place of the table that a kept view stands for, and the tables that are there now."""
+        found = self._catalog.by_id(view)
+        assert isinstance(found, descriptors.View)
+        assert found.kept is not None  # what is bound is a kept view
+        return found.kept, tuple(self._catalog.table(table) for table in targets_of(found.kept.made))
+
     def move_to(self, catalog: CatalogSnapshot) -> None:
         """Go on under another catalog, in which all tables that these are the rules of are the same."""
         self._catalog = catalog.unheld()
-        for found in self._known.values():
+        for found in (*self._known.values(), *self._apart.values()):
             found.catalog = self._catalog
 
 
@@ -368,9 +387,12 @@ class StatementEnd:
                 continue
             for reference in staged.table.children:
                 values = reference.parents.values(staged.old)
-                if None in values or (staged.new is not None and reference.parents.values(staged.new) == values):
+                new = staged.new
+                if None in values or (new is not None and reference.parents.values(new) == values):
                     continue
-                self._cascade(reference, staged, values, found)
+                if new is not None and staged.leaves and None in reference.parents.values(new):
+                    new = None
+                self._cascade(reference, new, values, found)
         for staged in found.values():
             if staged.new is not None:
                 staged.new = staged.table.completed(staged.new, self._context)
@@ -379,9 +401,10 @@ class StatementEnd:
         return list(found.values())
 
     def _cascade(
-        self, reference: _Reference, staged: Staged, values: Row, found: dict[tuple[int, bytes], Staged]
+        self, reference: _Reference, parent: Row | None, values: Row, found: dict[tuple[int, bytes], Staged]
     ) -> None:
-        action = reference.key.on_delete if staged.new is None else reference.key.on_update
+        """What becomes of the children of a row that had `values`, and is `parent` by now."""
+        action = reference.key.on_delete if parent is None else reference.key.on_update
         if action in ("no action", "set default"):
             # A default may be the very key that is gone.
             self._vanished.append((reference, values))
@@ -397,7 +420,7 @@ class StatementEnd:
                 known = Staged(rules, version.key, version.base, version.values, version.values, version.key)
                 found[reference.child.id, version.key] = known
             if known.new is not None:
-                known.new = self._moved(action, reference, rules, known.new, staged.new)
+                known.new = self._moved(action, reference, rules, known.new, parent)
 
     def _moved(
         self, action: str, reference: _Reference, rules: TableRules, child: Row, parent: Row | None

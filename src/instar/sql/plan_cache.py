@@ -27,6 +27,7 @@ from instar.sql.executor import QueryProgram, RunAnalytic
 from instar.sql.executor_dml import InsertProgram, ModifyProgram, returned_columns
 from instar.sql.holding import Holding
 from instar.sql.integrity import Rules
+from instar.sql.kept_views import KeptInsertProgram, KeptModifyProgram
 from instar.sql.parser import STATEMENT_TOO_COMPLEX
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
@@ -190,7 +191,7 @@ def _columns(plan: Plan) -> Columns:
     return returned_columns(plan.statement.returning)
 
 
-Program = QueryProgram | InsertProgram | ModifyProgram
+Program = QueryProgram | InsertProgram | ModifyProgram | KeptModifyProgram
 
 
 def compile_program(plan: Plan, parameters: int, layouts: Layouts, rules: Rules, analytic: RunAnalytic) -> Program:
@@ -198,8 +199,12 @@ def compile_program(plan: Plan, parameters: int, layouts: Layouts, rules: Rules,
     match plan:
         case QueryPlan():
             return QueryProgram(plan, parameters, layouts, analytic)
+        case InsertPlan() if plan.statement.target.kept is not None:
+            return KeptInsertProgram(plan, parameters, layouts, rules, analytic)
         case InsertPlan():
             return InsertProgram(plan, parameters, layouts, rules, analytic)
+        case ModifyPlan() if plan.statement.target.kept is not None:
+            return KeptModifyProgram(plan, parameters, layouts, rules)
         case ModifyPlan():
             return ModifyProgram(plan, parameters, layouts, rules)
 
@@ -220,12 +225,14 @@ def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[
 
 
 def _written(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> Iterator[Table]:
-    """The table that DML writes to, and all that foreign keys lead to from there."""
+    """The tables that DML writes to, and all that foreign keys lead to from there."""
     if isinstance(bound.statement, tree.QueryStatement):
         return
-    table = bound.statement.target.table
-    known = {table.id: table}
-    stack = [table]
+    target = bound.statement.target
+    stack = [target.table]
+    if target.kept is not None:
+        stack = [found.table for found in walk(target.kept) if isinstance(found, tree.TableScan)]
+    known = {table.id: table for table in stack}
     while stack:
         current = stack.pop()
         yield current

@@ -128,6 +128,8 @@ class _Planner:
 
     def modify_plan(self, statement: tree.Update | tree.Delete) -> ModifyPlan:
         """The plan of UPDATE or DELETE: the target is one of the joined items, read with its key and version."""
+        if statement.target.kept is not None:
+            return self._kept_plan(statement, statement.target.kept)
         items: list[FromItem] = [statement.target]
         other = statement.from_ if isinstance(statement, tree.Update) else statement.using
         if other is not None:
@@ -147,6 +149,32 @@ class _Planner:
         written = (*(expr for _, expr in assignments), *(output.expr for output in statement.returning))
         subplans, _ = self._subplans(part.node)
         return ModifyPlan(statement, part.node, subplans | self.subplans_of(written))
+
+    def _kept_plan(self, statement: tree.Update | tree.Delete, target: tree.Derived) -> ModifyPlan:
+        """The plan of UPDATE or DELETE of a kept view: a query for the rows of the view and what else is looked at."""
+        other = statement.from_ if isinstance(statement, tree.Update) else statement.using
+        assignments = statement.assignments if isinstance(statement, tree.Update) else ()
+        written = (*(expr for _, expr in assignments), *(output.expr for output in statement.returning))
+        names = {(target.relation, ordinal): column for ordinal, column in enumerate(statement.target.table.columns)}
+        wanted = {column: tree.ColumnRef(*column, found.type, found.name) for column, found in names.items()}
+        free = references(written).free
+        wanted |= {
+            (found.relation, found.ordinal): found
+            for found in walk(written)
+            if isinstance(found, tree.ColumnRef) and (found.relation, found.ordinal) in free
+        }
+        from_: FromItem = target if other is None else tree.Join("cross", target, other, None)
+        outputs = tuple(tree.Output(found.name, found) for found in wanted.values())
+        query = Select(
+            outputs, from_, statement.where, (), None, None, False, False, (), (), None, None, statement.ctes
+        )  # fmt: skip
+        try:
+            node, _ = self._query(query)
+        except NotExecutable as reason:
+            raise errors.unsupported(f"{reason} in UPDATE or DELETE") from None
+        subplans, _ = self._subplans(node)
+        root = Rename(scope_of(list(wanted)), node, target.alias)
+        return ModifyPlan(statement, root, subplans | self.subplans_of(written))
 
     def subplans_of(self, exprs: tuple[Expr, ...]) -> dict[int, Subplan]:
         """The plans of the subqueries in expressions that stand outside of a plan's tree."""

@@ -278,7 +278,7 @@ class PointWrite:
 def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
     """The lean form of a DML plan, if what it must keep to can be judged on its one row, and the columns that it sets
     are all that change."""
-    if isinstance(plan, QueryPlan) or plan.subplans or plan.statement.returning:
+    if isinstance(plan, QueryPlan) or plan.subplans or plan.statement.returning or plan.statement.target.kept:
         return None
     layout = FrameLayout(parameters)
     if isinstance(plan, InsertPlan):

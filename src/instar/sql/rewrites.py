@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from instar.sql import tree
-from instar.sql.traversal import conjuncts, is_volatile, substitute, walk_level
-from instar.sql.tree import FromItem, Select
+from instar.sql.traversal import conjuncts, free_relations, is_volatile, substitute, walk_level
+from instar.sql.tree import Expr, FromItem, Select
 
 
 def pull_up(query: Select) -> Select:
@@ -22,11 +23,51 @@ def pull_up(query: Select) -> Select:
         if not isinstance(inner, Select) or inner.from_ is None:
             break
         columns = {(found.relation, ordinal): output.expr for ordinal, output in enumerate(inner.outputs)}
-        conditions = (*conjuncts(query.where), *conjuncts(inner.where))
-        where = None if not conditions else tree.And(conditions) if len(conditions) > 1 else conditions[0]
+        where = _all((*conjuncts(query.where), *conjuncts(inner.where)))
         dissolved = replace(query, from_=_replaced(query.from_, found, inner.from_), where=where)
         query = substitute(dissolved, columns)
+    return _pushed_down(query)
+
+
+def _pushed_down(query: Select) -> Select:
+    """`query` with what it says of a SELECT DISTINCT in FROM alone said within that, before its rows are compared."""
+    items = [] if query.from_ is None else list(_preserved(query.from_))
+    for item in items:
+        inner = item.query
+        if not isinstance(inner, Select) or not inner.distinct or not _is_plain(item, distinct=True):
+            continue
+        own = [found for found in conjuncts(query.where) if _is_about(found, item.relation)]
+        if not own or query.from_ is None:
+            continue
+        columns = {(item.relation, ordinal): output.expr for ordinal, output in enumerate(inner.outputs)}
+        within = (*conjuncts(inner.where), *(substitute(found, columns) for found in own))
+        left = [found for found in conjuncts(query.where) if all(found is not moved for moved in own)]
+        narrowed = replace(item, query=replace(inner, where=_all(within)))
+        query = replace(query, from_=_replaced(query.from_, item, narrowed), where=_all(left))
     return query
+
+
+def _preserved(item: FromItem) -> Iterator[tree.Derived]:
+    """The subqueries in FROM of whose rows WHERE leaves out those that it does not hold for, and nothing else."""
+    if isinstance(item, tree.Derived):
+        yield item
+    elif isinstance(item, tree.Join):
+        if item.kind in ("inner", "cross", "left"):
+            yield from _preserved(item.left)
+        if item.kind in ("inner", "cross", "right"):
+            yield from _preserved(item.right)
+
+
+def _is_about(condition: Expr, relation: int) -> bool:
+    """Whether a condition reads nothing but columns of this relation, and is the same whenever it is evaluated."""
+    queries = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
+    if is_volatile(condition) or any(isinstance(found, queries) for found in walk_level(condition)):
+        return False
+    return free_relations(condition) == {relation}
+
+
+def _all(conditions: Sequence[Expr]) -> Expr | None:
+    return None if not conditions else tree.And(tuple(conditions)) if len(conditions) > 1 else conditions[0]
 
 
 def _dissolvable(item: FromItem) -> tree.Derived | None:
@@ -41,12 +82,15 @@ def _dissolvable(item: FromItem) -> tree.Derived | None:
     return None
 
 
-def _is_plain(item: tree.Derived) -> bool:
-    """Whether the subquery only joins, filters and computes; each of its rows then stands for itself."""
+def _is_plain(item: tree.Derived, *, distinct: bool = False) -> bool:
+    """Whether the subquery only joins, filters and computes; each of its rows then stands for itself. `distinct`: one
+    that has each row once is as good."""
     query = item.query
     if item.cte is not None or item.lateral or not isinstance(query, Select) or query.from_ is None:
         return False
-    if query.aggregated or query.group_exprs or query.having is not None or query.distinct or query.distinct_on:
+    if query.aggregated or query.group_exprs or query.having is not None or query.distinct_on:
+        return False
+    if query.distinct and not distinct:
         return False
     if query.order_by or query.limit is not None or query.offset is not None or query.ctes or query.locking:
         return False

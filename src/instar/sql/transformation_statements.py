@@ -19,6 +19,7 @@ class TransformationOptions:
     pause_rows: int | None = None
     strategy: Strategy | None = None
     grace: int | None = None  # microseconds
+    keep_views: bool = False
 
 
 @dataclass(frozen=True, slots=True)

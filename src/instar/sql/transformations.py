@@ -50,6 +50,7 @@ def _options(options: TransformationOptions) -> want.TransformationOptions:
         options.pause_rows or default.pause_rows,
         options.strategy or default.strategy,
         default.grace if options.grace is None else options.grace,
+        options.keep_views,
     )
 
 

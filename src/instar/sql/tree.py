@@ -245,13 +245,15 @@ Expr = (
 class TableScan:
     """A base table; ordinals are positions in `table.columns` (public ones, the hidden row id too).
 
-    `level`: at which it is to be read, by a table hint; None: at the transaction's.
+    `level`: at which it is to be read, by a table hint; None: at the transaction's. `kept`: it is a kept view that DML
+    writes to, by its query; `table` is what it stands for then, which is no table any more.
     """
 
     relation: int
     table: Table
     alias: str
     level: Isolation | None = None
+    kept: Derived | None = None
 
 
 @dataclass(frozen=True, slots=True)

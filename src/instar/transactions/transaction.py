@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from instar import errors
 from instar.transactions.buffer import DEFAULT_MAX_ROWS, Buffer
@@ -73,6 +73,14 @@ class Savepoint(Generic[D, T, K]):
         self.kept = kept
 
 
+class Judged(NamedTuple, Generic[C]):
+    """What one statement has read that must still be so at the commit; `mark`: of the buffer, where it began."""
+
+    mark: int
+    snapshot: Snapshot[C]
+    reads: ReadSet
+
+
 class Transaction(Generic[C, D, T, K]):
     """One transaction of one session.
 
@@ -99,6 +107,22 @@ class Transaction(Generic[C, D, T, K]):
         self.failed = False
         self.started_us = 0
         self._savepoints: list[Savepoint[D, T, K]] = []
+        self._judged: list[Judged[C]] = []
+
+    def judged_reads(self) -> ReadSet:
+        """Where the statement that runs remembers reads which must still be so at the commit, at whichever level."""
+        if self.reads is not None or self.snapshot is None:
+            return self.reads or ReadSet()
+        mark = self.buffer.mark()
+        self._judged = [found for found in self._judged if found.mark < mark]  # of others the writes were taken back
+        self._judged.append(Judged(mark, self.snapshot, ReadSet()))
+        return self._judged[-1].reads
+
+    def validated(self) -> list[tuple[Snapshot[C], ReadSet]]:
+        """All that must be at the commit as the transaction has read it, by the snapshots that it was read at."""
+        found = [] if not self.reads or self.snapshot is None else [(self.snapshot, self.reads)]
+        mark = self.buffer.mark()
+        return found + [(one.snapshot, one.reads) for one in self._judged if one.mark < mark and one.reads]
 
     @property
     def has_written(self) -> bool:

@@ -26,10 +26,17 @@ _INEXACT = frozenset({Kind.REAL, Kind.DOUBLE})
 
 
 def plan_transformation(
-    draft: Draft, what: Made, sources: Iterable[Table], targets: Iterable[Table], switch: Stage | None = None
+    draft: Draft,
+    what: Made,
+    sources: Iterable[Table],
+    targets: Iterable[Table],
+    *,
+    keep_views: bool,
+    switch: Stage | None = None,
 ) -> Plan:
     """The plan of a join or split whose targets are described, and whose foreign keys can be carried over. `switch`:
-    its last stage, if that is not just to drop the sources and to show the targets."""
+    its last stage, if that is not just to drop the sources and to show the targets. `keep_views`: it also leaves a view
+    under the name of each source."""
     if what.strategy == "commit":
         raise errors.unsupported("the strategy 'commit'")
     sources, targets = tuple(sources), tuple(targets)
@@ -55,6 +62,9 @@ def plan_transformation(
     filled = Stage(fences=names, work=work, revertible=True)
     stages = [first, filled]
     switch = switch or Stage(drops=names, reveals=made)
+    if keep_views:
+        kept = tuple((draft.ids.new_id(), source.id) for source in sources)
+        switch = msgspec.structs.replace(switch, keeps=kept)
     if what.strategy == "block":
         again = Reorganization(Work.FOLLOW, elements[0], what.pause_rows)
         stages.append(Stage(work=(again,), revertible=True, closes=names))

@@ -34,6 +34,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT, require_columns, row_id
 from instar.schemachange.draft import Draft
 from instar.schemachange.naming import generated_name
+from instar.schemachange.online.kept_views import require_keepable
 from instar.schemachange.online.planning import (
     columns_of,
     plan_transformation,
@@ -87,7 +88,9 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     made = made_by_join(target)
     shown = msgspec.structs.replace(target, **seen(target))
     require_carried(draft, made, (r, s), (shown,))
-    return plan_transformation(draft, made, (r, s), (target,))
+    if wanted.options.keep_views:
+        require_keepable(made, describe.sources, (shown,))
+    return plan_transformation(draft, made, (r, s), (target,), keep_views=wanted.options.keep_views)
 
 
 def _require_comparable(one: Column, other: Column) -> None:
@@ -125,6 +128,11 @@ class _Described:
     def turn(self) -> None:
         """R is S, and S is R."""
         self._r, self._s = self._s, self._r
+
+    @property
+    def sources(self) -> tuple[Table, Table]:
+        """R and S."""
+        return self._r.table, self._s.table
 
     def table(self) -> Table:
         """T as the job fills it."""

@@ -28,6 +28,7 @@ from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase, phases
 from instar.schemachange.naming import generated_name
+from instar.schemachange.online.kept_views import require_keepable
 from instar.schemachange.online.planning import (
     columns_of,
     plan_transformation,
@@ -71,16 +72,19 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     describe = _Described(draft, source, made, on)
     s = describe.s(wanted.s.name, of_s, {column.id for column in of_r})
     if wanted.in_place:
-        return _in_place(draft, source, made, describe.keys(wanted.r.name, tuple(column.id for column in of_r)), s)
+        keys = describe.keys(wanted.r.name, tuple(column.id for column in of_r))
+        return _in_place(draft, source, made, keys, s, keep_views=wanted.options.keep_views)
     require_no_views(draft, source)
     r = describe.r(wanted.r.name, of_r)
     _require_placed(source, (r, s))
     shown = [msgspec.structs.replace(target, **seen(target)) for target in (r, s)]
     require_carried(draft, made, (source,), shown)
-    return plan_transformation(draft, made, (source,), (r, s))
+    if wanted.options.keep_views:
+        require_keepable(made, (source,), shown)
+    return plan_transformation(draft, made, (source,), (r, s), keep_views=wanted.options.keep_views)
 
 
-def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table) -> Plan:
+def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table, *, keep_views: bool) -> Plan:
     """The source becomes R: with the switch it loses what is S's alone. `r` has what propagation needs of it, and goes
     then (§5.2)."""
     assert r.unseen is not None
@@ -90,12 +94,14 @@ def _in_place(draft: Draft, source: Table, made: MadeBySplit, r: Table, s: Table
     _require_placed(source, (after, s))
     shown = msgspec.structs.replace(s, **seen(s))
     require_carried(draft, made, (source,), (after, shown))
+    if keep_views:
+        require_keepable(made, (source,), (msgspec.structs.replace(after, name=r.name), shown))
     left = phases(after)
     moves = [Move(element, phase, Phase.ABSENT) for element, phase in phases(source).items() if element not in left]
     moves.sort(key=lambda move: move.element.kind is ElementKind.COLUMN)  # what stands on columns goes first
     moves.append(Move(Element(ElementKind.TRANSFORMATION, source.id, source.next_id), Phase.WRITE_ONLY, Phase.PUBLIC))
     switch = Stage(moves=tuple(moves), drops=(r.id,), reveals=(s.id,))
-    return plan_transformation(draft, made, (source,), (r, s), switch)
+    return plan_transformation(draft, made, (source,), (r, s), keep_views=keep_views, switch=switch)
 
 
 def _require_whole(source: Table, wanted: want.SplitTable, of_r: tuple[Column, ...], of_s: tuple[Column, ...]) -> None:

@@ -48,7 +48,10 @@ class DmlBinder:
             message = f'cannot change materialized view "{table.name}"'
             raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
         if isinstance(found, View):
-            raise errors.unsupported(f'writing to view "{table.name}"', position=position)
+            source = found.stands_for
+            if source is None:
+                raise errors.unsupported(f'writing to view "{table.name}"', position=position)
+            return self.queries.kept_scan(found, source, table.args.get("alias"), table.name)
         if not isinstance(found, Table):
             message = f'cannot change relation "{table.name}": it is a system view'
             raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
@@ -195,6 +198,8 @@ class DmlBinder:
     ) -> tree.ConflictAction:
         table = target.table
         position = position_of(node)
+        if target.kept is not None:
+            raise errors.unsupported(f'ON CONFLICT on view "{table.name}"', position=position)
         number = self.context.new_relation()
         update = bool(node.expressions)
         keys, constraint = node.args.get("conflict_keys"), node.args.get("constraint")

@@ -142,6 +142,18 @@ class FromBinder(ABC):
         item = Item(name, number, _renamed(columns, alias, name), None if alias else "public", table)
         return tree.TableScan(number, table, name), Namespace.of(item)
 
+    def kept_scan(
+        self, view: View, source: Table, alias: exp.Expr | None, called: str
+    ) -> tuple[tree.TableScan, Namespace]:
+        """A kept view that is to be written to, as the table `source` that it stands for."""
+        self.context.views[view.id] = view
+        number = self.context.new_relation()
+        name = _alias_name(alias) or called
+        columns = table_columns(source, number, self.by_ids)
+        item = Item(name, number, _renamed(columns, alias, name), None if alias else "public", source)
+        kept = tree.Derived(number, self.view_query(view), name, view=view.id)
+        return tree.TableScan(number, source, name, kept=kept), Namespace.of(item)
+
     def _view(self, view: View, number: int, alias: str, node: exp.Expr) -> Found:
         self.context.views[view.id] = view
         query = self.view_query(view)

@@ -25,13 +25,14 @@ from instar.sql.transformation_statements import (
 )
 
 _OTHER_JOINS = ("left", "right", "inner", "cross", "natural")
-_JOIN_OPTIONS = ("pause_rows", "strategy", "grace")
+_JOIN_OPTIONS = ("pause_rows", "strategy", "grace", "keep_views")
 _SPLIT_OPTIONS = ("repair", *_JOIN_OPTIONS)
 _REPAIRS: dict[str, Repair] = {"fail": "fail", "most frequent": "most frequent", "newest": "newest"}
 _STRATEGIES: dict[str, Strategy] = {"abort": "abort", "commit": "commit", "block": "block"}
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*(us|ms|s|min|h)?")
 _LONGEST_GRACE = _UNITS["h"]
+_BOOLEANS = {"true": True, "false": False}
 _MOST_PAUSE_ROWS = 100_000
 
 T = TypeVar("T")
@@ -156,13 +157,12 @@ class TransformationGrammar(ObjectGrammar):
             _pause_rows(found["pause_rows"]) if "pause_rows" in found else None,
             _one_of("strategy", found["strategy"], _STRATEGIES) if "strategy" in found else None,
             _grace(found["grace"]) if "grace" in found else None,
+            "keep_views" in found and _one_of("keep_views", found["keep_views"], _BOOLEANS),
         )
 
     def _transformation_option(self, known: tuple[str, ...], found: dict[str, _Option]) -> None:
         position = self.position
         name = self.take_label()
-        if name == "keep_views":
-            raise errors.unsupported("WITH (keep_views)", position=position)
         if name not in known:
             hint = f"Available parameters: {', '.join(known)}."
             raise errors.error(
