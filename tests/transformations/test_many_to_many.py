@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from instar.transformations import full_outer_join as one_to_many
-from instar.transformations.commits import ManyToMany, Rest, apply_commit
-from instar.transformations.records import Change, Deleted, Inserted, Joined, Part, Row, Source, Updated, joined
+from instar.transformations.commits import ManyToMany, OneToMany, Rest, apply_commit
+from instar.transformations.records import Change, Deleted, Inserted, Join, Joined, Part, Row, Source, Updated, joined
 from transformations.histories import MANY, MakeRules, R, S, Sources, damaged, gone, propagated, row
 from transformations.model import JoinedTable, full_outer_join
 
@@ -107,6 +108,16 @@ def test_rule_7_reaches_all_records_of_the_row(source: Source):
     assert after(updated(source, ("a", "x", 0), "a", "x", 7), *before) == {
         joined(source, new, other) for other in (two, three)
     }
+
+
+def test_join_columns_change_although_they_match_nothing_before_and_after():
+    """Of two join columns one is NULL, and stays so."""
+    shape = Join(r_key=(0,), r_on=(1, 2), s_key=(0,), s_on=(1, 2), unique=False)
+    for rules, unique in ((ManyToMany, False), (OneToMany, True)):
+        table = JoinedTable(shape, [Joined(part("a", "x", None), None)])
+        target = msgspec.structs.replace(shape, unique=unique)
+        apply_commit(rules(table, target), [updated(R, ("a", "x", None), "a", "y", None)])
+        assert table.records() == {Joined(part("a", "y", None, at=NOW), None)}
 
 
 # --- the paper's rules for S, and conditions switched off -------------------------------------------------------------

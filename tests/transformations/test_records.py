@@ -44,8 +44,10 @@ def test_an_update_moves_what_gets_another_join_value(after: tuple[object, ...],
     assert JOIN.moves(Updated(Source.S, (3,), (1, 2, 3), after, 5)) == moves
 
 
-def test_null_to_null_is_no_move():
-    assert not JOIN.moves(Updated(Source.S, (3,), (1, None, 3), (None, 2, 3), 5))
+def test_what_matches_nothing_before_and_after_moves_if_it_is_another():
+    """Rule 7 leaves join columns alone, so that T would go on having the old ones."""
+    assert JOIN.moves(Updated(Source.S, (3,), (1, None, 3), (None, 2, 3), 5))
+    assert not JOIN.moves(Updated(Source.S, (3,), (1, None, 3), (1, None, 3), 5))
 
 
 def test_the_parts_of_a_split_row():

@@ -315,13 +315,13 @@ class Session:
                 if open_.ddl:
                     self.database.after_change(open_.ddl.view)
                 self.database.after_commit()
-                if any(table.followed_by for table in open_.enlisted.values()):
-                    self.database.after_followed()
         except BaseException:
             self._restore_settings()
             raise
         finally:
             self._end()
+        if any(table.followed_by for table in open_.enlisted.values()):
+            self.database.after_followed()
         if job is not None:
             self._schema.finish_job(job, explicit=open_.explicit)
 

@@ -414,6 +414,16 @@ class Grouped:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """A join of two tables. `on`: pairs of columns' names, the first table's and the second's; `outputs`: for each
+    column of the view the first that is not NULL of these: (0 or 1 for the table, the column's id)."""
+
+    kind: Literal["inner", "left", "right", "full"]
+    on: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True)
 class CreateMaterializedView:
     """CREATE MATERIALIZED VIEW ... WITH (refresh = 'log'). `definition` and `depends_on` as of a view; `tables`: the
     names of those that it reads."""
@@ -423,7 +433,7 @@ class CreateMaterializedView:
     definition: str
     columns: tuple[tuple[str, Type], ...]
     depends_on: tuple[tuple[int, tuple[int, ...]], ...]
-    grouped: Grouped
+    made_by: Grouped | Joined
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """CREATE MATERIALIZED VIEW: whether its query is one that can follow the log, and what it is made of.
 
-The query is looked at as it is bound: names and stars are resolved, and casts written out. What is not a grouping of
-one table by its columns, with counts, sums and averages of its columns, is 0A000, which names what is in the way.
+The query is looked at as it is bound: names and stars are resolved, and casts written out. What is neither a join of
+two tables by equal columns nor a grouping of one by its columns, with counts, sums and averages of its columns, is
+0A000, which names what is in the way.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from instar import errors, values
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Column, Table
 from instar.schemachange import wanted as want
 from instar.sql import statements, tree
 from instar.sql.binder.context import CatalogReader, Context
 from instar.sql.binder.deparse import Deparser
 from instar.sql.binder.frozen import freeze_query
 from instar.sql.binder.queries import QueryBinder
-from instar.sql.traversal import children, walk
+from instar.sql.traversal import children, conjuncts, walk
 from instar.sql.tree import Expr
 from instar.types import NUMBERS, STRINGS, Kind, Type
 
@@ -30,18 +31,22 @@ def materialized_view(
     """What a materialized view wants. Errors as of CREATE VIEW; 0A000 naming what cannot follow the log."""
     frozen = freeze_query(query, column_names, catalog, "a materialized view")
     bound = QueryBinder(Context(catalog)).query(query.expression, None)
+    tables: tuple[Table, ...]
+    made_by: want.Grouped | want.Joined
     if not isinstance(bound, tree.Select):
         raise _unsupported("UNION, INTERSECT, EXCEPT or VALUES")
     _require_plain(bound)
-    if not isinstance(bound.from_, tree.TableScan):
+    if isinstance(bound.from_, tree.Join):
+        tables, made_by = _joined(bound, bound.from_)
+    elif isinstance(bound.from_, tree.TableScan):
+        if not bound.aggregated:
+            raise _unsupported("a query of one table without GROUP BY")
+        tables = (bound.from_.table,)
+        made_by = _Grouping(bound, bound.from_.table, catalog).wanted()
+    else:
         raise _unsupported(_from_item(bound.from_))
-    if not bound.aggregated:
-        raise _unsupported("a query without GROUP BY or aggregates")
-    table = bound.from_.table
-    grouped = _Grouping(bound, table, catalog).wanted()
-    return want.CreateMaterializedView(
-        name, (table.name,), frozen.text, frozen.columns, frozen.depends_on, grouped
-    )  # fmt: skip
+    names = tuple(table.name for table in tables)
+    return want.CreateMaterializedView(name, names, frozen.text, frozen.columns, frozen.depends_on, made_by)
 
 
 def _unsupported(what: str) -> errors.Error:
@@ -53,7 +58,7 @@ def _from_item(item: tree.FromItem | None) -> str:
         case None:
             return "a query without FROM"
         case tree.Join():
-            return "a join"
+            return "a join of more than two tables"
         case tree.Derived(view=int()):
             return "a view"
         case tree.Derived():
@@ -85,6 +90,48 @@ def _require_plain(query: tree.Select) -> None:
             raise _unsupported("a window function")
         if isinstance(found, tree.Parameter):
             raise errors.error(errors.UNDEFINED_PARAMETER, "materialized views may not be defined using parameters")
+
+
+def _joined(query: tree.Select, join: tree.Join) -> tuple[tuple[Table, Table], want.Joined]:
+    """A join of two tables by equal columns."""
+    if query.aggregated:
+        raise _unsupported("a grouping of a join")
+    if query.where is not None:
+        raise _unsupported("WHERE of a join")
+    scans = []
+    for item in (join.left, join.right):
+        if not isinstance(item, tree.TableScan):
+            raise _unsupported(_from_item(item))
+        scans.append(item)
+    left, right = scans
+    if left.table.id == right.table.id:
+        raise _unsupported(f'a join of table "{left.table.name}" with itself')
+    if join.kind == "cross":
+        raise _unsupported("CROSS JOIN")
+    columns = {left.relation: (0, left.table), right.relation: (1, right.table)}
+
+    def place(expr: Expr, what: str) -> tuple[int, Column]:
+        if not isinstance(expr, tree.ColumnRef):
+            raise _unsupported(what)
+        side, table = columns[expr.relation]
+        return side, table.columns[expr.ordinal]
+
+    on = []
+    for test in conjuncts(join.condition):
+        what = "a join condition that is no equality of columns of both tables"
+        if not isinstance(test, tree.Call) or test.function.name != "=" or not test.function.operator:
+            raise _unsupported(what)
+        (one, first), (other, second) = (place(arg, what) for arg in test.args)
+        if one == other:
+            raise _unsupported(what)
+        on.append((first.name, second.name) if one < other else (second.name, first.name))
+    outputs = []
+    for output in query.outputs:
+        parts = output.expr.args if isinstance(output.expr, tree.Coalesce) else (output.expr,)
+        found = (place(part, "an expression that is no column of either table") for part in parts)
+        outputs.append(tuple((side, column.id) for side, column in found))
+    joined = want.Joined(join.kind, tuple(dict.fromkeys(on)), tuple(outputs))
+    return (left.table, right.table), joined
 
 
 class _Grouping:

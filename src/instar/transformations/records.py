@@ -102,8 +102,10 @@ class Join(msgspec.Struct, frozen=True):
         return match_value(row, self.r_on if source is Source.R else self.s_on)
 
     def moves(self, change: Updated) -> bool:
-        """Whether an update gives its row another join value."""
-        return self.value(change.source, change.before) != self.value(change.source, change.after)
+        """Whether an update gives its row other join columns: with a NULL among them both before and after, too, since
+        whoever updates the row in its place leaves them alone."""
+        on = self.r_on if change.source is Source.R else self.s_on
+        return chosen(change.before, on) != chosen(change.after, on)
 
 
 class Part(msgspec.Struct, frozen=True):

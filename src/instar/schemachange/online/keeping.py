@@ -18,7 +18,7 @@ from time import monotonic
 from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Table, View
+from instar.catalog.descriptors import DEFAULT_LOCK, Table, View
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
 from instar.encoding.rows import LOCK_BYTES
@@ -187,7 +187,11 @@ class KeptView:
         self._translator = translator_of(self._transformation)
         self._reads = ShortReads(store)
         self._prefix = rowset_prefix(storage.rowset)
-        self._locks = [ROW_HEADER.size + number * LOCK_BYTES for number in range(len(storage.layout.locks))]
+        # Where the timestamps of a row's parts are; that of the row itself is the commit's, which 0 stands for.
+        self._locks = [
+            None if lock == DEFAULT_LOCK else ROW_HEADER.size + number * LOCK_BYTES
+            for number, lock in enumerate(storage.layout.locks)
+        ]
         self._offset = ROW_HEADER.size + len(self._locks) * LOCK_BYTES
         self.begin()
 
@@ -285,7 +289,7 @@ class KeptView:
         self._store.commit(request)
 
     def _rows(self, reader: Reader, puts: Sequence[Put]) -> Iterator[RowWrite]:
-        """The rows among what is put. What a part's timestamp is not, is the commit's own."""
+        """The rows among what is put."""
         for key, value in _last(puts):
             if not key.startswith(self._prefix):
                 continue
@@ -294,7 +298,9 @@ class KeptView:
                 if stored is not None and is_live(stored):
                     yield RowWrite(key, stored, None, self._storage.layout.id)
                 continue
-            locks = tuple([int.from_bytes(value[at : at + LOCK_BYTES], "little") for at in self._locks])
+            locks = tuple(
+                [0 if at is None else int.from_bytes(value[at : at + LOCK_BYTES], "little") for at in self._locks]
+            )
             yield RowWrite(key, stored, value[self._offset :], self._storage.layout.id, locks)
 
     def _entries(self, reader: Reader, puts: Sequence[Put]) -> Iterator[EntryWrite]:

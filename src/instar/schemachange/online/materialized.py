@@ -36,30 +36,36 @@ from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.naming import generated_name
 from instar.schemachange.online.planning import require_exact, require_source
+from instar.schemachange.online.planning_join import joined_rows
+from instar.schemachange.online.target_rows import R_PART, S_PART, made_by_join
 from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
 from instar.schemachange.states import Work
 from instar.types import BIGINT, BYTEA, INTEGERS, NUMERIC, TEXT, Kind
 
 _SUMMED = INTEGERS | {Kind.NUMERIC}
+# A view has caught up with the log when no more is left of it than comes to about so many rows.
+_CATCH_UP = want.TransformationOptions(pause_rows=1_000)
 
 
 def create_materialized_view(draft: Draft, wanted: want.CreateMaterializedView) -> Plan:
     """The plan of CREATE MATERIALIZED VIEW. Errors as of `require_source`; 42P07; 0A000 for types that sums or equality
     are not exact of."""
     draft.require_free(wanted.name)
-    view_id, storage_id = draft.ids.new_id(), draft.ids.new_id()
     sources = [draft.find(Table, name) for name in wanted.tables]
     for source in sources:
         require_source(draft, source)
-    storage, query = _grouped(draft, wanted, sources[0], storage_id)
+    if isinstance(wanted.made_by, want.Joined):
+        storage, query = _joined(draft, wanted.name, wanted.made_by, sources)
+    else:
+        storage, query = _grouped(draft, wanted.name, wanted.made_by, sources[0])
     view = View(
-        id=view_id,
+        id=draft.ids.new_id(),
         name=wanted.name,
         version=1,
         query=query,
         columns=wanted.columns,
         depends_on=_depends(wanted.depends_on, storage),
-        materialized=Materialized(storage=storage_id, definition=wanted.definition),
+        materialized=Materialized(storage=storage.id, definition=wanted.definition),
     )
     return _plan(draft, view, storage, sources)
 
@@ -163,9 +169,8 @@ def require_unfollowed(draft: Draft, table: Table, what: str) -> None:
 # --- a grouping ------------------------------------------------------------------------------------------------------
 
 
-def _grouped(draft: Draft, wanted: want.CreateMaterializedView, source: Table, storage_id: int) -> tuple[Table, str]:
+def _grouped(draft: Draft, name: str, grouped: want.Grouped, source: Table) -> tuple[Table, str]:
     """The table that has the rows, and the view's query on it."""
-    grouped = wanted.grouped
     by_id = {column.id: column for column in source.columns}
     columns: list[Column] = []
 
@@ -194,14 +199,14 @@ def _grouped(draft: Draft, wanted: want.CreateMaterializedView, source: Table, s
         values.append(StoredValue(number, count, total, add(f"{column.name} NaN", BIGINT)))
     made = MadeByGrouping(
         source=source.id,
-        target=storage_id,
+        target=draft.ids.new_id(),
         groups=tuple(groups),
         values=tuple(values),
         counter=counter,
         condition=grouped.condition,
         reads=grouped.reads,
     )
-    storage = _storage(draft, wanted.name, columns, made)
+    storage = _storage(draft, name, columns, made)
     return storage, _query_of_groups(made, grouped.outputs, {one.id: one for one in source.columns})
 
 
@@ -255,3 +260,32 @@ def _output(made: MadeByGrouping, output: want.GroupedOutput, source: dict[int, 
     if kind is not Kind.NUMERIC:
         return f"CASE WHEN {count} > 0 THEN {number} END"
     return f"CASE WHEN {nans} > 0 THEN CAST('NaN' AS numeric) WHEN {count} > 0 THEN {number} END"
+
+
+# --- a join ----------------------------------------------------------------------------------------------------------
+
+
+def _joined(draft: Draft, name: str, joined: want.Joined, sources: Sequence[Table]) -> tuple[Table, str]:
+    """As `_grouped`: the full outer join of both, of which the query has what the kind of join has."""
+    columns: list[want.JoinedColumn] = []
+    for side, number in dict.fromkeys(found for output in joined.outputs for found in output):
+        column = next(column for column in sources[side].columns if column.id == number)
+        label = column.name
+        if any(found.name == label for found in columns):
+            label = generated_name(label, (), str(side), lambda taken: any(found.name == taken for found in columns))
+        columns.append(want.JoinedColumn(label, **{"rs"[side]: column.name}))
+    storage = joined_rows(
+        draft, want.JoinTables(sources[0].name, sources[1].name, joined.on, name, tuple(columns), _CATCH_UP)
+    )
+    made = made_by_join(storage)
+    parts = (R_PART, S_PART) if made.r == sources[0].id else (S_PART, R_PART)
+    in_target = [dict(made.r_columns if made.r == source.id else made.s_columns) for source in sources]
+    outputs = []
+    for output in joined.outputs:
+        found = [f'"v"."#{in_target[side][number]}"' for side, number in output]
+        outputs.append(found[0] if len(found) == 1 else f"COALESCE({', '.join(found)})")
+    both = R_PART | S_PART
+    shown = {"inner": {both}, "left": {both, parts[0]}, "right": {both, parts[1]}, "full": {R_PART, S_PART, both}}
+    listed = ", ".join(map(str, sorted(shown[joined.kind])))
+    where = "" if joined.kind == "full" else f' WHERE "v"."#{made.parts}" IN ({listed})'
+    return storage, f'SELECT {", ".join(outputs)} FROM "#{storage.id}" AS "v"{where}'

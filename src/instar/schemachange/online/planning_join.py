@@ -77,20 +77,31 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     for source in (r, s):
         require_source(draft, source)
         require_no_views(draft, source)
-    r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
-    s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
-    for one, other in zip(r_on, s_on, strict=True):
-        _require_comparable(one, other)
-    describe = _Described(draft, wanted, _Side(r, r_on, {}), _Side(s, s_on, {}))
-    if not _is_unique(s, s_on) and _is_unique(r, r_on):
-        describe.turn()  # the rules have it that R is the side with several rows of a join value
-    target = describe.table()
+    target = _described(_Described, draft, wanted, r, s)
     made = made_by_join(target)
     shown = msgspec.structs.replace(target, **seen(target))
     require_carried(draft, made, (r, s), (shown,))
     if wanted.options.keep_views:
         require_keepable(made, describe.sources, (shown,))
     return plan_transformation(draft, made, (r, s), (target,), keep_views=wanted.options.keep_views)
+
+
+def joined_rows(draft: Draft, wanted: want.JoinTables) -> Table:
+    """T as what a materialized view has its rows in: with nothing but the columns, and the indexes that the rules need.
+    Errors as of `join_tables`, but for those of what it would carry over."""
+    r, s = draft.find(Table, wanted.r), draft.find(Table, wanted.s)
+    return _described(_Rows, draft, wanted, r, s)
+
+
+def _described(kind: type[_Described], draft: Draft, wanted: want.JoinTables, r: Table, s: Table) -> Table:
+    r_on = columns_of(r, [one for one, _ in wanted.on], "the join columns")
+    s_on = columns_of(s, [other for _, other in wanted.on], "the join columns")
+    for one, other in zip(r_on, s_on, strict=True):
+        _require_comparable(one, other)
+    describe = kind(draft, wanted, _Side(r, r_on, {}), _Side(s, s_on, {}))
+    if not describe.is_unique(s, s_on) and describe.is_unique(r, r_on):
+        describe.turn()  # the rules have it that R is the side with several rows of a join value
+    return describe.table()
 
 
 def _require_comparable(one: Column, other: Column) -> None:
@@ -105,16 +116,10 @@ def _require_comparable(one: Column, other: Column) -> None:
         )
 
 
-def _is_unique(table: Table, on: Sequence[Column]) -> bool:
-    """Whether no two rows of the table have the same join value."""
-    columns = {column.id for column in on}
-    indexes = [index for index in table.indexes if index.unique and index.state is State.PUBLIC]
-    keys = [set(table.primary_key), *({part.column for part in index.columns} for index in indexes)]
-    return any(key <= columns for key in keys)
-
-
 class _Described:
     """The descriptor of T."""
+
+    parts_are_hidden = True
 
     def __init__(self, draft: Draft, wanted: want.JoinTables, r: _Side, s: _Side) -> None:
         self._draft = draft
@@ -124,6 +129,13 @@ class _Described:
         self._r, self._s = r, s
         self._columns: list[Column] = []
         self._check_names: set[str] = set()
+
+    def is_unique(self, table: Table, on: Sequence[Column]) -> bool:
+        """Whether no two rows of the table have the same join value, for as long as T is made of it."""
+        columns = {column.id for column in on}
+        indexes = [index for index in table.indexes if index.unique and index.state is State.PUBLIC]
+        keys = [set(table.primary_key), *({part.column for part in index.columns} for index in indexes)]
+        return any(key <= columns for key in keys)
 
     def turn(self) -> None:
         """R is S, and S is R."""
@@ -144,15 +156,11 @@ class _Described:
         parts, key = len(self._columns) + 1, len(self._columns) + 2
         locks = self._locks(key + 1)
         indexes = _Indexes(self._draft, self._id, self._wanted.into, self._columns, locks[1].id + 1)
-        made = self._made(parts, locks, indexes, _is_unique(self._s.table, self._s.on))
-        for side in (self._r, self._s):
-            unique = self._is_told_apart if side is self._r and made.unique else None
-            indexes.carry(side, unique or (lambda columns: False))
-        checks = [check for side in (self._r, self._s) for check in self._checks(side, indexes, shown)]
-        self._tell_lost()
+        made = self._made(parts, locks, indexes, self.is_unique(self._s.table, self._s.on))
+        checks = self._carry(made, indexes, shown)
         columns = (
             *self._columns,
-            Column(id=parts, name=_PARTS, type=SMALLINT, nullable=False, hidden=True),
+            Column(id=parts, name=_PARTS, type=SMALLINT, nullable=False, hidden=self.parts_are_hidden),
             row_id(self._draft, key),
         )
         stored = tuple((column.id, column.type) for column in columns)
@@ -173,6 +181,19 @@ class _Described:
             locks=locks,
             unseen=Unseen(made=made, shown=(*shown, key)),
         )
+        return self._named_so(target)
+
+    def _carry(self, made: MadeByJoin, indexes: _Indexes, shown: tuple[int, ...]) -> tuple[Check, ...]:
+        """What T has of the sources' indexes, which are added, and of their checks; notices of what it has not."""
+        for side in (self._r, self._s):
+            unique = self._is_told_apart if side is self._r and made.unique else None
+            indexes.carry(side, unique or (lambda columns: False))
+        checks = tuple(check for side in (self._r, self._s) for check in self._checks(side, indexes, shown))
+        self._tell_lost()
+        return checks
+
+    def _named_so(self, target: Table) -> Table:
+        """T, with its names taken."""
         return take_names(self._draft, target, (self._r.table, self._s.table))
 
     def _choose(self) -> None:
@@ -295,6 +316,30 @@ class _Described:
                 lost = given and (side is self._s or column.identity is not None)
                 if column.id in side.columns and lost:
                     self._draft.notices.append(f'column "{column.name}" of table "{side.table.name}" loses its default')
+
+
+class _Rows(_Described):
+    """T of a materialized view. Its sources go on changing: a unique index may go, the primary key does not."""
+
+    parts_are_hidden = False
+
+    def is_unique(self, table: Table, on: Sequence[Column]) -> bool:
+        """As in `_Described`."""
+        return set(table.primary_key) <= {column.id for column in on}
+
+    def _add(self, name: str, found: list[tuple[_Side, Column]], *, hidden: bool = False) -> None:
+        bare = [
+            (side, msgspec.structs.replace(column, default=None, sequence=None, identity=None))
+            for side, column in found
+        ]
+        super()._add(name, bare, hidden=hidden)
+
+    def _carry(self, made: MadeByJoin, indexes: _Indexes, shown: tuple[int, ...]) -> tuple[Check, ...]:
+        return ()
+
+    def _named_so(self, target: Table) -> Table:
+        """Nobody writes to it but by its parts, whose timestamps its layout has: locks are none of its readers'."""
+        return take_names(self._draft, msgspec.structs.replace(target, locks=()), ())
 
 
 class _Indexes:
