@@ -82,7 +82,7 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
     shown = msgspec.structs.replace(target, **seen(target))
     require_carried(draft, made, (r, s), (shown,))
     if wanted.options.keep_views:
-        require_keepable(made, describe.sources, (shown,))
+        require_keepable(made, (r, s) if made.r == r.id else (s, r), (shown,))
     return plan_transformation(draft, made, (r, s), (target,), keep_views=wanted.options.keep_views)
 
 
@@ -140,11 +140,6 @@ class _Described:
     def turn(self) -> None:
         """R is S, and S is R."""
         self._r, self._s = self._s, self._r
-
-    @property
-    def sources(self) -> tuple[Table, Table]:
-        """R and S."""
-        return self._r.table, self._s.table
 
     def table(self) -> Table:
         """T as the job fills it."""
