@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+import instar
 from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
+from support import online
 from support.databases import Engine, fails, rows, run, value
+from support.victims import Victim, Work, successor
 
 PATIENCE = 20.0
 
@@ -213,3 +218,311 @@ def test_what_is_said_of_it(engine: Engine, one: Connection) -> None:
     said = rows(one, "EXPLAIN (DDL) " + SPLIT.format("block", "3 s"))
     assert next(row[1] for row in said if row[0] == "3") == 'table "t": closes to new writers, who wait'
     assert len({row[0] for row in said}) == 4
+
+
+# --- commit -----------------------------------------------------------------------------------------------------------
+
+REPEATABLE = "BEGIN ISOLATION LEVEL REPEATABLE READ"
+JOINED = "SELECT r, s, x, a, b FROM j ORDER BY r, s"
+
+
+def switched(engine: Engine, change: str, target: str) -> Going:
+    """A change that goes on until old transactions have ended: its switch is done."""
+    changing = going(engine, change)
+    until(lambda: (found := table(engine, target)) is not None and found.crossing is not None)
+    return changing
+
+
+def test_an_old_transaction_commits_on_the_targets_of_a_join(engine: Engine, one: Connection) -> None:
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE r SET a = 1 WHERE id = 1")
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    with fails("42P01"):
+        run(one, "SELECT * FROM r")
+    assert rows(old, "SELECT id, x, a FROM r ORDER BY id") == [(1, 1, 1), (2, 1, 0), (3, 2, 0)]
+    run(old, "UPDATE s SET x = 4 WHERE id = 1", "INSERT INTO r VALUES (4, 3, 7)", "DELETE FROM r WHERE id = 3")
+    assert not changing.is_over
+    run(old, "COMMIT")
+    changing.end()
+    assert rows(one, JOINED) == [
+        (1, None, 1, 1, None), (2, None, 1, 0, None), (4, 3, 3, 7, 0), (None, 1, 4, None, 0), (None, 2, 2, None, 0),
+    ]  # fmt: skip
+    assert is_sound(one)
+    run(one, "ALTER TABLE j ADD COLUMN later int", "DROP TABLE j")
+
+
+def test_an_old_transaction_commits_on_the_targets_of_a_split(engine: Engine, one: Connection) -> None:
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET city = 'C', v = 1 WHERE zip = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    run(old, "INSERT INTO t VALUES (4, 3, 'D', 0)", "DELETE FROM t WHERE id = 3", "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT id, zip, v FROM p ORDER BY id") == [(1, 1, 1), (2, 1, 1), (4, 3, 0)]
+    assert rows(one, "SELECT zip, city FROM q ORDER BY zip") == [(1, "C"), (3, "D")]
+    assert is_sound(one)
+
+
+def test_old_transactions_on_either_side_do_not_conflict_and_on_one_side_they_do(
+    engine: Engine, one: Connection
+) -> None:
+    """Figure 2: R.w and S.w on the same rows of T; R.w and R.w; S.w and S.w."""
+    r1, r2, s1, s2 = (engine.connect() for _ in range(4))
+    for old, change in ((r1, "r SET a = 1"), (r2, "r SET a = 2"), (s1, "s SET b = 3"), (s2, "s SET b = 4")):
+        run(old, REPEATABLE, f"UPDATE {change} WHERE id = 1")
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    run(r1, "COMMIT")
+    run(s1, "COMMIT")
+    for old, source in ((r2, "r"), (s2, "s")):
+        with fails("40001", 'to "r" and "s", joined or split meanwhile', f'table "{source}"'):
+            run(old, "COMMIT")
+    changing.end()
+    assert rows(one, JOINED)[:2] == [(1, 1, 1, 1, 3), (2, 1, 1, 0, 3)]
+    assert is_sound(one)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "refused"),
+    [
+        ("UPDATE j SET a = 9 WHERE r = 1", "UPDATE r SET a = 1 WHERE id = 1", True),  # R.w, T.w
+        ("UPDATE j SET b = 9 WHERE s = 1", "UPDATE r SET a = 1 WHERE id = 1", False),  # of the other part only
+        ("UPDATE j SET b = 9 WHERE r = 1", "UPDATE s SET b = 1 WHERE id = 1", True),  # S.w, T.w
+        ("UPDATE j SET a = 9 WHERE r = 1", "UPDATE s SET b = 1 WHERE id = 1", False),
+        ("DELETE FROM j WHERE r = 1", "UPDATE r SET a = 1 WHERE id = 1", True),
+        ("DELETE FROM j WHERE r = 1", "DELETE FROM r WHERE id = 1", True),
+        ("UPDATE j SET a = 9 WHERE r = 1", "DELETE FROM r WHERE id = 1", True),
+        ("UPDATE j SET a = 9 WHERE r = 1", "UPDATE r SET a = 1 WHERE id = 3", False),  # other rows
+        ("INSERT INTO j (r, a) VALUES (9, 0)", "INSERT INTO r VALUES (9, 5, 5)", True),
+        ("INSERT INTO j (s, x, b) VALUES (9, 9, 0)", "INSERT INTO s VALUES (8, 9, 5)", True),
+    ],
+)
+def test_what_has_been_written_to_the_target_of_a_join_since(
+    engine: Engine, one: Connection, new: str, old: str, refused: bool
+) -> None:
+    before = engine.connect()
+    run(before, REPEATABLE, old)
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    run(one, new)
+    if refused:
+        with fails("40001", "joined or split meanwhile"):
+            run(before, "COMMIT")
+    else:
+        run(before, "COMMIT")
+    changing.end()
+    assert is_sound(one)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "refused"),
+    [
+        ("UPDATE p SET v = 9 WHERE id = 1", "UPDATE t SET v = 1 WHERE id = 1", True),
+        ("UPDATE q SET city = 'Z' WHERE zip = 1", "UPDATE t SET v = 1 WHERE id = 1", False),
+        ("UPDATE q SET city = 'Z' WHERE zip = 1", "UPDATE t SET city = 'Y' WHERE zip = 1", True),
+        ("UPDATE p SET v = 9 WHERE id = 1", "UPDATE t SET city = 'Y' WHERE zip = 1", True),  # a row that was read
+        ("UPDATE q SET city = 'Z' WHERE zip = 1", "INSERT INTO t VALUES (9, 1, 'A', 0)", True),  # would contradict
+        ("INSERT INTO p VALUES (9, 1, 0)", "UPDATE t SET city = 'Y' WHERE zip = 1", True),
+        ("INSERT INTO q VALUES (9, 'A')", "INSERT INTO t VALUES (9, 9, 'A', 0)", False),
+        ("DELETE FROM p WHERE id = 3", "DELETE FROM t WHERE id = 3", True),
+    ],
+)
+def test_what_has_been_written_to_the_targets_of_a_split_since(
+    engine: Engine, one: Connection, new: str, old: str, refused: bool
+) -> None:
+    before = engine.connect()
+    run(before, REPEATABLE, old)
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    run(one, new)
+    if refused:
+        with fails("40001", "joined or split meanwhile"):
+            run(before, "COMMIT")
+    else:
+        run(before, "COMMIT")
+    changing.end()
+    assert is_sound(one)
+
+
+def test_new_transactions_meet_what_old_ones_have_committed(engine: Engine, one: Connection) -> None:
+    """Figure 2: T.w and R.w, the other way round."""
+    old, new, other = engine.connect(), engine.connect(), engine.connect()
+    run(old, REPEATABLE, "UPDATE r SET a = 1 WHERE id = 1")
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    run(new, REPEATABLE, "UPDATE j SET b = 5 WHERE r = 1")
+    run(other, REPEATABLE, "UPDATE j SET b = 6 WHERE r = 3")
+    run(old, "COMMIT")
+    with fails("40001", 'table "j"'):
+        run(new, "COMMIT")
+    run(other, "COMMIT")
+    changing.end()
+    assert rows(one, JOINED)[0] == (1, 1, 1, 1, 0)
+
+
+def test_old_readers_keep_their_snapshots_and_serializable_ones_write_nothing(engine: Engine, one: Connection) -> None:
+    reader, serial, writer = engine.connect(), engine.connect(), engine.connect()
+    run(reader, REPEATABLE, "SELECT count(*) FROM t")
+    run(serial, "BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT v FROM t WHERE id = 1", "INSERT INTO s VALUES (9, 9, 9)")
+    run(writer, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    run(writer, "COMMIT")
+    changing.end()
+    assert rows(reader, "SELECT id, v FROM t ORDER BY id") == [(1, 0), (2, 0), (3, 0)]
+    run(reader, "COMMIT")
+    with fails("40001", 'table "t"'):
+        run(serial, "COMMIT")
+
+
+def test_read_committed_goes_on_in_the_new_schema(engine: Engine, one: Connection) -> None:
+    commits, goes_on, back = (engine.connect() for _ in range(3))
+    run(commits, "BEGIN", "UPDATE t SET v = 1 WHERE id = 1")
+    run(goes_on, "BEGIN", "UPDATE t SET v = 2 WHERE id = 2", "INSERT INTO t VALUES (4, 3, 'C', 2)")
+    run(back, "BEGIN", "UPDATE t SET v = 3 WHERE id = 3", "SAVEPOINT a", "INSERT INTO t VALUES (5, 5, 'E', 3)")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    run(commits, "COMMIT")
+    assert rows(goes_on, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 0), (4, 2)]
+    assert rows(goes_on, "SELECT zip, city FROM q ORDER BY zip") == [(1, "A"), (2, "B"), (3, "C")]
+    with fails("42P01"):
+        run(goes_on, "SAVEPOINT b", "SELECT 1 FROM t")
+    run(goes_on, "ROLLBACK TO b", "UPDATE p SET v = 4 WHERE id = 4", "COMMIT")
+    run(back, "INSERT INTO p VALUES (6, 1, 6)", "ROLLBACK TO a", "UPDATE q SET city = 'F' WHERE zip = 2", "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert rows(one, "SELECT zip, city FROM q ORDER BY zip") == [(1, "A"), (2, "F"), (3, "C")]
+    assert is_sound(one)
+
+
+def test_what_read_committed_was_translated_by_has_to_stay(engine: Engine, one: Connection) -> None:
+    old, other = engine.connect(), engine.connect()
+    run(old, "BEGIN", "INSERT INTO r VALUES (7, 7, 0)")
+    run(other, "BEGIN", "INSERT INTO s VALUES (7, 7, 0)")
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    assert rows(old, "SELECT r, s FROM j WHERE x = 7") == [(7, None)]
+    run(other, "COMMIT")
+    with fails("40001", 'to "r" and "s", joined or split meanwhile'):
+        run(old, "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT r, s FROM j WHERE x = 7") == [(None, 7)]
+
+
+def test_after_the_grace_it_is_too_late(engine: Engine, one: Connection) -> None:
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    going(engine, SPLIT.format("commit", "50 ms")).end()
+    with fails("40001", 'table "t"'):
+        run(old, "COMMIT")
+    assert rows(one, "SELECT v FROM p") == [(0,), (0,), (0,)]
+    assert table(engine, "p").crossing is None  # type: ignore[union-attr] # it is there
+    assert is_sound(one)
+
+
+def test_old_transactions_may_not_write_too_much(engine: Engine, one: Connection) -> None:
+    one.executemany("INSERT INTO r VALUES (?, 1, 0)", [(number,) for number in range(10, 20)])
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE s SET b = 1 WHERE id = 1")
+    changing = switched(engine, JOIN.replace("WITH (", "WITH (pause_rows = 10, ").format("commit", "1 min"), "j")
+    with fails("40001", "more than 10 rows"):
+        run(old, "COMMIT")
+    changing.end()
+
+
+def test_other_changes_of_the_targets_wait_and_it_only_goes_forward(engine: Engine, one: Connection) -> None:
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    job = value(one, "SELECT max(id) FROM instar.jobs")
+    with fails("55000", "only goes forward"):
+        run(one, f"CANCEL JOB {job}")
+    waiting = going(engine, "ALTER TABLE p ADD COLUMN later int")
+    time.sleep(0.03)
+    assert not waiting.is_over
+    run(old, "COMMIT")
+    changing.end()
+    waiting.end()
+    assert rows(one, "SELECT id, v, later FROM p WHERE id = 1") == [(1, 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        (IN_PLACE.format("commit", "1 s"), "IN PLACE"),
+        ("ALTER TABLE t SPLIT INTO p (id, v), q (zip, city) ON (zip)", 'column "zip" in table "p"'),
+        ("ALTER TABLE r JOIN s USING (x) INTO j (r.id AS r, x, a, b)", 'column "id" in table "j"'),
+        ("ALTER TABLE r JOIN s USING (id) INTO j (id, a, b, r.x)", 'no row of table "r"'),
+    ],
+)  # fmt: skip
+def test_where_old_changes_could_not_be_translated(one: Connection, statement: str, said: str) -> None:
+    with fails("0A000", said):
+        run(one, statement if "WITH" in statement else f"{statement} WITH (strategy = 'commit')")
+
+
+def change_tables(path: str, number: int, say: Callable[[object], None]) -> None:
+    """The split, in a process of its own."""
+    connection = instar.connect(path, synchronous=None, autocommit=True)
+    say("begun")
+    run(connection, SPLIT.format("commit", "1 min"))
+
+
+def test_a_change_whose_process_is_killed_after_the_switch_is_ended_by_the_next(
+    engine: Engine, one: Connection
+) -> None:
+    first, second = engine.connect(), engine.connect()
+    run(first, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    run(second, REPEATABLE, "UPDATE t SET v = 2 WHERE id = 2")
+    victim = Victim(change_tables, engine.path, 0)
+    until(lambda: (found := table(engine, "q")) is not None and found.crossing is not None)
+    victim.kill()
+    run(first, "COMMIT")
+    after = Victim(successor, engine.path, 1)
+    after.wait()
+    run(second, "COMMIT")
+    after.wait()
+    after.kill()
+    assert table(engine, "p").crossing is None  # type: ignore[union-attr] # it is there
+    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 0)]
+    assert is_sound(one)
+
+
+def under_traffic(engine: Engine, work: Work, change: str) -> int:
+    """Change the schema while processes have transactions open; by how much they have counted up."""
+    writers = [Victim(work, engine.path, number) for number in range(2)]
+    for writer in writers:
+        writer.wait()
+    run(engine.connect(), change)
+    said = [cast("tuple[int, int]", writer.join()) for writer in writers]
+    assert sum(late for _, late in said) > 0, "nobody committed after the switch"
+    return sum(total for total, _ in said)
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_join_with_transactions_open_across_the_switch(engine: Engine, unique: bool) -> None:
+    one = engine.connect()
+    run(one, "CREATE TABLE r (id int PRIMARY KEY, x int, v int)")
+    run(one, f"CREATE TABLE s (id int PRIMARY KEY, x int {'UNIQUE' if unique else ''}, w int)")
+    one.executemany("INSERT INTO r VALUES (?, ?, 0)", [(i, i % online.VALUES) for i in range(online.KEYS)])
+    one.executemany("INSERT INTO s VALUES (?, ?, 0)", [(i, i + 3) for i in range(online.VALUES)])
+    change = "ALTER TABLE r JOIN s USING (x) INTO t (r.id AS r, s.id AS s, x, v, w)"
+    change += " WITH (strategy = 'commit', pause_rows = 500)"
+    counted = under_traffic(engine, online.staying_on_r_and_s, change)
+    found = rows(one, "SELECT r, s, x, v, w FROM t")
+    r = sorted({(key, x, v) for key, _, x, v, _ in found if key is not None})
+    s = sorted({(key, x, w) for _, key, x, _, w in found if key is not None})
+    assert [row[0] for row in r] == list(range(online.KEYS))
+    assert [row[0] for row in s] == list(range(online.VALUES))
+    assert Counter(found) == online.joined(cast("list[online.Row]", r), cast("list[online.Row]", s))
+    assert sum(v for _, _, v in r) + sum(w for _, _, w in s) == counted
+    assert is_sound(one)
+
+
+def test_a_split_with_transactions_open_across_the_switch(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, zip int, city text, v int)", "CREATE INDEX t_zip ON t (zip)")
+    zips = [(i // 2 % online.VALUES // 2 * 2 + i % 2) % online.VALUES for i in range(online.KEYS)]
+    one.executemany(
+        "INSERT INTO t VALUES (?, ?, ?, 0)", [(i, z - (z - i) % 2, f"city {z}") for i, z in enumerate(zips)]
+    )
+    change = (
+        "ALTER TABLE t SPLIT INTO p (id, zip, v), q (zip, city) ON (zip) WITH (strategy = 'commit', repair = 'newest')"
+    )
+    counted = under_traffic(engine, online.staying_on_t, change)
+    p, q = rows(one, "SELECT id, zip, v FROM p ORDER BY id"), rows(one, "SELECT zip FROM q ORDER BY zip")
+    assert [row[0] for row in p] == list(range(online.KEYS))
+    assert [zip_ for (zip_,) in q] == sorted({row[1] for row in p})
+    assert sum(row[2] for row in p) == counted
+    assert is_sound(one)

@@ -4,6 +4,7 @@ the sources as they were just before the switch."""
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -21,6 +22,8 @@ Say = Callable[[object], None]
 
 # Of keys, and of join or split values: few enough for writers to meet.
 KEYS, VALUES = 400, 25
+# Transactions that a process has open.
+OPEN = 6
 
 
 def until_gone(path: str, number: int, say: Say, statements: Callable[[random.Random], list[str]]) -> None:
@@ -119,6 +122,75 @@ def _of_r_or_s(draw: random.Random) -> str:
         f"UPDATE {table} SET id = {keys + key} WHERE id = {key}",
         f"UPDATE {table} SET id = {key} WHERE id = {keys + key}",
     ))  # fmt: skip
+
+
+def staying(path: str, number: int, say: Say, deed: Callable[[random.Random], str]) -> None:
+    """Transactions that stay open for a while, some at a time, until the tables that they name are gone: those that are
+    open then commit all the same, if they can. Says at last how many rows were counted up by those that have committed,
+    and how many of these came after the tables were gone. A deed counts up the rows that it changes if it says so."""
+    connections = [instar.connect(path, synchronous=None, autocommit=True) for _ in range(OPEN)]
+    for connection in connections:  # one of them would wait for another for ever
+        connection.execute("SET lock_timeout = '2ms'")
+    draw, counted = random.Random(number), dict.fromkeys(range(OPEN), -1)  # -1: not open
+    total = late = 0
+    gone = False
+    say("goes")
+    while not gone or max(counted.values()) >= 0:
+        time.sleep(0.004)  # many rows of the targets may come of one
+        place = draw.randrange(OPEN)
+        connection = connections[place]
+        try:
+            if counted[place] < 0 and not gone:
+                connection.execute(f"BEGIN ISOLATION LEVEL {draw.choice(('REPEATABLE READ', 'READ COMMITTED'))}")
+                counted[place] = 0
+                for _ in range(draw.choice((1, 1, 2))):
+                    text = deed(draw)
+                    changed = connection.execute(text).rowcount
+                    counted[place] += changed if "+ 1" in text else 0
+            elif counted[place] >= 0:
+                if draw.random() < 0.3:
+                    connection.execute("SELECT 1")
+                connection.execute("COMMIT")
+                total, late = total + counted[place], late + gone
+                counted[place] = -1
+        except instar.Error as failed:
+            gone = gone or failed.sqlstate == "42P01"
+            if failed.sqlstate not in ("42P01", "40001", "40P01", "55P03", "23505"):
+                raise
+            connection.rollback()
+            counted[place] = -1
+    say((total, late))
+    for connection in connections:
+        connection.close()
+
+
+def staying_on_r_and_s(path: str, number: int, say: Say) -> None:
+    """Such transactions on r (id, x, v) and s (id, x, w)."""
+
+    def deed(draw: random.Random) -> str:
+        key, other = draw.randrange(KEYS), draw.randrange(VALUES)
+        return draw.choice((
+            f"UPDATE r SET v = v + 1 WHERE id = {key}",
+            f"UPDATE s SET w = w + 1 WHERE id = {other}",
+            f"UPDATE r SET x = {draw.randrange(2 * VALUES)} WHERE id = {key}",
+            f"UPDATE s SET x = {draw.randrange(2 * VALUES)} WHERE id = {other}",
+        ))  # fmt: skip
+
+    staying(path, number, say, deed)
+
+
+def staying_on_t(path: str, number: int, say: Say) -> None:
+    """Such transactions on t (id, zip, city, v), in which rows of one zip agree: a process has zips of its own."""
+
+    def deed(draw: random.Random) -> str:
+        key, zip_ = (draw.randrange(number % 2, limit, 2) for limit in (KEYS, VALUES))
+        return draw.choice((
+            f"UPDATE t SET v = v + 1 WHERE id = {key}",
+            f"UPDATE t SET city = 'city {draw.randrange(1000)}' WHERE zip = {zip_}",
+            f"UPDATE t SET zip = {zip_}, city = (SELECT max(city) FROM t WHERE zip = {zip_}) WHERE id = {key}",
+        ))  # fmt: skip
+
+    staying(path, number, say, deed)
 
 
 def switched(database: Database, target: str) -> int:

@@ -405,6 +405,14 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[Table, ...]  # in the order of `made.sources`
 
 
+class Crossing(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a table that was made of others, while transactions that have written to these may still commit: the element
+    of that, and what makes their changes changes of this table."""
+
+    id: int
+    kept: Kept
+
+
 class Transformed(msgspec.Struct, frozen=True, kw_only=True):
     """Of a table that others are made of (online join and split): the element of that, and those tables. Meanwhile the
     log has its rows as they were before and as they are after each change (rule 3). `closing`: those who have not
@@ -479,6 +487,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     transformed: Transformed | None = None  # while it is being joined or split
     followed_by: tuple[int, ...] = ()  # ids of the tables that materialized views on it have their rows in
     unseen: Unseen | None = None  # while it is being made of others
+    crossing: Crossing | None = None  # for a while after that
     older_rows: bool = False  # it was made of others: its rows bear timestamps from before it was seen
 
     @property

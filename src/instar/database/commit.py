@@ -15,6 +15,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Object, Table
 from instar.catalog.layouts import Layouts
+from instar.database.crossing import Crossings, kept_of
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
@@ -48,13 +49,13 @@ if TYPE_CHECKING:
     from instar.database.row_locks import RowLocks
 
 # What a session keeps for savepoints beside the transaction: how many schema changes were planned, and its settings.
-Kept = tuple[int, SavedSettings]
+Restored = tuple[int, SavedSettings]
 # So often a commit is turned back for its schema version before changes are asked to give way.
 _PATIENCE = 3
 # How a catalog change fails that found its objects changed or its names taken since it was planned.
 _MET_ANOTHER = frozenset({errors.SERIALIZATION_FAILURE, errors.DUPLICATE_TABLE})
 
-SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table, Kept]
+SessionTransaction = Transaction[CatalogSnapshot, CatalogChange, Table, Restored]
 
 
 class Crossed(Conflict):
@@ -117,9 +118,11 @@ def require_undoomed(database: Database, transaction: SessionTransaction, touche
             return
         newest = database.catalog.at(reader)
     for table in judged:
-        buffer = transaction.buffer.table(table)
-        if buffer is not None and not (transaction.ddl and transaction.ddl.changes(table)):
-            require_crossing(transaction.enlisted[table], newest.by_id(table), buffer.changes.values())
+        buffer, found = transaction.buffer.table(table), newest.by_id(table)
+        if buffer is None or (transaction.ddl and transaction.ddl.changes(table)):
+            continue
+        if found is not None or kept_of(newest, table) is None:  # else COMMIT translates them
+            require_crossing(transaction.enlisted[table], found, buffer.changes.values())
 
 
 def brought(
@@ -149,6 +152,7 @@ def upgrade_buffers(
     database: Database, transaction: SessionTransaction, catalog: CatalogSnapshot, functions: Callable[[], Context]
 ) -> None:
     """Bring what is buffered to the schema of the statement that begins (rule 14). Crossed where that cannot be."""
+    crossings, crossed_over = Crossings(database, catalog), []
     for table_id, meant in list(transaction.enlisted.items()):
         buffer = transaction.buffer.table(table_id)
         newest = catalog.by_id(table_id)
@@ -159,6 +163,9 @@ def upgrade_buffers(
         if newest is meant:
             continue
         if not (transaction.ddl and transaction.ddl.changes(table_id)):
+            if crossings.take(buffer, meant):
+                crossed_over.append(table_id)
+                continue
             newest = require_crossing(meant, newest, buffer.changes.values())
         if not isinstance(newest, Table):
             transaction.buffer.drop_table(table_id)
@@ -172,6 +179,31 @@ def upgrade_buffers(
                 hold(rules.judge_by(functions), now, database.writers.get(newest, catalog), reader)
         transaction.buffer.replace(table_id, now.changes)
         transaction.enlisted[table_id] = newest
+    if crossed_over:
+        _cross(database, transaction, catalog, functions, crossings, crossed_over)
+
+
+def _cross(
+    database: Database,
+    transaction: SessionTransaction,
+    catalog: CatalogSnapshot,
+    functions: Callable[[], Context],
+    crossings: Crossings,
+    sources: Iterable[int],
+) -> None:
+    """Put what was buffered on tables that were joined or split meanwhile to their targets. From now on it is as if it
+    had been written there; what it rests on must hold at the commit still."""
+    with database.store.read() as reader:
+        buffers, unchanged = crossings.buffers(reader, lasting=True)
+        for writer, made in buffers:
+            hold(database.rules(catalog).of(writer.table).judge_by(functions), made, writer, reader)
+    for source in sources:
+        transaction.buffer.drop_table(source)
+        del transaction.enlisted[source]
+    for writer, made in buffers:
+        transaction.buffer.replace(writer.table.id, made.changes)
+        transaction.enlisted[writer.table.id] = writer.table
+    transaction.rests_on.extend(unchanged)
 
 
 def hold(judge: Callable[[Image], None], buffer: TableBuffer, writer: TableWriter, view: View) -> None:
@@ -349,6 +381,7 @@ class Committer:
                     raise
                 raise Conflict(met) from None
             catalog = ddl.view
+        request.preconditions.extend(transaction.rests_on)
         if transaction.buffer:
             behind = catalog.version < reader.catalog_version
             derivation = Derivation(
@@ -392,8 +425,11 @@ class Committer:
 
     def _derive_tables(self, derivation: Derivation, catalog: CatalogSnapshot) -> None:
         recheck = self._recheck(catalog)
+        crossings, ddl = Crossings(self._database, catalog), self._transaction.ddl
         for buffer in self._transaction.buffer:
             meant = self._transaction.enlisted[buffer.table]
+            if not (ddl and ddl.changes(buffer.table)) and crossings.take(buffer, meant):
+                continue
             table = self._crossed(buffer, meant, catalog)
             now = brought(self._database, buffer, meant, table, catalog, derivation.reader, self._functions)
             writer = self._database.writers.get(table, catalog)
@@ -401,6 +437,11 @@ class Committer:
                 # The statements did not know of all that their rows are held to now (rule 16), or of all of the rows.
                 hold(partial(recheck, table), now, writer, derivation.reader)
             derivation.table(writer, now, meant)
+        buffers, unchanged = crossings.buffers(derivation.reader)
+        derivation.preconditions.extend(unchanged)
+        for writer, made in buffers:
+            hold(partial(recheck, writer.table), made, writer, derivation.reader)
+            derivation.table(writer, made)
 
     def _recheck(self, catalog: CatalogSnapshot) -> Recheck:
         """Judges rows that no statement has seen."""

@@ -16,7 +16,7 @@ from instar.database.closing import require_open
 from instar.database.commit import (
     Committer,
     Crossed,
-    Kept,
+    Restored,
     SessionTransaction,
     require_undoomed,
     upgrade_buffers,
@@ -362,7 +362,7 @@ class Session:
                 raise
         raise errors.error(errors.INTERNAL_ERROR, "a statement never ran")
 
-    def _undo(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+    def _undo(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Restored]) -> None:
         open_.restore(point)
         self.restore(open_, point)
 
@@ -371,17 +371,17 @@ class Session:
         open_.snapshot = None
         self._release_snapshot()
 
-    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+    def _fail(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Restored]) -> None:
         """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
         self._undo(open_, point)
         if self.transaction is open_:
             open_.failed = True
 
-    def keep(self) -> Kept:
+    def keep(self) -> Restored:
         """What a savepoint keeps of the session."""
         return self._schema.mark(), self.settings.save()
 
-    def restore(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Kept]) -> None:
+    def restore(self, open_: SessionTransaction, point: Savepoint[CatalogChange, Table, Restored]) -> None:
         open_.ddl = copied(point.ddl)
         planned, settings = point.kept
         self._schema.restore(planned)

@@ -315,7 +315,8 @@ class Draft:
         """Change fields of a table; `steps` are what the validators will vote on: (kind, column or element ids)."""
         table = self.table(table_id)
         columns: tuple[Column, ...] = fields.get("columns", table.columns)  # type: ignore[assignment] # what they are
-        held = table.transformed is not None  # others are being made of it as it is
+        # Others are being made of it as it is, or what others were is still written to.
+        held = table.transformed is not None or table.crossing is not None
         if held or is_held(table, fields, columns) or replacements.is_held(table, fields, columns):
             self.require_settled(table)
         old = self._remember(table_id)

@@ -27,7 +27,7 @@ class ElementKind(enum.Enum):
     COVERAGE = "lock coverage"  # of columns: absent is the old one, write-only dual coverage
     LAYOUT = "layout"  # the one that rows are compacted into; it has no states, and is named by work alone
     TABLE = "table"  # the whole, where a job is bound to drop it; it has no states, and nothing moves it
-    TRANSFORMATION = "transformation"  # of a source of an online join or split
+    TRANSFORMATION = "transformation"  # of a source of an online join or split, or then of a target
     PRIMARY_KEY = "primary key"  # the next one; once it has become the table's own it is listed no more
 
 
@@ -91,6 +91,8 @@ def _states(table: Table) -> Iterator[tuple[Element, State]]:
         yield Element(ElementKind.COVERAGE, table.id, change.id), State.WRITE_ONLY
     if table.transformed is not None:
         yield Element(ElementKind.TRANSFORMATION, table.id, table.transformed.id), table.transformed.state
+    if table.crossing is not None:
+        yield Element(ElementKind.TRANSFORMATION, table.id, table.crossing.id), State.WRITE_ONLY
     if table.next_key is not None:
         yield Element(ElementKind.PRIMARY_KEY, table.id, table.next_key.id), table.next_key.state
 

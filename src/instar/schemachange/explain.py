@@ -137,7 +137,7 @@ def _changes(published: Published) -> Iterator[str]:
 
 def _table_changes(before: Table, after: Table) -> Iterator[str]:
     if before.unseen is not None and after.unseen is None:
-        yield "seen"
+        yield "seen" if after.crossing is None else "seen, and takes changes of what it was made of"
         return
     if after.unseen is not None and after.unseen.nameless:
         yield "read through the view"
@@ -159,6 +159,9 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     elif after.transformed is not None and after.transformed != before.transformed:
         moved = True
         yield "closes to new writers, who wait"
+    if before.crossing is not None and after.crossing is None:
+        moved = True
+        yield "takes no more changes of what it was made of"
     for element in {**old, **new}:
         start, goal = old.get(element, Phase.ABSENT), new.get(element, Phase.ABSENT)
         if element.kind in (ElementKind.COVERAGE, ElementKind.TRANSFORMATION):  # told by what it does

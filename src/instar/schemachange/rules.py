@@ -84,7 +84,8 @@ def _dual_coverage(before: Table, after: Table) -> int:
 def _transformed(before: Table, after: Table) -> int:
     moves = after.transformed is not None and before.transformed != after.transformed
     appears = before.unseen is not None and after.unseen is None
-    return after.version if moves or appears else 0
+    settles = before.crossing is not None and after.crossing is None
+    return after.version if moves or appears or settles else 0
 
 
 FLOOR_RULES = (
@@ -112,7 +113,8 @@ FLOOR_RULES = (
     FloorRule(
         "transformation",
         "While others are made of a table nobody is admitted who does not log its rows whole: f = c (rule 3); nor who "
-        "has not seen that it closes; nor to these, once they are seen, who has not seen that.",
+        "has not seen that it closes; nor to these, once they are seen, who has not seen that, or whose changes of "
+        "what they were made of come too late.",
         _transformed,
     ),
     FloorRule(

@@ -252,8 +252,9 @@ def _reveal(
     made = unseen[0].unseen.made
     assert not isinstance(made, MadeByGrouping)  # its target stays unseen
     staying = _renamed(made, after, current, statement)
-    shown = [msgspec.structs.replace(target, **seen(target)) for target in unseen]
     sources = [current(number) for number in made.sources]
+    kept = tuple(sources) if made.strategy == "commit" else ()
+    shown = [msgspec.structs.replace(target, **seen(target, kept)) for target in unseen]
     keys = list(carried(made, [before[source.id] for source in sources], [*staying, *shown], current))
     if any(found.after is None for found in keys):
         raise Superseded("a foreign key has come that cannot be carried over")
@@ -487,7 +488,7 @@ def _moved(table: Table, move: Move) -> dict[str, object]:
     if move.element.kind is ElementKind.TRANSFORMATION:
         made = table.transformed
         kept = made.targets if made is not None and made.kept and move.goal is Phase.PUBLIC else ()
-        return {"transformed": None, "followed_by": (*table.followed_by, *kept)}
+        return {"transformed": None, "crossing": None, "followed_by": (*table.followed_by, *kept)}
     if move.element.kind in lock_elements.KINDS:
         return lock_elements.moved(table, move.element, move.goal)
     if move.element.kind is ElementKind.PRIMARY_KEY:

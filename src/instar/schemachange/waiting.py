@@ -42,6 +42,8 @@ def doomed_tables(publication: Publication) -> frozenset[int]:
             new = (step for step in after.steps if step.version > before.version)
             if first_veto(new, wrote) is not None:
                 doomed.add(after.id)
+            if before.crossing is not None and after.crossing is None:
+                doomed.update(before.crossing.kept.made.sources)
     return frozenset(doomed)
 
 

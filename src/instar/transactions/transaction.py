@@ -6,6 +6,7 @@ import enum
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from instar import errors
+from instar.store.engine import RangeUnchanged
 from instar.transactions.buffer import DEFAULT_MAX_ROWS, Buffer
 from instar.transactions.reads import ReadSet
 
@@ -88,7 +89,8 @@ class Transaction(Generic[C, D, T, K]):
     statement was executed without one, on the newest state. `reads` is what a SERIALIZABLE transaction that may write
     has read. `began_under` is the schema of the moment in which a transaction of several statements began.
     `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
-    descriptors, by table id, under which the buffered changes were meant (I).
+    descriptors, by table id, under which the buffered changes were meant (I). `rests_on`: what must be unchanged at the
+    commit, since changes were made others by it.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Transaction(Generic[C, D, T, K]):
         self.reads: ReadSet | None = None
         self.ddl: D | None = None
         self.enlisted: dict[int, T] = {}
+        self.rests_on: list[RangeUnchanged] = []
         self.failed = False
         self.started_us = 0
         self._savepoints: list[Savepoint[D, T, K]] = []

@@ -33,25 +33,32 @@ _NOW = 1
 
 
 def translate(
-    kept: Kept, targets: Mapping[int, Table], rows: TargetRows, changes: Sequence[Change], limits: Limits
+    kept: Kept,
+    targets: Mapping[int, Table],
+    rows: TargetRows,
+    changes: Sequence[Change],
+    limits: Limits,
+    *,
+    as_read: bool = False,
 ) -> list[RowChange]:
     """What changes of the sources, whose rows have the columns of `kept.sources`, come to in the targets, which are
-    given by their ids. Timestamps of the changes are of no account.
+    given by their ids. Timestamps of the changes are of no account. `as_read`: the changes were made on rows that were
+    read a while ago, and are refused if what the targets have of these is another by now.
 
-    40001 if a row that is changed or deleted is not there, 23505 if one is inserted that is, or takes a join value that
-    must be unique; 23502 if values would be lost since a split value is NULL; `limits`; 55000 if rows are not to be
-    found any more, since somebody has dropped an index.
+    40001 if a row that is changed or deleted is not there (or is another), 23505 if one is inserted that is, or takes a
+    join value that must be unique; 23502 if values would be lost since a split value is NULL; `limits`; 55000 if rows
+    are not to be found any more, since somebody has dropped an index.
     """
     made, budget = kept.made, Budget(limits)
     changes = [_prepared(kept, change) for change in changes]
     if isinstance(made, MadeBySplit):
         split = CrossingSplit(kept, made, (targets[made.r], targets[made.s]), rows, budget, changes)
         split.require_kept()
-        _require_rows(kept, split, changes)
+        _require_rows(kept, split, changes, as_read=as_read)
         apply_commit(split.rules(), changes)
         return list(split.changes(limits))
     join = CrossingJoin(kept, made, targets[made.target], rows, budget)
-    _require_rows(kept, join, changes)
+    _require_rows(kept, join, changes, as_read=as_read)
     apply_commit(join.rules(), changes)
     join.require_room(changes)
     return list(join.changes())
@@ -75,9 +82,11 @@ def _table(kept: Kept, source: Source) -> Table:
     return kept.sources[1 if source is Source.S else 0]
 
 
-def _require_rows(kept: Kept, target: CrossingJoin | CrossingSplit, changes: Sequence[Change]) -> None:
-    """40001 for a row that is not there to be changed, 23505 for one that is there already. The rules would pass over
-    both: while they follow a log these mean that they are ahead of it."""
+def _require_rows(
+    kept: Kept, target: CrossingJoin | CrossingSplit, changes: Sequence[Change], *, as_read: bool
+) -> None:
+    """40001 for a row that is not there to be changed, or not as it was, 23505 for one that is there already. The rules
+    would pass over both: while they follow a log these mean that they are ahead of it."""
     leaving = {(change.source, change.key) for change in changes if isinstance(change, Deleted)}
     for change in changes:
         table, there = _table(kept, change.source), target.has(change)
@@ -88,7 +97,7 @@ def _require_rows(kept: Kept, target: CrossingJoin | CrossingSplit, changes: Seq
                     f'duplicate key value violates unique constraint "{table.primary_key_name}"',
                     detail=f"Key {_key(table, change.key)} already exists.",
                 )
-        elif not there:
+        elif not there or (as_read and not target.has_as_read(change)):
             raise errors.error(
                 errors.SERIALIZATION_FAILURE,
                 f'could not serialize access to table "{table.name}" due to a concurrent update',

@@ -14,7 +14,7 @@ from instar.schemachange.online.crossing_rows import Budget, Handle, RowChange, 
 from instar.schemachange.online.shapes import column_places, join_shape
 from instar.tables.rowset import described
 from instar.transformations.commits import Rules, joining
-from instar.transformations.records import Change, Deleted, Joined, Part, Row, Source, chosen
+from instar.transformations.records import Change, Deleted, Joined, Part, Row, Source, Updated, chosen
 from instar.transformations.targets import has
 
 Keys = tuple[Row | None, Row | None]
@@ -48,6 +48,7 @@ class _Side:
         self.places = [places[columns[column.id]] if column.id in columns else None for column in self.table.columns]
         self.key = tuple(columns[column] for column in self.table.primary_key)
         self.on = tuple(columns[one if of_r else other] for one, other in made.on)
+        self.has = [at for at, place in enumerate(self.places) if place is not None]
         self.marks = [places[column] for column in marks(made, kept.sources, source)]
         self._key_places = [column_places(self.table)[column] for column in self.table.primary_key]
 
@@ -85,6 +86,13 @@ class CrossingJoin:
     def has(self, change: Change) -> bool:
         """Whether the row that changes is there."""
         return has(self.of(change.source, change.key))
+
+    def has_as_read(self, change: Updated | Deleted) -> bool:
+        """Whether what the rows have of the row that changes is what it was, as far as they have its columns."""
+        places = self._sides[change.source].has
+        before = chosen(change.before, places)
+        parts = [record.part(change.source) for record in self.of(change.source, change.key)]
+        return all(part is None or chosen(part.values, places) == before for part in parts)
 
     def require_room(self, changes: Sequence[Change]) -> None:
         """23505 if a row of S that was put has found another one with its join value."""

@@ -16,7 +16,7 @@ from instar.schemachange.online.shapes import column_places
 from instar.schemachange.online.target_rows import require_kept
 from instar.tables.rowset import described
 from instar.transformations.commits import Rules, Splitting
-from instar.transformations.records import Change, Deleted, Flag, Part, Row, Split, SRecord, chosen, same
+from instar.transformations.records import Change, Deleted, Flag, Part, Row, Split, SRecord, Updated, chosen, same
 
 
 class _Columns:
@@ -73,6 +73,17 @@ class CrossingSplit:
     def has(self, change: Change) -> bool:
         """Whether the row that changes is there."""
         return self.r(change.key) is not None
+
+    def has_as_read(self, change: Updated | Deleted) -> bool:
+        """Whether what R has of the row that changes is what it was; and what S has, if that changes, too."""
+        part, value = self.r(change.key), self.shape.value(change.before)
+        if part is None or part.values != self.shape.r_part(change.before):
+            return False
+        stays = isinstance(change, Updated) and same(self.shape.s_part(change.after), self.shape.s_part(change.before))
+        if value is None or stays:
+            return True
+        record = self.s(value)
+        return record is not None and record.values == self.shape.s_part(change.before)
 
     def require_kept(self) -> None:
         """23502 if a row would lose values."""

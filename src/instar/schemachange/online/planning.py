@@ -12,14 +12,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Column, StepKind, Table, Transformed
+from instar.catalog.descriptors import Column, MadeBySplit, StepKind, Table, Transformed
 from instar.catalog.system import relation_names
 from instar.encoding.keys import key_tag
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.online.crossing_join import marks
 from instar.schemachange.online.foreign_keys import Made, carried
 from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
 from instar.schemachange.states import Work
+from instar.transformations.records import Source
 from instar.types import Kind
 
 _INEXACT = frozenset({Kind.REAL, Kind.DOUBLE})
@@ -37,8 +39,6 @@ def plan_transformation(
     """The plan of a join or split whose targets are described, and whose foreign keys can be carried over. `switch`:
     its last stage, if that is not just to drop the sources and to show the targets. `keep_views`: it also leaves a view
     under the name of each source."""
-    if what.strategy == "commit":
-        raise errors.unsupported("the strategy 'commit'")
     sources, targets = tuple(sources), tuple(targets)
     made = tuple(target.id for target in targets)
     for target in targets:
@@ -69,7 +69,35 @@ def plan_transformation(
         again = Reorganization(Work.FOLLOW, elements[0], what.pause_rows)
         stages.append(Stage(work=(again,), revertible=True, closes=names))
         switch = msgspec.structs.replace(switch, grace=what.grace)
-    return Plan(draft.statement, draft.publication(), (*stages, switch), tuple(draft.notices), Change(()))
+    stages.append(switch)
+    if what.strategy == "commit":
+        _require_told(what, sources, targets)
+        stages[-1] = msgspec.structs.replace(switch, grace=0)  # who would be refused then goes on
+        ends = [Element(ElementKind.TRANSFORMATION, target.id, target.next_id) for target in targets]
+        moves = tuple(Move(found, Phase.WRITE_ONLY, Phase.PUBLIC) for found in ends)
+        stages.append(Stage(moves=moves, grace=what.grace))
+    return Plan(draft.statement, draft.publication(), tuple(stages), tuple(draft.notices), Change(()))
+
+
+def _require_told(made: Made, sources: tuple[Table, ...], targets: tuple[Table, ...]) -> None:
+    """0A000 if changes of the sources could not be made changes of the targets after the switch: what that takes has to
+    be in the tables as they are seen."""
+    if isinstance(made, MadeBySplit):
+        if made.becomes is not None:
+            raise errors.unsupported("SPLIT IN PLACE with the strategy 'commit'")
+        needed = {column for target in targets for column in made.on}
+    else:
+        for source in (Source.R, Source.S):
+            marks(made, sources, source)
+        needed = {column.id for column in targets[0].columns if column.id not in (*targets[0].primary_key, made.parts)}
+    for target in targets:
+        for column in target.columns:
+            if column.hidden and column.id in needed:
+                raise errors.error(
+                    errors.FEATURE_NOT_SUPPORTED,
+                    f'the strategy \'commit\' is not supported without column "{column.name}" in table "{target.name}"',
+                    hint="Have the columns in it by which rows are found: primary keys, join or split columns.",
+                )
 
 
 def require_source(draft: Draft, table: Table) -> None:

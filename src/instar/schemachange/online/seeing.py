@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from instar.catalog.descriptors import Object, Sequence, Table
+from instar.catalog.descriptors import Crossing, Kept, MadeByGrouping, Object, Sequence, Table
 from instar.schemachange.next_layout import next_layout
 
 
-def seen(table: Table) -> dict[str, object]:
+def seen(table: Table, sources: tuple[Table, ...] = ()) -> dict[str, object]:
     """The fields that change when an unseen table comes to be seen: it is without what only the rules needed. Its rows
-    stay as they are, in a layout that has more."""
+    stay as they are, in a layout that has more. `sources`: what it was made of, if changes of that may still come."""
     assert table.unseen is not None
     shown = frozenset(table.unseen.shown)
     stored = tuple(part for part in table.layout.columns if part[0] in shown)
@@ -23,6 +23,11 @@ def seen(table: Table) -> dict[str, object]:
         "columns": tuple(column for column in table.columns if column.id in shown),
         "indexes": tuple(index for index in table.indexes if shown.issuperset(part.column for part in index.columns)),
     }
+    if sources:
+        made = table.unseen.made
+        assert not isinstance(made, MadeByGrouping)  # its source stays
+        fields["crossing"] = Crossing(id=table.next_id, kept=Kept(made=made, sources=sources))
+        fields["next_id"] = table.next_id + 1
     if stored != table.layout.columns or table.layout.locks:
         fields["layout"] = next_layout(table, stored, locks=())
     return fields
