@@ -218,6 +218,11 @@ def test_what_is_said_of_it(engine: Engine, one: Connection) -> None:
     said = rows(one, "EXPLAIN (DDL) " + SPLIT.format("block", "3 s"))
     assert next(row[1] for row in said if row[0] == "3") == 'table "t": closes to new writers, who wait'
     assert len({row[0] for row in said}) == 4
+    said = [row[:2] for row in rows(one, "EXPLAIN (DDL) " + SPLIT.format("commit", "3 s"))]
+    assert ("3", 'table "p": seen, and takes changes of what it was made of') in said
+    assert ("4", 'table "p": takes no more changes of what it was made of') in said
+    run(one, SPLIT.replace("WITH (", "WITH (priority = 7, ").format("abort", "0"))
+    assert rows(one, "SELECT priority FROM instar.jobs ORDER BY id DESC LIMIT 1") == [(7,)]
 
 
 # --- commit -----------------------------------------------------------------------------------------------------------
@@ -399,6 +404,48 @@ def test_what_read_committed_was_translated_by_has_to_stay(engine: Engine, one: 
         run(old, "COMMIT")
     changing.end()
     assert rows(one, "SELECT r, s FROM j WHERE x = 7") == [(None, 7)]
+
+
+def test_old_transactions_commit_beside_views_that_are_kept(engine: Engine, one: Connection) -> None:
+    old, goes_on = engine.connect(), engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    run(goes_on, "BEGIN", "UPDATE t SET v = 2 WHERE id = 2")
+    changing = switched(engine, SPLIT.replace("WITH (", "WITH (keep_views = true, ").format("commit", "1 min"), "q")
+    run(one, "UPDATE t SET v = 7 WHERE id = 3")
+    run(old, "UPDATE t SET v = v + 1 WHERE id = 1", "COMMIT")
+    run(goes_on, "UPDATE t SET v = v + 10 WHERE id = 2", "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 1, "A", 2), (2, 1, "A", 12), (3, 2, "B", 7)]
+    assert is_sound(one)
+
+
+def test_foreign_keys_hold_for_what_old_transactions_have_written(engine: Engine, one: Connection) -> None:
+    run(one, "CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t)", "INSERT INTO child VALUES (1, 1)")
+    adds, takes, both = (engine.connect() for _ in range(3))
+    run(adds, REPEATABLE, "INSERT INTO t VALUES (4, 4, 'D', 0)", "INSERT INTO child VALUES (4, 4)")
+    run(takes, REPEATABLE, "DELETE FROM t WHERE id = 2")
+    run(both, REPEATABLE, "DELETE FROM t WHERE id = 3")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    run(one, "INSERT INTO child VALUES (2, 2)")
+    run(adds, "COMMIT")
+    with fails("40001", "child"):
+        run(takes, "COMMIT")
+    run(both, "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT id FROM p ORDER BY id") == [(1,), (2,), (4,)]
+    assert is_sound(one)
+
+
+def test_an_autocommitted_statement_and_a_savepoint_that_is_taken_back(engine: Engine, one: Connection) -> None:
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1", "SAVEPOINT a", "UPDATE t SET v = 1 WHERE id = 2")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    with fails("42P01"):
+        run(one, "UPDATE t SET v = 9 WHERE id = 3")
+    run(old, "ROLLBACK TO a", "UPDATE t SET id = 9 WHERE id = 3", "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 0), (9, 0)]
+    assert is_sound(one)
 
 
 def test_after_the_grace_it_is_too_late(engine: Engine, one: Connection) -> None:

@@ -85,6 +85,7 @@ def test_what_is_read(text: str, statement: ast.Statement | None) -> None:
         ("WITH (strategy = 'block', grace = 20)", TransformationOptions(strategy="block", grace=20_000)),
         ("WITH (grace = '1h')", TransformationOptions(grace=3_600_000_000)),
         ("WITH (grace = 0)", TransformationOptions(grace=0)),
+        ("WITH (priority = -3)", TransformationOptions(priority=-3)),
     ],
 )
 def test_options(options: str, expected: TransformationOptions) -> None:
@@ -205,6 +206,8 @@ def test_what_is_not_supported_is_named(text: str, what: str, position: int | No
         (f"{SPLIT_TEXT} WITH (keep_views = maybe)", '"keep_views": "maybe"', "true, false"),
         (f"{SPLIT_TEXT} WITH (strategy = 'hope')", '"strategy": "hope"', "abort, commit, block"),
         (f"{SPLIT_TEXT} WITH (grace = '61 min')", '"grace": "61 min"', "at most an hour"),
+        (f"{JOIN_TEXT} WITH (priority = 1001)", '"priority": "1001"', "from -1000 to 1000"),
+        (f"{JOIN_TEXT} WITH (priority = 'high')", '"priority": "high"', "from -1000 to 1000"),
         (f"{JOIN_TEXT} WITH (grace = 'soon')", '"grace": "soon"', "at most an hour"),
         (f"{SPLIT_TEXT} WITH (pause_rows = 1, pause_rows = 2)", '"pause_rows" specified more than once', ""),
     ],

@@ -11,7 +11,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState
 from instar.schemachange.progress import Progress
 from instar.schemachange.shown import Shown, shown
 from instar.sql import statements as ast
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 COLUMNS: tuple[tuple[str, Type], ...] = next(
     view.columns for view in SYSTEM_VIEWS if (view.schema, view.name) == ("instar", "jobs")
 )
-_LEAST_PRIORITY, _MOST_PRIORITY = -1000, 1000
 
 
 def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
@@ -131,10 +130,10 @@ def _priority(value: str | None) -> dict[str, int | None]:
         priority = int(value)
     except ValueError:
         raise errors.error(errors.INVALID_PARAMETER, f'invalid value for parameter "priority": "{value}"') from None
-    if not _LEAST_PRIORITY <= priority <= _MOST_PRIORITY:
+    if not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
         raise errors.error(
             errors.INVALID_PARAMETER,
-            f'{priority} is outside the valid range for parameter "priority" ({_LEAST_PRIORITY} .. {_MOST_PRIORITY})',
+            f'{priority} is outside the valid range for parameter "priority" ({LEAST_PRIORITY} .. {MOST_PRIORITY})',
         )
     return {"priority": priority}
 

@@ -29,6 +29,7 @@ from instar.store.records import Latest, latest_key
 LEASE_SECONDS = 10.0
 # A load waits for whoever hands it its rows, and what a dead one leaves is seen by nobody.
 LOAD_LEASE_SECONDS = 300.0
+LEAST_PRIORITY, MOST_PRIORITY = -1000, 1000
 # So many finished jobs are remembered for SHOW JOBS, and so many events of each.
 KEPT_JOBS = 200
 KEPT_EVENTS = 100
@@ -265,6 +266,7 @@ def new_job(
         latency_target=latency_target,
         ddl_wait=ddl_wait,
         zone=zone,
+        priority=plan.priority,
     ).noted(now_us, this_process())
 
 
@@ -277,6 +279,7 @@ def planned_job(job: Job, plan: Plan) -> Job:
         stage=1,
         rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
         after=None,
+        priority=plan.priority or job.priority,
     )
 
 

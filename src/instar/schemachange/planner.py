@@ -91,7 +91,10 @@ def _plan(
     draft = Draft(view, ids, facts, statement)
     for action in wanted:
         if type(action) in _ALONE:
-            return _ALONE[type(action)](draft, action)
+            made = _ALONE[type(action)](draft, action)
+            if isinstance(action, want.SplitTable | want.JoinTables):
+                return msgspec.structs.replace(made, priority=action.options.priority)
+            return made
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)

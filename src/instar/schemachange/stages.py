@@ -165,7 +165,8 @@ class Change(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of one statement: the first publication, and the stages that a job goes through, if it needs one.
 
-    `stages[0]` is part of `first`. `notices` are for the user (objects that CASCADE took).
+    `stages[0]` is part of `first`. `notices` are for the user (objects that CASCADE took). `priority`
+    is the job's.
     """
 
     statement: str
@@ -173,6 +174,7 @@ class Plan(msgspec.Struct, frozen=True):
     stages: tuple[Stage, ...]
     notices: tuple[str, ...] = ()
     change: Change | None = None
+    priority: int = 0
 
     @property
     def needs_job(self) -> bool:

@@ -464,6 +464,7 @@ class TransformationOptions:
     strategy: Strategy = "abort"
     grace: int = 10_000_000
     keep_views: bool = False
+    priority: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class TransformationOptions:
     strategy: Strategy | None = None
     grace: int | None = None  # microseconds
     keep_views: bool = False
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def _options(options: TransformationOptions) -> want.TransformationOptions:
         options.strategy or default.strategy,
         default.grace if options.grace is None else options.grace,
         options.keep_views,
+        options.priority,
     )
 
 

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from instar import errors
 from instar.catalog.descriptors import Repair, Strategy
+from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import STRING, WORD
 from instar.sql.grammar.nodes import position_of
@@ -25,7 +26,7 @@ from instar.sql.transformation_statements import (
 )
 
 _OTHER_JOINS = ("left", "right", "inner", "cross", "natural")
-_JOIN_OPTIONS = ("pause_rows", "strategy", "grace", "keep_views")
+_JOIN_OPTIONS = ("pause_rows", "strategy", "grace", "keep_views", "priority")
 _SPLIT_OPTIONS = ("repair", *_JOIN_OPTIONS)
 _REPAIRS: dict[str, Repair] = {"fail": "fail", "most frequent": "most frequent", "newest": "newest"}
 _STRATEGIES: dict[str, Strategy] = {"abort": "abort", "commit": "commit", "block": "block"}
@@ -158,6 +159,7 @@ class TransformationGrammar(ObjectGrammar):
             _one_of("strategy", found["strategy"], _STRATEGIES) if "strategy" in found else None,
             _grace(found["grace"]) if "grace" in found else None,
             "keep_views" in found and _one_of("keep_views", found["keep_views"], _BOOLEANS),
+            _priority(found["priority"]) if "priority" in found else 0,
         )
 
     def _transformation_option(self, known: tuple[str, ...], found: dict[str, _Option]) -> None:
@@ -225,6 +227,18 @@ def _one_of(name: str, option: _Option, values: Mapping[str, T]) -> T:
             position=option.position,
         )
     return values[option.text]
+
+
+def _priority(option: _Option) -> int:
+    priority = int(option.text) if re.fullmatch("-?[0-9]{1,4}", option.text) else MOST_PRIORITY + 1
+    if not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise errors.error(
+            errors.INVALID_PARAMETER,
+            f'invalid value for parameter "priority": "{option.text}"',
+            hint=f"It is an integer from {LEAST_PRIORITY} to {MOST_PRIORITY}.",
+            position=option.position,
+        )
+    return priority
 
 
 def _pause_rows(option: _Option) -> int:
