@@ -91,10 +91,7 @@ def _plan(
     draft = Draft(view, ids, facts, statement)
     for action in wanted:
         if type(action) in _ALONE:
-            made = _ALONE[type(action)](draft, action)
-            if isinstance(action, want.SplitTable | want.JoinTables):
-                return msgspec.structs.replace(made, priority=action.options.priority)
-            return made
+            return _alone(draft, action)
     # A column and its constraints are several too.
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)
@@ -124,6 +121,13 @@ def _plan(
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
+
+
+def _alone(draft: Draft, action: want.Wanted) -> Plan:
+    made = _ALONE[type(action)](draft, action)
+    if isinstance(action, want.SplitTable | want.JoinTables):
+        return msgspec.structs.replace(made, priority=action.options.priority)
+    return made
 
 
 def _require_constraints(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> None:
