@@ -82,6 +82,12 @@ def test_applied_twice_changes_nothing(shop: Path, file: Path, run: Run):
     assert json.loads(done.out) == {"steps": [], "possible": True, "destructive": False}
 
 
+def test_a_byte_order_mark_is_no_mistake(shop: Path, file: Path, run: Run):
+    file.write_text(SCHEMA, encoding="utf-8-sig")
+    assert run("plan", "--check", shop, file).status == 0
+    assert "ERROR:  42P07" in run("sql", shop, "-f", file).err
+
+
 def test_plan_checks_and_speaks_json(shop: Path, file: Path, run: Run):
     file.write_text(SCHEMA.replace("    name text NOT NULL,\n", "    name varchar(3),\n    price real,\n"))
     plain, checked = run("plan", shop, file), run("plan", "--check", shop, file)

@@ -49,6 +49,18 @@ def test_a_key_that_is_still_to_be_built_is_committed_before_who_refers_to_it(se
     assert make_plan(session, *load(text)).steps == ()
 
 
+def test_a_key_of_a_table_under_another_primary_key_is_still_to_be_built(session: Session) -> None:
+    """What is planned upon the swap of ALTER PRIMARY KEY finds the rows, though nobody has copied them."""
+    session.execute("CREATE TABLE u (t int REFERENCES t)")
+    t, u = "t (id int NOT NULL UNIQUE, a int PRIMARY KEY, b int)", "u (t int REFERENCES t (id))"
+    text = f"CREATE TABLE {t}; CREATE TABLE {u};"
+    plan = make_plan(session, *load(text))
+    unique = next(step for step in plan.steps if "UNIQUE" in step.statement)
+    assert unique.takes_job
+    applying.apply(session, plan, lambda told: None)
+    assert make_plan(session, *load(text)).steps == ()
+
+
 @pytest.mark.parametrize("text", [T.replace(", b int", ""), "", T + "CREATE SEQUENCE s"])
 def test_what_destroys_is_refused_unless_it_is_allowed(session: Session, text: str) -> None:
     session.execute("CREATE SEQUENCE q")

@@ -38,8 +38,8 @@ def command(tmp_path: Path) -> Callable[[str], str]:
     return make
 
 
-def run(world: ChangingWorld, hook: Hook) -> Job:
-    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), statement="CREATE INDEX i ON t (a)")
+def run(world: ChangingWorld, hook: Hook, statement: str = "CREATE INDEX i ON t (a)") -> Job:
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), statement=statement)
     assert number is not None
     done = world.executor(hook=hook).run(number)
     assert done == world.jobs.get(number)
@@ -61,6 +61,21 @@ def test_it_is_run_at_each_stage_with_the_job_in_its_environment(
         begin + "running|1/4", begin + "running|2/4", begin + "running|3/4", begin + "succeeded|4/4",
     ]  # fmt: skip
     assert not any("hook" in event.note for event in done.history)
+
+
+def test_any_statement_can_be_told(
+    world: ChangingWorld, command: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters that the worker's locale does not know, and more of them than a variable may hold."""
+    monkeypatch.setattr(os, "fsencode", lambda text: text if isinstance(text, bytes) else text.encode("ascii"))
+    out = tmp_path / "out"
+    hook = Hook(command(f'printf %s "$INSTAR_JOB_STATEMENT" > {out}'), "/data/shop")
+    done = run(world, hook, "CREATE INDEX gr\N{LATIN SMALL LETTER O WITH DIAERESIS}\0" + "\N{EURO SIGN}" * 100_000)
+    assert not any("hook" in event.note for event in done.history)
+    told = out.read_text()
+    assert told.startswith("CREATE INDEX gr\N{LATIN SMALL LETTER O WITH DIAERESIS}\N{EURO SIGN}")
+    assert told.endswith("\N{EURO SIGN}...")
+    assert len(told.encode()) <= (1 << 16) + 3
 
 
 @pytest.mark.parametrize(

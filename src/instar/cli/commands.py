@@ -104,7 +104,7 @@ class Commands:
         return not now if argument == "" else argument == "on"
 
     def include(self, argument: str) -> bool:
-        with Path(_file_name(argument)).open(encoding="utf-8") as file:
+        with Path(_file_name(argument)).open(encoding="utf-8-sig") as file:
             return run_script(self._runner, split(file), file.name, self.run)
 
     def redirect(self, argument: str) -> bool:

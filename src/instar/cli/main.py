@@ -118,7 +118,7 @@ def run_all(runner: Runner, commands: list[str], files: list[Path]) -> bool:
             if str(path) == "-":
                 done = run_script(runner, split(sys.stdin), "<stdin>", backslash.run)
             else:
-                with path.open(encoding="utf-8") as file:
+                with path.open(encoding="utf-8-sig") as file:
                     done = run_script(runner, split(file), str(path), backslash.run)
             if not done:
                 return False

@@ -61,6 +61,7 @@ class SchemaChanges:
         self._moved: set[int] = set()  # tables whose other writers it may turn back
         self._restored: list[Table] = []  # tables that get a column back
         self._restorations: list[Restoration] = []  # as far as the rows' values are not buffered
+        self._copied: dict[int, int] = {}  # rowsets of rehearsed changes, and those that have the rows
         self._patient_until_ns = 0  # until when what it commits waits for others
 
     def execute(self, statement: ast.Ddl, text: str) -> Result:
@@ -160,8 +161,17 @@ class SchemaChanges:
         rows = explain.explain(made, change.view, in_call=self._is_in_call)
         apply(made.first, change)
         for stage in made.stages[1:]:
-            apply(advance(change.view.by_id, stage, made.statement), change)
+            publication = advance(change.view.by_id, stage, made.statement)
+            self._note_copies(publication)
+            apply(publication, change)
         return rows
+
+    def _note_copies(self, rehearsed: Publication) -> None:
+        """Another primary key swaps the rowset for one with copies of the rows, which nobody has made."""
+        for published in rehearsed.published:
+            before, after = published.before, published.after
+            if isinstance(before, Table) and isinstance(after, Table) and before.rowset != after.rowset:
+                self._copied[after.rowset] = self._copied.get(before.rowset, before.rowset)
 
     def _queue(self, busy: TableBusy, text: str, wanted: tuple[Wanted, ...]) -> None:
         """The change waits, as a job of its own, for the job that moves its table. Not within a transaction of several
@@ -242,6 +252,7 @@ class SchemaChanges:
         self._moved = set()
         self._restored = []
         self._restorations = []
+        self._copied = {}
 
     def mark(self) -> int:
         """For savepoints: how many changes have been planned."""
@@ -393,7 +404,7 @@ class SchemaChanges:
     def _plan(self, wanted: tuple[Wanted, ...], text: str, change: CatalogChange, begun: Change | None = None) -> Plan:
         database = self._session.database
         buffer = self._session.open_transaction().buffer
-        facts = StoreFacts(database.store, database.jobs, database.sequences, buffer)
+        facts = StoreFacts(database.store, database.jobs, database.sequences, buffer, self._copied)
         return plan(change.view, change, facts, wanted, _one_line(text), begun)
 
     def _apply(self, made: Plan, change: CatalogChange) -> None:

@@ -3,6 +3,9 @@ sequence has counted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from instar.catalog.descriptors import Object, Sequence, Table
 from instar.catalog.history import Dropped, DroppedColumn, dropped_columns, dropped_objects, object_at
 from instar.catalog.sequences import Sequences
@@ -16,19 +19,30 @@ from instar.transactions.buffer import Buffer
 
 
 class StoreFacts:
-    """Facts on the newest state, and on the buffer of the transaction that the change is part of, if it is of one."""
+    """Facts on the newest state, and on the buffer of the transaction that the change is part of, if it is of one.
 
-    def __init__(self, store: Store, jobs: Jobs, sequences: Sequences, buffer: Buffer | None = None) -> None:
+    `copied`: rowsets that a rehearsed change would fill, each with the one that has the rows.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: Jobs,
+        sequences: Sequences,
+        buffer: Buffer | None = None,
+        copied: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         self._store = store
         self._jobs = jobs
         self._sequences = sequences
         self._buffer = buffer
+        self._copied = copied
         self.schema_lease = store.schema_lease
 
     def stored_empty(self, table: Table) -> bool:
         """Whether no committed row of the table exists now."""
         with self._store.read() as reader:
-            start = rowset_prefix(table.rowset)
+            start = self._rows_of(table)
             return all(
                 ROW_HEADER.unpack_from(value)[2] & ROW_TOMBSTONE for _, value in reader.scan(start, prefix_end(start))
             )
@@ -39,8 +53,12 @@ class StoreFacts:
 
     def estimated_rows(self, table: Table) -> int:
         """About how many rows the table has, found without walking it."""
-        start = rowset_prefix(table.rowset)
+        start = self._rows_of(table)
         return split(self._store.read, start, prefix_end(start), 1).rows
+
+    def _rows_of(self, table: Table) -> bytes:
+        """The prefix of the keys under which the table's rows are."""
+        return rowset_prefix(self._copied.get(table.rowset, table.rowset))
 
     def is_settled(self, table: Table) -> bool:
         """Whether all rows of the table may be put into its newest layout: no snapshot reads what they would lose."""

@@ -23,6 +23,8 @@ VARIABLE = "INSTAR_JOB_HOOK"
 SECONDS = 4.0
 _KILLED_SECONDS = 0.5
 _MOST_SAID = 200
+# Of a statement or reason as the command is told it: Linux starts nothing with a variable of 128 KiB (E2BIG).
+_MOST_TOLD = 1 << 16
 _MOST_READ = 4096
 
 
@@ -55,7 +57,7 @@ class Hook:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,
-            env=os.environ | self._variables(job),
+            env=os.environb | self._variables(job),
             process_group=0,
         )
         try:
@@ -72,15 +74,21 @@ class Hook:
         last = said.read(_MOST_READ).decode(errors="replace").strip().rpartition("\n")[2][:_MOST_SAID]
         return f"the hook ended with status {process.returncode}" + (f": {last}" if last else "")
 
-    def _variables(self, job: Job) -> dict[str, str]:
+    def _variables(self, job: Job) -> dict[bytes, bytes]:
         problem = "" if job.problem is None else job.problem.message
         return {
-            "INSTAR_DATABASE": self._path,
-            "INSTAR_JOB_ID": str(job.id),
-            "INSTAR_JOB_KIND": job.kind,
-            "INSTAR_JOB_STATEMENT": job.statement.replace("\0", ""),
-            "INSTAR_JOB_STATE": job.state.value,
-            "INSTAR_JOB_STAGE": str(job.stage),
-            "INSTAR_JOB_STAGES": str(len(job.stages)),
-            "INSTAR_JOB_REASON": (job.reason or problem).replace("\0", ""),
+            b"INSTAR_DATABASE": os.fsencode(self._path),
+            b"INSTAR_JOB_ID": b"%d" % job.id,
+            b"INSTAR_JOB_KIND": _told(job.kind),
+            b"INSTAR_JOB_STATEMENT": _told(job.statement),
+            b"INSTAR_JOB_STATE": _told(job.state.value),
+            b"INSTAR_JOB_STAGE": b"%d" % job.stage,
+            b"INSTAR_JOB_STAGES": b"%d" % len(job.stages),
+            b"INSTAR_JOB_REASON": _told(job.reason or problem),
         }
+
+
+def _told(text: str) -> bytes:
+    """A variable's value: UTF-8 wherever the worker runs, since its locale may know less than a statement holds."""
+    told = text.replace("\0", "").encode(errors="replace")
+    return told if len(told) <= _MOST_TOLD else told[:_MOST_TOLD].decode(errors="ignore").encode() + b"..."
