@@ -14,6 +14,7 @@ import pytest
 import instar
 from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
+from integration.test_join_and_split_interleaved import CASES
 from support import online
 from support.databases import Engine, fails, rows, run, value
 from support.victims import Victim, Work, successor
@@ -247,6 +248,7 @@ def test_an_old_transaction_commits_on_the_targets_of_a_join(engine: Engine, one
     assert rows(old, "SELECT id, x, a FROM r ORDER BY id") == [(1, 1, 1), (2, 1, 0), (3, 2, 0)]
     run(old, "UPDATE s SET x = 4 WHERE id = 1", "INSERT INTO r VALUES (4, 3, 7)", "DELETE FROM r WHERE id = 3")
     assert not changing.is_over
+    assert is_sound(one)
     run(old, "COMMIT")
     changing.end()
     assert rows(one, JOINED) == [
@@ -573,3 +575,59 @@ def test_a_split_with_transactions_open_across_the_switch(engine: Engine) -> Non
     assert [zip_ for (zip_,) in q] == sorted({row[1] for row in p})
     assert sum(row[2] for row in p) == counted
     assert is_sound(one)
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [(name, text) for name in ("split", "one-to-many", "many-to-many") for text in CASES[name].operations],
+)
+def test_each_operation_as_an_old_transaction_would_do_it(name: str, operation: str) -> None:
+    """The targets are the operator of the sources as the old transaction saw them last."""
+    case = CASES[name]
+    engine = Engine(":memory:")
+    one, old = engine.connect(), engine.connect()
+    run(one, *case.setup)
+    run(old, REPEATABLE, *(text for text in operation.split("; ") if text not in ("BEGIN", "COMMIT")))
+    target = "s" if name == "split" else "t"
+    changing = switched(engine, f"{case.statement} WITH (strategy = 'commit', grace = '1 min')", target)
+    if name == "split":
+        source = rows(old, "SELECT id, zip, city, v FROM t ORDER BY id")
+        run(old, "COMMIT")
+        assert rows(one, "SELECT id, zip, v FROM r ORDER BY id") == [(i, zip_, v) for i, zip_, _, v in source]
+        assert set(rows(one, "SELECT zip, city FROM s")) == {(row[1], row[2]) for row in source if row[1] is not None}
+        assert value(one, "SELECT count(*) FROM s") == len({row[1] for row in source if row[1] is not None})
+    else:
+        r, s = rows(old, "SELECT id, x, v FROM r"), rows(old, "SELECT id, x, w FROM s")
+        run(old, "COMMIT")
+        expected = online.joined(cast("list[online.Row]", r), cast("list[online.Row]", s))
+        assert Counter(rows(one, "SELECT r, s, x, v, w FROM t")) == expected
+    changing.end()
+    assert is_sound(one)
+    engine.close()
+
+
+# --- with schema leases -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["commit", "block"])
+def test_servers_that_may_be_a_version_behind(tmp_path: Path, strategy: str) -> None:
+    engine = Engine(str(tmp_path / "leased"), schema_lease=0.05)
+    try:
+        one, old, later = (engine.connect() for _ in range(3))
+        run(one, "CREATE TABLE t (id int PRIMARY KEY, zip int, city text, v int)")
+        run(one, "INSERT INTO t VALUES (1, 1, 'A', 0), (2, 1, 'A', 0), (3, 2, 'B', 0)")
+        run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+        run(later, "BEGIN", "UPDATE t SET v = 2 WHERE id = 2")
+        changing = going(engine, SPLIT.format(strategy, "1 min"))
+        if strategy == "commit":
+            until(lambda: (found := table(engine, "q")) is not None and found.crossing is not None)
+        else:
+            until(lambda: closes(engine, "t"))
+        run(old, "UPDATE t SET city = 'C' WHERE zip = 2", "COMMIT")
+        run(later, "COMMIT")
+        changing.end()
+        assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 0)]
+        assert rows(one, "SELECT city FROM q ORDER BY zip") == [("A",), ("C",)]
+        assert is_sound(one)
+    finally:
+        engine.close()
