@@ -362,18 +362,61 @@ def test_new_transactions_meet_what_old_ones_have_committed(engine: Engine, one:
     assert rows(one, JOINED)[0] == (1, 1, 1, 1, 0)
 
 
-def test_old_readers_keep_their_snapshots_and_serializable_ones_write_nothing(engine: Engine, one: Connection) -> None:
-    reader, serial, writer = engine.connect(), engine.connect(), engine.connect()
+def test_old_readers_keep_their_snapshots(engine: Engine, one: Connection) -> None:
+    reader, writer = engine.connect(), engine.connect()
     run(reader, REPEATABLE, "SELECT count(*) FROM t")
-    run(serial, "BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT v FROM t WHERE id = 1", "INSERT INTO s VALUES (9, 9, 9)")
     run(writer, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
     changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
     run(writer, "COMMIT")
     changing.end()
     assert rows(reader, "SELECT id, v FROM t ORDER BY id") == [(1, 0), (2, 0), (3, 0)]
     run(reader, "COMMIT")
-    with fails("40001", 'table "t"'):
-        run(serial, "COMMIT")
+
+
+@pytest.mark.parametrize(
+    "reads", ["SELECT a FROM r WHERE id = 2", "SELECT count(*) FROM r", "SELECT b FROM s WHERE x = 2"]
+)
+@pytest.mark.parametrize(
+    ("before", "after", "refused"),
+    [
+        (None, None, False),
+        ("UPDATE t SET v = 9", None, False),  # elsewhere
+        ("UPDATE r SET a = 9; UPDATE s SET b = 9", None, True),  # what was read has changed on the source
+        (None, "UPDATE j SET a = 9 WHERE r = 3", True),  # R.r, S.r and T.w: any
+        (None, "INSERT INTO j (r) VALUES (9)", True),
+    ],
+)
+def test_reads_of_old_serializable_transactions(
+    engine: Engine, one: Connection, reads: str, before: str | None, after: str | None, refused: bool
+) -> None:
+    old, holds = engine.connect(), engine.connect()
+    run(holds, REPEATABLE, "UPDATE r SET a = 0 WHERE id = 3")
+    run(old, "BEGIN ISOLATION LEVEL SERIALIZABLE", reads, "INSERT INTO r VALUES (7, 7, 7)")
+    if before is not None:
+        run(one, *before.split("; "))
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    if after is not None:
+        run(one, after)
+    if refused:
+        with fails("40001"):
+            run(old, "COMMIT")
+    else:
+        run(old, "COMMIT")
+    run(holds, "ROLLBACK")
+    changing.end()
+    assert value(one, "SELECT count(*) FROM j WHERE r = 7") == (0 if refused else 1)
+    assert is_sound(one)
+
+
+def test_new_serializable_transactions_see_what_old_ones_write(engine: Engine, one: Connection) -> None:
+    old, new = engine.connect(), engine.connect()
+    run(old, REPEATABLE, "UPDATE r SET a = 5 WHERE id = 1")
+    changing = switched(engine, JOIN.format("commit", "1 min"), "j")
+    run(new, "BEGIN ISOLATION LEVEL SERIALIZABLE", "SELECT a FROM j WHERE r = 1", "UPDATE t SET v = 1 WHERE id = 1")
+    run(old, "COMMIT")
+    with fails("40001", 'table "j"'):
+        run(new, "COMMIT")
+    changing.end()
 
 
 def test_read_committed_goes_on_in_the_new_schema(engine: Engine, one: Connection) -> None:

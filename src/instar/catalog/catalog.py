@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from instar import errors
-from instar.catalog.descriptors import Column, Object, Sequence, Table, View, is_seen
+from instar.catalog.descriptors import Column, Kept, Object, Sequence, Table, View, is_seen
 from instar.catalog.system import relation_names
 from instar.catalog.versions import DEFAULT_CACHE_BYTES, MetadataCache, Seen
 from instar.clock import Clock
@@ -235,6 +235,14 @@ class CatalogSnapshot:
         for found in self._objects.of_kind(Table, taking=True):
             if isinstance(found, Table):
                 yield from ((found, column) for column in found.columns if column.takes_from(sequence))
+
+    def kept_of(self, source: int) -> Kept | None:
+        """What is known of the join or split that the table of this id was a source of, as long as changes of it may
+        still come; None of all others."""
+        for table in self.tables():
+            if table.crossing is not None and source in table.crossing.kept.made.sources:
+                return table.crossing.kept
+        return None
 
     def views(self) -> Iterator[View]:
         return (found for found in self._objects.of_kind(View) if isinstance(found, View))

@@ -15,7 +15,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Object, Table
 from instar.catalog.layouts import Layouts
-from instar.database.crossing import Crossings, kept_of
+from instar.database.crossing import Crossings
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
@@ -121,7 +121,7 @@ def require_undoomed(database: Database, transaction: SessionTransaction, touche
         buffer, found = transaction.buffer.table(table), newest.by_id(table)
         if buffer is None or (transaction.ddl and transaction.ddl.changes(table)):
             continue
-        if found is not None or kept_of(newest, table) is None:  # else COMMIT translates them
+        if found is not None or newest.kept_of(table) is None:  # else COMMIT translates them
             require_crossing(transaction.enlisted[table], found, buffer.changes.values())
 
 

@@ -37,15 +37,6 @@ if TYPE_CHECKING:
     from instar.database.database import Database
 
 
-def kept_of(catalog: CatalogSnapshot, source: int) -> Kept | None:
-    """What is known of the join or split that the table of this id was a source of, as long as changes of it may still
-    come; None of all others."""
-    for table in catalog.tables():
-        if table.crossing is not None and source in table.crossing.kept.made.sources:
-            return table.crossing.kept
-    return None
-
-
 class Again(msgspec.Struct, frozen=True):
     """Handed to the store with what was read: if it has changed, the commit is derived anew."""
 
@@ -76,7 +67,7 @@ class Crossings:
         """Take these changes along, if they are of such a table. Conflict if they have no meaning any more."""
         if self._catalog.by_id(buffer.table) is not None:
             return False
-        kept = kept_of(self._catalog, buffer.table)
+        kept = self._catalog.kept_of(buffer.table)
         if kept is None:
             return False
         made = kept.made.targets

@@ -25,6 +25,7 @@ from instar.store.engine import (
     Precondition,
     RangeUnchanged,
     Store,
+    prefix_end,
     rowset_prefix,
 )
 from instar.store.engine import View as StoreView
@@ -217,6 +218,8 @@ class Validation:
     def _add(self, meant: Table, newest: CatalogSnapshot, place: Place, ranges: KeyRanges) -> None:
         table = newest.by_id(place.table)
         if not isinstance(table, Table):
+            table = self._crossed(meant, newest)
+        if table is None:
             raise Conflict(
                 _refused(meant, "The table, which the transaction read, was dropped by a concurrent drop table.")
             )
@@ -237,6 +240,23 @@ class Validation:
             self._direct &= index.state is State.PUBLIC
         moved = _moved(table, place, self._snapshot, self._layouts)
         self._parts.append((table, index, ranges.ordered(), moved))
+
+    def _crossed(self, meant: Table, newest: CatalogSnapshot) -> Table | None:
+        """The table as it was last, if it was joined or split and changes of it may still come: its rows did not change
+        since, and none of those may have that were made of it, whichever they are. Only the log tells that."""
+        kept = newest.kept_of(meant.id)
+        if kept is None:
+            return None
+        self._direct = False
+        for number in kept.made.targets:
+            target = newest.by_id(number)
+            if not isinstance(target, Table):
+                return None
+            start = rowset_prefix(target.rowset)
+            whole = [(start, prefix_end(start))]
+            if (target, None, whole, None) not in self._parts:
+                self._parts.append((target, None, whole, None))
+        return kept.sources[kept.made.sources.index(meant.id)]
 
     @property
     def _tables(self) -> dict[int, _TableReads]:
