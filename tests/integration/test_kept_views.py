@@ -4,14 +4,16 @@ both, with the same results, and the same rows at the end; and the new tables ar
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import pytest
 
 import instar
-from support.databases import rows, run
+from support.databases import Engine, rows, run
 
 Row = tuple[Any, ...]
 
@@ -236,3 +238,106 @@ def test_an_old_application_goes_on(both: Both, seed: int) -> None:
         both.compare()
     assert failed[""] > 20
     assert rows(both.views, "CHECK DATABASE") == []
+
+
+# --- through the change ----------------------------------------------------------------------------------------------
+
+THREADS = 3
+
+# Statements with their parameters, each with what it makes of the rows that the client knows; how many it changes.
+Said = list[tuple[str, tuple[object, ...], Callable[[dict[int, Row]], int]]]
+
+
+class Application(Thread):
+    """One client of an application, with rows of its own, which says the same through the whole change. It knows what
+    its rows must be; whatever it meets but 40001 is an error."""
+
+    def __init__(self, engine: Engine, number: int, statements: Callable[[random.Random, int], Said]) -> None:
+        super().__init__()
+        self._connection = engine.connect()
+        self._number = number
+        self._statements = statements
+        self.ended = Event()
+        self.rows: dict[int, Row] = {}
+        self.done = self.retried = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        chance = random.Random(self._number)
+        try:
+            while not self.ended.is_set() or self.done < 40:
+                said = self._statements(chance, self._number * 100 + chance.randrange(10))
+                self._transaction(said, chance.random() < 0.5)
+                self.ended.wait(0.002)  # a job makes way for who writes without a pause
+        except (instar.Error, AssertionError) as failure:
+            self.failure = failure
+
+    def _transaction(self, said: Said, in_block: bool) -> None:
+        rows = dict(self.rows)
+        try:
+            if in_block:
+                run(self._connection, "BEGIN")
+            for text, parameters, change in said:
+                count = self._connection.execute(text, parameters).rowcount
+                assert count == change(rows), text
+            if in_block:
+                run(self._connection, "COMMIT")
+        except instar.Error as failed:
+            if failed.sqlstate != "40001":
+                raise
+            self.retried += 1
+            if in_block:
+                run(self._connection, "ROLLBACK")
+            return
+        self.rows, self.done = rows, self.done + 1
+
+
+def one_row(chance: random.Random, number: int) -> Said:
+    """A client's next transaction: one row of `p`, whatever there is of it now, made another."""
+    value = chance.randrange(4)
+    new = (f"n{value}", value, f"T{value}")
+
+    def inserted(rows: dict[int, Row]) -> int:
+        added = number not in rows
+        rows.setdefault(number, new)
+        return int(added)
+
+    def updated(rows: dict[int, Row]) -> int:
+        if number in rows:
+            rows[number] = (rows[number][0], *new[1:])
+        return int(number in rows)
+
+    def deleted(rows: dict[int, Row]) -> int:
+        return int(rows.pop(number, None) is not None)
+
+    insert = "INSERT INTO p (id, n, z, t) SELECT ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM p WHERE id = ?)"
+    return [chance.choice([
+        (insert, (number, *new, number), inserted),
+        ("UPDATE p SET z = ?, t = ? WHERE id = ?", (*new[1:], number), updated),
+        ("DELETE FROM p WHERE id = ?", (number,), deleted),
+    ])]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["split", "split in place"])
+def test_an_application_runs_through_the_change(kind: str) -> None:
+    engine = Engine(":memory:")
+    world = WORLDS[kind]
+    connection = engine.connect()
+    run(connection, *world.tables, "DELETE FROM p")
+    clients = [Application(engine, number, one_row) for number in range(THREADS)]
+    for client in clients:
+        client.start()
+    try:
+        while not all(client.done > 5 or client.failure for client in clients):
+            time.sleep(0.001)
+        run(connection, world.change)
+    finally:
+        for client in clients:
+            client.ended.set()
+            client.join()
+    assert [client.failure for client in clients] == [None] * THREADS
+    expected = {number: row for client in clients for number, row in client.rows.items()}
+    assert {row[0]: row[1:] for row in rows(connection, "SELECT id, n, z, t FROM p")} == expected
+    assert Counter(rows(connection, "SELECT z, t FROM ps")) == Counter({row[1:] for row in expected.values()})
+    assert rows(connection, "CHECK DATABASE") == []
+    engine.close()

@@ -53,6 +53,8 @@ def _plain(found: Table | View | Sequence, names: dict[int, str]) -> dict[str, A
     elif isinstance(found, View):
         plain["depends_on"] = sorted(names[number] for number, _ in found.depends_on)
         plain["query"] = _ID.sub("#", found.query)
+        plain["kept"] = found.stands_for and found.stands_for.name
+        del plain["source"]
     elif found.owned_by is not None:
         plain["owned_by"] = names[found.owned_by[0]]
     return plain
