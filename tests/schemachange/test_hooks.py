@@ -13,7 +13,7 @@ import pytest
 
 from instar import errors
 from instar.schemachange import wanted as want
-from instar.schemachange.hooks import Hook
+from instar.schemachange.hooks import VARIABLE, Hook, from_environment
 from instar.schemachange.jobs import Job, JobState
 from support.changes import ChangingWorld
 
@@ -135,3 +135,20 @@ def test_no_shell_reads_it(world: ChangingWorld, tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
     with pytest.raises(errors.Error, match="cannot be read"):
         Hook("'open", "/data/shop")
+
+
+def test_one_in_the_environment_that_cannot_be_read_holds_no_job_up(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was started on demand, and ended for it, would be heard by nobody."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert from_environment("/data/shop") is None
+    monkeypatch.setenv(VARIABLE, "notify 'open")
+    hook = from_environment("/data/shop")
+    assert hook is not None
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert number is not None
+    done = world.executor(hook=hook).run(number)
+    assert done is not None
+    assert done.state is JobState.SUCCEEDED
+    assert "cannot be read" in done.history[-1].note

@@ -13,6 +13,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import IO
 
 from instar import errors
@@ -26,6 +27,17 @@ _MOST_SAID = 200
 # Of a statement or reason as the command is told it: Linux starts nothing with a variable of 128 KiB (E2BIG).
 _MOST_TOLD = 1 << 16
 _MOST_READ = 4096
+
+
+def from_environment(path: str) -> Callable[[Job], str] | None:
+    """The hook that whoever started the process has set, if any. One that cannot be read is no reason to end: nobody
+    hears a worker that was started on demand, and jobs would wait for it for ever. It is noted like one that fails."""
+    text = os.environ.get(VARIABLE, "")
+    try:
+        return Hook(text, path) if text else None
+    except errors.Error as bad:
+        said = bad.message
+        return lambda job: said
 
 
 class Hook:

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
     """Run the worker of one store; SIGTERM and SIGINT end it after the batch that it is at."""
     parser = argparse.ArgumentParser("python -m instar.worker", description="The background process of a database.")
     parser.add_argument("path", metavar="PATH")
-    parser.add_argument("--job-hook", metavar="COMMAND", default=os.environ.get(hooks.VARIABLE, ""))
+    parser.add_argument("--job-hook", metavar="COMMAND", help=f"else that of {hooks.VARIABLE}")
     options = parser.parse_args(arguments)
     # The thread that starts Spark computes for a second. Whoever is in the atomic section gets the interpreter from it
     # soon: others wait for the section.
@@ -80,7 +80,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
     try:
-        hook = hooks.Hook(options.job_hook, os.path.realpath(options.path)) if options.job_hook else None
+        path = os.path.realpath(options.path)
+        given = options.job_hook
+        hook = hooks.from_environment(path) if given is None else hooks.Hook(given, path) if given else None
         serve(options.path, SystemClock(), lambda: bool(stop), hook=hook)
     except errors.Error as failed:
         print(f"ERROR:  {failed.sqlstate}: {failed}", file=sys.stderr)  # noqa: T201 - a command of its own
