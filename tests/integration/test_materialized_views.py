@@ -1,0 +1,144 @@
+"""Materialized views under operations at every point of their creation, and under writers in processes of their own
+while the worker is killed again and again."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+import instar
+from instar.schemachange.launching import WorkerLauncher
+from integration.test_join_and_split_interleaved import CASES, PLACES, Case, through
+from support.databases import Engine, rows, run, value
+from support.victims import Victim
+
+# --- at every point --------------------------------------------------------------------------------------------------
+
+_JOINED = "SELECT r.id AS r, r.x, s.id AS s, s.x AS y, r.v, s.w FROM r {} JOIN s ON r.x = s.x"
+_KEYED = "SELECT r.id AS r, r.x, s.id AS s, r.v, s.w FROM r {} JOIN s ON r.x = s.id"
+_GROUPED = "SELECT zip, city, count(*), sum(v), avg(id) FROM t WHERE v < 7 GROUP BY zip, city"
+
+
+def materialized(case: Case, query: str) -> Case:
+    """The sources of a join or split and their operations, with a view of them created."""
+
+    def check(engine: Engine) -> None:
+        connection = engine.connect()
+        engine.database.keep_views()
+        found, wanted = (sorted(rows(connection, text), key=repr) for text in ("SELECT * FROM m", query))
+        assert found == wanted
+
+    return case._replace(statement=f"CREATE MATERIALIZED VIEW m WITH (refresh = 'log') AS {query}", check=check)
+
+
+VIEWS = {
+    "grouping": materialized(CASES["split"], _GROUPED),
+    "many-to-many": materialized(CASES["many-to-many"], _JOINED.format("FULL")),
+    "one-to-many": materialized(CASES["one-to-many"], _KEYED.format("LEFT")),
+}
+# The switch of a view has no tail.
+POINTS = [point for point in PLACES if point[0] != "late" and point[1] < 3]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point[0]} {point[1]}")
+@pytest.mark.parametrize("name", VIEWS)
+def test_each_operation_at_each_point(name: str, point: tuple[str, int]) -> None:
+    for text in VIEWS[name].operations:
+        through(VIEWS[name], [(point, text)])
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_pairs_of_operations(name: str) -> None:
+    case, draw = VIEWS[name], random.Random(name)
+    for _ in range(30):
+        places = sorted(draw.choices(POINTS, k=2), key=POINTS.index)
+        through(case, list(zip(places, draw.sample(case.operations, 2), strict=True)))
+
+
+# --- under fire ------------------------------------------------------------------------------------------------------
+
+GROUPED = "SELECT g, count(*), sum(n), count(n) AS c FROM t GROUP BY g"
+JOINED = "SELECT t.id, t.n, u.name FROM t LEFT JOIN u ON t.g = u.id"
+SECONDS = 2.0
+
+
+def writer(path: str, number: int, say: Callable[[object], None]) -> None:
+    """Commit changes of both tables for some seconds; say how many."""
+    WorkerLauncher.ensure = lambda launcher: None  # type: ignore[assignment, method-assign]  # as above
+    connection = instar.connect(path, synchronous=None, autocommit=True)
+    draw, until, count = random.Random(number), time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        try:
+            run(connection, "BEGIN", *_statements(draw), "COMMIT")
+            count += 1
+        except instar.Error:
+            connection.rollback()
+    say(count)
+    connection.close()
+
+
+def _statements(draw: random.Random) -> Iterable[str]:
+    for _ in range(draw.choice((1, 1, 3))):
+        key, group = draw.randrange(300), draw.randrange(10)
+        yield draw.choice(
+            (
+                f"INSERT INTO t VALUES ({key}, {group}, {key}) ON CONFLICT (id) DO UPDATE SET g = {group}",
+                f"UPDATE t SET n = n + 1 WHERE id = {key}",
+                f"DELETE FROM t WHERE id = {key}",
+                f"UPDATE u SET name = 'n{key}' WHERE id = {group}",
+                f"DELETE FROM u WHERE id = {group}",
+                f"INSERT INTO u VALUES ({group}, 'x') ON CONFLICT (id) DO NOTHING",
+            )
+        )
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
+
+
+def worker(path: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "instar.worker", path], env=ENVIRONMENT)
+
+
+def test_workers_are_killed_under_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts them
+    path = str(tmp_path / "db")
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, g int, n int)",
+        "CREATE TABLE u (id int PRIMARY KEY, name text)",
+        "INSERT INTO t SELECT i, i % 12, i FROM generate_series(1, 200) i",
+        "INSERT INTO u SELECT i, 'u' || i FROM generate_series(1, 9) i",
+        f"CREATE MATERIALIZED VIEW grouped WITH (refresh = 'log') AS {GROUPED}",
+        f"CREATE MATERIALIZED VIEW joined WITH (refresh = 'log') AS {JOINED}",
+    )
+    store = connection.database.store
+    writers = [Victim(writer, path, number) for number in (1, 2)]
+    draw, killed = random.Random(9), 0
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        one = worker(path)
+        while not store.worker_present() and one.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.05, 0.3))
+        one.kill()
+        killed += one.wait() == -signal.SIGKILL
+    assert sum(int(str(one.join())) for one in writers) > 50
+    assert killed
+    last = worker(path)
+    for name, query in (("grouped", GROUPED), ("joined", JOINED)):
+        run(connection, f"REFRESH MATERIALIZED VIEW {name}")
+        assert sorted(rows(connection, f"SELECT * FROM {name}"), key=repr) == sorted(rows(connection, query), key=repr)
+    assert value(connection, "SELECT sum(commits_behind) FROM instar.materialized_views") == 0
+    assert rows(connection, "CHECK DATABASE") == []
+    last.terminate()
+    last.wait()
+    connection.close()
