@@ -103,6 +103,22 @@ def test_random_commits(engine: Engine, connection: instar.Connection) -> None:
             assert sorted(rows(connection, "SELECT * FROM v"), key=repr) == said[newest]
 
 
+def test_groups_may_be_longer_than_keys(engine: Engine) -> None:
+    connection = engine.connect()
+    query = "SELECT g, count(*) FROM t GROUP BY g"
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, g text)",
+        "INSERT INTO t SELECT i, repeat('x', 1000) || i % 2 FROM generate_series(1, 4) i",
+        f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {query}",
+        "INSERT INTO t VALUES (5, repeat('x', 1000) || 1), (6, repeat('y', 1000)), (7, 'y')",
+        "DELETE FROM t WHERE id = 2",
+    )
+    engine.database.keep_views()
+    assert alike(connection, query)
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 def test_readers_repeat_what_they_have_read(engine: Engine, connection: instar.Connection) -> None:
     before = rows(connection, "SELECT * FROM v ORDER BY g")
     at = rows(connection, "SELECT now()::text")[0][0]

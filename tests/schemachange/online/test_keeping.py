@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import instar
+from instar import errors
 from instar.catalog.catalog import Catalog
 from instar.catalog.ids import IdAllocator
 from instar.catalog.sequences import Sequences
@@ -86,6 +88,40 @@ def test_killed_at_every_write(
             keeper(engine, Mortal(store, lives, after=after)).turn()
         keeper(engine, store).turn()
         check(connection)
+
+
+def test_a_write_that_fails_is_done_again_once(engine: Engine, connection: instar.Connection) -> None:
+    """The process goes on, and what it has applied, and could not store, it has not applied."""
+    store = engine.database.store
+    full = Mortal(store, 1, after=False, fails=lambda: errors.error(errors.DISK_FULL, "no space left"))
+    found = keeper(engine, full)
+    run(connection, "INSERT INTO t VALUES (50, 1, 7)", "DELETE FROM t WHERE id = 3")
+    with pytest.raises(errors.Error, match="no space left"):
+        found.turn()
+    assert found.turn()
+    check(connection)
+
+
+def test_views_do_not_wait_for_one_that_fails(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(connection, "CREATE MATERIALIZED VIEW w WITH (refresh = 'log') AS SELECT n, count(*) FROM t GROUP BY n")
+    found = keeper(engine, engine.database.store)
+    follow, failing = keeping.KeptView.follow, True
+
+    def fails(kept: keeping.KeptView, *arguments: Any) -> bool:
+        if failing and kept.view.name == "v":
+            raise errors.error(errors.DATA_CORRUPTED, "this one")
+        return follow(kept, *arguments)
+
+    monkeypatch.setattr(keeping.KeptView, "follow", fails)
+    run(connection, "INSERT INTO t VALUES (50, 1, 77)")
+    with pytest.raises(errors.Error, match="this one"):
+        found.turn()
+    assert rows(connection, "SELECT * FROM w WHERE n = 77") == [(77, 1)]
+    failing = False
+    assert found.turn()
+    check(connection)
 
 
 def test_two_at_once(engine: Engine, connection: instar.Connection) -> None:

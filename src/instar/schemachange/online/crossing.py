@@ -85,18 +85,21 @@ def _table(kept: Kept, source: Source) -> Table:
 def _require_rows(
     kept: Kept, target: CrossingJoin | CrossingSplit, changes: Sequence[Change], *, as_read: bool
 ) -> None:
-    """40001 for a row that is not there to be changed, or not as it was, 23505 for one that is there already. The rules
-    would pass over both: while they follow a log these mean that they are ahead of it."""
+    """40001 for a row that is not there to be changed, or not as it was, 23505 for one that is there already, or comes
+    twice. The rules would pass over all of them: while they follow a log these mean that they are ahead of it."""
     leaving = {(change.source, change.key) for change in changes if isinstance(change, Deleted)}
+    come: set[tuple[Source, Row]] = set()
     for change in changes:
         table, there = _table(kept, change.source), target.has(change)
         if isinstance(change, Inserted):
-            if there and (change.source, change.key) not in leaving:
+            place = change.source, change.key
+            if place in come or (there and place not in leaving):
                 raise errors.error(
                     errors.UNIQUE_VIOLATION,
                     f'duplicate key value violates unique constraint "{table.primary_key_name}"',
                     detail=f"Key {_key(table, change.key)} already exists.",
                 )
+            come.add(place)
         elif not there or (as_read and not target.has_as_read(change)):
             raise errors.error(
                 errors.SERIALIZATION_FAILURE,

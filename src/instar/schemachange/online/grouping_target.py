@@ -1,15 +1,17 @@
 """The target of a grouping as a stored table: what the rules of a grouping read and write (a `GroupTarget`), and the
 form that its rows have.
 
-Its key is a hidden column with the encoded values that the rows of a group share, since NULL may be among them. Sums of
-integers are numerics, which have room for them; those of numerics are texts, since what a view's query says of a sum
-that has too many digits, it has to say when it is asked, and not when rows are committed.
+Its key is a hidden column with the encoded values that the rows of a group share, since NULL may be among them, or a
+digest of them where they are long. Sums of integers are numerics, which have room for them; those of numerics are
+texts, since what a view's query says of a sum that has too many digits, it has to say when it is asked, and not when
+rows are committed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from hashlib import blake2b
 
 from instar import errors
 from instar.catalog.descriptors import MadeByGrouping, Table
@@ -24,6 +26,9 @@ from instar.types import Kind
 
 # Of rows of the source, in all its columns: whether they are grouped.
 Counts = Callable[[Row], bool]
+# A primary key cannot be of any length: of longer values it has so many bytes, and a digest of all of them, which makes
+# it longer than any that has none.
+_LONGEST_KEY, _DIGEST_BYTES = 128, 32
 
 
 def grouping_shape(source: Table, made: MadeByGrouping, counts: Counts) -> Grouping:
@@ -66,7 +71,10 @@ class GroupTargets:
 
     def key(self, value: Row) -> bytes:
         """The hidden key of the group with these values."""
-        return self._encode(value)
+        key = self._encode(value)
+        if len(key) <= _LONGEST_KEY:
+            return key
+        return key[:_LONGEST_KEY] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
     def row(self, group: Group) -> TargetRow:
         """A record as it is stored."""

@@ -86,7 +86,8 @@ class Keeper:
         self._retry_ns = 0
 
     def turn(self, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Bring all views up to what is committed now; returns whether there was anything to do."""
+        """Bring all views up to what is committed now; returns whether there was anything to do. The error of one that
+        could not be is raised when the others have been."""
         with self._store.read() as reader:
             newest, version = reader.timestamp, reader.catalog_version
             if newest == self._seen and not self._is_due():
@@ -94,22 +95,26 @@ class Keeper:
             if version != self._version:
                 self._know(self._catalog.at(reader))
                 self._version = version
-        worked = False
+        worked, later = False, False
+        failed: errors.Error | None = None
         self._retry_ns = 0
         for kept in self._views.values():
             try:
                 worked |= kept.follow(newest, stopping, self._pause)
-            except Locked:  # a reader at a locking level has its rows: later
+            except Locked:  # a reader at a locking level has its rows
                 kept.begin()
-                self._seen = 0
-                return worked
+                later = True
             except Refused:
                 kept.begin()
                 self._seen = 0
                 return True
+            except errors.Error as why:  # the others are not to wait until that is mended
+                failed = failed or why
             if kept.is_stale:
                 worked |= self._populate(kept.view)
-        self._seen = newest
+        if failed is not None:
+            raise failed
+        self._seen = 0 if later else newest
         return worked
 
     def _is_due(self) -> bool:
@@ -225,6 +230,7 @@ class KeptView:
             return self._give_up(known, str(why))
         except errors.Error as failed:
             if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
+                self.begin()  # what was applied is not stored, and is applied again
                 raise
             return self._give_up(known, "the log was cut before the view had followed it")
         except BaseException:
