@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 import instar
@@ -201,6 +202,13 @@ def test_defaults_and_parameters(person: instar.Connection) -> None:
     assert rows(person, "SELECT town FROM place WHERE zip = '3'") == [("K",)]
 
 
+def test_what_is_loaded_goes_through_the_view(person: instar.Connection) -> None:
+    given = pa.table({"name": ["Dan", "Eve"], "zip": ["2", "5"], "town": ["H", "M"]})
+    assert person.insert_arrow("person", given) == 2
+    assert rows(person, "SELECT id, zip FROM folk WHERE name IN ('Dan', 'Eve') ORDER BY id") == [(4, "2"), (5, "5")]
+    assert rows(person, "SELECT town FROM place WHERE zip = '5'") == [("M",)]
+
+
 def test_a_row_of_s_goes_with_the_last_of_its_rows(person: instar.Connection) -> None:
     run(person, "DELETE FROM person WHERE id = 1")
     assert rows(person, "SELECT town FROM place WHERE zip = '1'") == [("B",)]
@@ -221,6 +229,21 @@ def test_it_lives_with_renames_and_new_columns(person: instar.Connection) -> Non
     assert rows(person, "SELECT called, since FROM people WHERE id = 4") == [("Ed", 5)]
     with fails("23505", "person_name_key"):
         person.execute("UPDATE resident SET name = 'Ada' WHERE id = 4")
+
+
+def test_an_identity_column_goes_on_counting_for_the_view(engine: Engine) -> None:
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE person (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, zip text, town text)",
+        "INSERT INTO person (zip, town) VALUES ('1', 'B')",
+        SPLIT,
+    )
+    assert rows(connection, "INSERT INTO person (zip, town) VALUES ('2', 'H') RETURNING id") == [(2,)]
+    with fails("428C9"):
+        connection.execute("INSERT INTO person (id) VALUES (9)")
+    with fails("2BP01", "view person depends on sequence"):
+        connection.execute("ALTER TABLE folk ALTER COLUMN id DROP IDENTITY")
 
 
 def test_cascade_and_drop_view_free_the_tables(person: instar.Connection) -> None:

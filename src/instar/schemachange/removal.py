@@ -440,4 +440,5 @@ def drop_identity(draft: Draft, wanted: want.DropIdentity) -> None:
         )
     _drop_default(draft, table.id, column.id)
     for sequence in _owned_sequences(draft, table.id, column.id):
+        _resolve(draft, f"sequence {sequence.name}", _views_on(draft, {sequence.id}), cascade=False)
         draft.drop(sequence)
