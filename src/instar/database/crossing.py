@@ -52,7 +52,10 @@ class Overtaken(msgspec.Struct, frozen=True):
 
     def error(self, found: bytes | None = None) -> errors.Error | None:
         """40001."""
-        return _gone(self.kept)
+        changed = (
+            "Rows that it was made changes of the new tables by were changed by a transaction that committed first."
+        )
+        return _refused(self.kept, changed)
 
 
 class Crossings:
@@ -135,7 +138,8 @@ class Crossing:
         except errors.Error as refused:
             if refused.sqlstate not in (errors.SERIALIZATION_FAILURE, errors.UNIQUE_VIOLATION):
                 raise
-            raise Conflict(_met(self.kept, refused)) from None
+            said = f"{refused.message}. {refused.detail}" if refused.detail else refused.message
+            raise Conflict(_refused(self.kept, said)) from None
         buffers: dict[int, TableBuffer] = {}
         for change in changes:
             writer = rows.writer(self._targets[change.table])
@@ -245,12 +249,11 @@ def _gone(kept: Kept) -> errors.Error:
     )
 
 
-def _met(kept: Kept, refused: errors.Error) -> errors.Error:
-    """What translating has met, as a conflict: the statements have judged it on a snapshot from before."""
-    said = f"{refused.message}. {refused.detail}" if refused.detail else refused.message
+def _refused(kept: Kept, detail: str) -> errors.Error:
+    """What others have committed is in the way: the statements have judged it on a snapshot from before."""
     return errors.error(
         errors.SERIALIZATION_FAILURE,
         f"could not commit what the transaction wrote to {_names(kept)}, joined or split meanwhile",
-        detail=said,
+        detail=detail,
         hint="Retry the transaction, on the new tables.",
     )

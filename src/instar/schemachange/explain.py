@@ -49,7 +49,8 @@ def explain(
         publication = plan.first if number == 1 else advance(catalog.by_id, stage, plan.statement)
         gone = [found.id for found in publication.dropped]
         catalog = catalog.changed([published.after for published in publication.published], gone)
-        rows.extend(_stage(number, stage, publication, catalog, waits(publication, number), done_by))
+        awaited = "" if stage.grace == 0 else waits(publication, number)
+        rows.extend(_stage(number, stage, publication, catalog, awaited, done_by))
     return rows
 
 
