@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -389,3 +390,22 @@ def test_what_is_written_while_it_is_populated_is_in_it(engine: Engine) -> None:
     engine.database.keep_views()
     assert alike(connection)
     assert next(points) > 104
+
+
+def test_who_opens_a_database_whose_views_are_behind_starts_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "db")
+    started: list[str] = []
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: started.append(path))
+    for statements in (
+        ("CREATE TABLE t (id int PRIMARY KEY, g text, n int, x numeric, b int)", CREATE),
+        ("INSERT INTO t VALUES (1, 'a', 1)",),
+    ):
+        made = instar.connect(path, autocommit=True)
+        assert not started
+        run(made, *statements)
+        made.close()
+        started.clear()
+    instar.connect(path).close()
+    assert started

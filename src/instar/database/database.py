@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from instar.catalog.sequences import Sequences
 from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
 from instar.clock import Clock, SystemClock
-from instar.database.materialized import Keeping
+from instar.database.materialized import Keeping, any_behind
 from instar.database.session import Session
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
@@ -138,6 +139,7 @@ class Database:
             opened = cls(store, real, clock, metadata_cache_bytes)
             cls._open[real] = opened
             opened.look_after()
+            opened.look_after_views()
             return opened
 
     def _require_cache(self, size: int | None) -> None:
@@ -285,6 +287,12 @@ class Database:
         """Start a worker if there is something for it to do: a job that nobody works on, or a log to be cut."""
         if not self.in_memory and (self._jobs.runnable() or self.store.log_bytes() > LOG_WORTH_A_WORKER):
             self._launcher.ensure()
+
+    def look_after_views(self) -> None:
+        """Start a worker if a materialized view has been left behind, by a worker that was killed, say."""
+        with contextlib.suppress(errors.Error, OSError):  # a log that was cut, say: whoever asks for the view finds out
+            if any_behind(self):
+                self._launcher.ensure()
 
     def keep_views(self) -> None:
         """Bring the materialized views of a database without a worker up to what is committed."""

@@ -30,6 +30,8 @@ _POLL_SECONDS = 0.01
 _POLL_AT_MOST = 0.2
 # So many records of the log are looked at for how far behind a view is.
 _LOOKED_AT = 100_000
+# And so many for whether it is at all.
+_GLANCED_AT = 1_000
 
 
 class Keeping:
@@ -122,6 +124,20 @@ def _behind(database: Database, view: View, position: int, upto: int) -> Iterato
             if record.table in sources and record.timestamp != last:
                 last = record.timestamp
                 yield last
+
+
+def any_behind(database: Database) -> bool:
+    """Whether a view has commits to apply, or so much of the log to look at that it may have."""
+    with database.store.read() as reader:
+        catalog, newest = database.catalog.at(reader), reader.timestamp
+        views = [(view, followed(reader, view)) for view in catalog.views() if view.materialized is not None]
+    for view, known in views:
+        if known is not None:
+            sources = _sources(catalog, view)
+            for number, record in enumerate(database.store.log(known.position, newest)):
+                if record.table in sources or number >= _GLANCED_AT:
+                    return True
+    return False
 
 
 def view_rows(session: Session, catalog: CatalogSnapshot) -> Iterator[tuple[object, ...]]:
