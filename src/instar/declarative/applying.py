@@ -18,6 +18,9 @@ _INCOMPLETE = frozenset(
         errors.DUPLICATE_OBJECT,
         errors.DUPLICATE_TABLE,
         errors.INVALID_TABLE_DEFINITION,
+        errors.UNDEFINED_COLUMN,  # it is still given values
+        errors.OBJECT_NOT_READY,  # an identity, of a column that still has NULLs
+        errors.INVALID_PARAMETER,  # or is still of its old type
     }
 )
 
