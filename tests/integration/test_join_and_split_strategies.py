@@ -14,6 +14,7 @@ import pytest
 import instar
 from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
+from instar.worker.work import Worker
 from integration.test_join_and_split_interleaved import CASES
 from support import online
 from support.databases import Engine, fails, rows, run, value
@@ -449,6 +450,21 @@ def test_what_read_committed_was_translated_by_has_to_stay(engine: Engine, one: 
         run(old, "COMMIT")
     changing.end()
     assert rows(one, "SELECT r, s FROM j WHERE x = 7") == [(None, 7)]
+
+
+def test_what_read_committed_was_translated_by_may_not_be_cut(engine: Engine, one: Connection) -> None:
+    """Nobody knows then whether it has stayed (rule 6): each would have taken the other's row to bear that of s."""
+    old, store = engine.connect(), engine.database.store
+    run(old, "BEGIN", "DELETE FROM r WHERE id = 1")
+    changing = switched(engine, JOIN.replace("WITH (", "WITH (keep_views = true, ").format("commit", "1 min"), "j")
+    assert rows(old, "SELECT r, s FROM j WHERE x = 1") == [(2, 1)]
+    run(one, "DELETE FROM r WHERE id = 2", "UPDATE s SET b = 5 WHERE id = 3")
+    store.retention_seconds = 0
+    assert Worker(store, engine.database.clock).collect()
+    with fails("72000"):
+        run(old, "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT r, s FROM j WHERE x = 1") == [(1, 1)]
 
 
 def test_old_transactions_commit_beside_views_that_are_kept(engine: Engine, one: Connection) -> None:

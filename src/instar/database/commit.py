@@ -286,7 +286,8 @@ class Committer:
         # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest.
         locking = transaction.isolation.is_locking
         self._reads = [_Validated(snapshot, reads) for snapshot, reads in transaction.validated()]
-        self._needs_newest = bool(transaction.ddl or self._reads) or transaction.reads is not None or locking
+        validates = bool(self._reads or transaction.rests_on) or transaction.reads is not None
+        self._needs_newest = bool(transaction.ddl) or validates or locking
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
@@ -381,7 +382,10 @@ class Committer:
                     raise
                 raise Conflict(met) from None
             catalog = ddl.view
-        request.preconditions.extend(transaction.rests_on)
+        for unchanged in transaction.rests_on:
+            known = request.snapshot  # what is cut since then has left no trace (rule 6)
+            request.snapshot = unchanged.since if known is None else min(known, unchanged.since)
+            request.preconditions.append(unchanged)
         if transaction.buffer:
             behind = catalog.version < reader.catalog_version
             derivation = Derivation(
