@@ -221,6 +221,15 @@ def test_writers_are_told_which_change_has_voided_what_they_wrote(engine: Engine
         writer.execute("COMMIT")
 
 
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_so_are_those_who_wrote_before_the_change_was_asked_for(engine: Engine, level: str) -> None:
+    writer = engine.connect()
+    run(writer, f"BEGIN ISOLATION LEVEL {level}", "INSERT INTO person VALUES (3, '3', 'z')")
+    split_with(engine, lambda _: None)
+    with fails("40001", "was joined or split meanwhile", SPLIT):
+        writer.execute("COMMIT")
+
+
 def test_readers_keep_their_snapshot(engine: Engine) -> None:
     reader = engine.connect()
     split_with(engine, lambda _: run(reader, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM person"))

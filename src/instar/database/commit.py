@@ -14,6 +14,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Object, Table
+from instar.catalog.history import dropped_table
 from instar.catalog.layouts import Layouts
 from instar.database.crossing import Crossings
 from instar.database.settings import SavedSettings
@@ -28,6 +29,7 @@ from instar.store.engine import (
     Reader,
     Refused,
     StaleSchema,
+    Store,
     View,
     rowset_prefix,
 )
@@ -84,10 +86,12 @@ def dropped(table: Table) -> errors.Error:
     )
 
 
-def require_crossing(meant: Table, newest: Object | None, changes: Iterable[Change]) -> Table:
+def require_crossing(store: Store, meant: Table, newest: Object | None, changes: Iterable[Change]) -> Table:
     """The newest version of the table, if writes that were meant under `meant` may cross to it; else Crossed."""
     if not isinstance(newest, Table):
-        raise Crossed(meant.id, dropped(meant))
+        with store.read() as reader:
+            last = dropped_table(reader, meant.id)  # it knows of a join or split that began after `meant`
+        raise Crossed(meant.id, dropped(last or meant))
     try:
         require_compatible(newest, meant.version, usage_of(changes))
     except errors.Error as refused:
@@ -122,7 +126,7 @@ def require_undoomed(database: Database, transaction: SessionTransaction, touche
         if buffer is None or (transaction.ddl and transaction.ddl.changes(table)):
             continue
         if found is not None or newest.kept_of(table) is None:  # else COMMIT translates them
-            require_crossing(transaction.enlisted[table], found, buffer.changes.values())
+            require_crossing(database.store, transaction.enlisted[table], found, buffer.changes.values())
 
 
 def brought(
@@ -166,7 +170,7 @@ def upgrade_buffers(
             if crossings.take(buffer, meant):
                 crossed_over.append(table_id)
                 continue
-            newest = require_crossing(meant, newest, buffer.changes.values())
+            newest = require_crossing(database.store, meant, newest, buffer.changes.values())
         if not isinstance(newest, Table):
             transaction.buffer.drop_table(table_id)
             del transaction.enlisted[table_id]
@@ -468,4 +472,4 @@ class Committer:
         if ddl and ddl.changes(buffer.table):
             # Own DDL on the table: nobody else can have changed it since (rebase), so there is nothing to vote on.
             return catalog.table(buffer.table)
-        return require_crossing(meant, newest, buffer.changes.values())
+        return require_crossing(self._database.store, meant, newest, buffer.changes.values())
