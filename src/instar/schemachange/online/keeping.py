@@ -255,7 +255,8 @@ class KeptView:
                 if stopping():
                     self._scanned = position
                     return True
-        if puts or upto - known.position > _IDLE_TIMESTAMPS:
+        # A commit of the sources that nothing is to be put for is on record as applied, too: REFRESH waits for it.
+        if puts or position > max(known.position, after) or upto - known.position > _IDLE_TIMESTAMPS:
             known = self._put(known, puts, upto, pause)
         self._scanned = upto
         return known is not begun
