@@ -14,6 +14,7 @@ from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, moving, name_of, phase_of
 from instar.schemachange.jobs import jobs_on_record
+from instar.schemachange.online.followed import followed
 from instar.store.engine import (
     PREFIX_COPY,
     PREFIX_LATEST,
@@ -61,9 +62,11 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
             yield from _rowset_records(reader, found)
         elif isinstance(found, View):
             yield from _depends(snapshot, found)
+            yield from _followed(snapshot, reader, found)
         else:
             yield from _owner(snapshot, found)
     yield from _left_behind(reader)
+    yield from _followed_by_nobody(reader)
     yield from _strange_names(snapshot, reader)
     yield from _rowsets(snapshot, reader)
     yield from _strange_keys(reader)
@@ -85,6 +88,35 @@ def _left_behind(reader: Reader) -> Iterator[Problem]:
         left = {int.from_bytes(key[len(prefix) :][:4], "big") for key, _ in reader.scan(prefix, prefix_end(prefix))}
         for job in sorted(left - under_way):
             yield Problem("", f"job {job}", CATALOG, "", f"job {job} has ended, and {what} of it is left")
+
+
+def _followed(snapshot: Snapshot, reader: Reader, view: View) -> Iterator[Problem]:
+    """Of a materialized view: how far it has come, without which nobody brings it any further, and that the log of its
+    sources is kept for it."""
+    if view.materialized is None:
+        return
+    known = followed(reader, view)
+    if known is None:
+        yield Problem(view.name, "position", CATALOG, "", "it is not on record how far the view has followed the log")
+    elif known.position > reader.timestamp:
+        yield Problem(view.name, "position", CATALOG, "", "the view has followed the log further than there is one")
+    storage = snapshot.catalog.by_id(view.materialized.storage)
+    if not isinstance(storage, Table) or storage.unseen is None:
+        yield Problem(view.name, "rows", CATALOG, "", f"there is no table {view.materialized.storage} with its rows")
+        return
+    for number in storage.unseen.made.sources:
+        source = snapshot.catalog.by_id(number)
+        if not isinstance(source, Table) or storage.id not in source.followed_by:
+            yield Problem(view.name, "source", CATALOG, "", f"table {number} does not know that the view follows it")
+
+
+def _followed_by_nobody(reader: Reader) -> Iterator[Problem]:
+    """Positions of materialized views of which nothing else is left."""
+    prefix = latest_key(Latest.FOLLOWED)
+    for key, _ in reader.scan(prefix, prefix_end(prefix)):
+        storage = int.from_bytes(key[len(prefix) :], "big")
+        if reader.get(table_key(storage)) is None:
+            yield Problem("", "position", CATALOG, key.hex(), f"a position in the log is left of table {storage}")
 
 
 def _abandoned(table: Table, moved: Set[Element]) -> Iterator[Problem]:

@@ -11,13 +11,16 @@ import pytest
 import instar
 from instar import errors
 from instar.catalog.catalog import Catalog
+from instar.catalog.descriptors import View
 from instar.catalog.ids import IdAllocator
 from instar.catalog.sequences import Sequences
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.online import keeping
+from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
 from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.redo import putting
 from instar.schemachange.online.retention import kept
 from instar.sql.checks import compile_check
 from instar.store.engine import Store
@@ -166,3 +169,24 @@ def test_the_position_moves_on_with_what_is_none_of_its_business(
     assert keeper(engine, store).turn()
     with store.read() as reader:
         assert list(kept(reader, engine.database.catalog.at(reader))) == [newest]
+
+
+def test_a_check_knows_how_far_a_view_has_to_have_come(engine: Engine, connection: instar.Connection) -> None:
+    store = engine.database.store
+
+    def record(key: bytes, value: bytes | None) -> list[tuple[str, str]]:
+        store.background([putting([(key, value)])])
+        return [(table, element) for table, element, *_ in rows(connection, "CHECK DATABASE")]
+
+    with store.read() as reader:
+        view = engine.database.catalog.at(reader).lookup("public", "v")
+        assert isinstance(view, View)
+        assert view.materialized is not None
+        known = followed(reader, view)
+        assert known is not None
+    key = followed_key(view.materialized.storage)
+    assert record(key, None) == [("v", "position")]
+    assert record(key, encode_followed(Followed(1 << 62))) == [("v", "position")]
+    assert record(key, encode_followed(known)) == []
+    assert record(followed_key(9999), encode_followed(known)) == [("", "position")]
+    assert record(followed_key(9999), None) == []
