@@ -1,10 +1,11 @@
-"""The image of a join or split on Spark: to the byte what it is in process; killed, stopped, resumed."""
+"""The image of a join, split or grouping on Spark: to the byte what it is in process; killed, stopped, resumed."""
 
 from __future__ import annotations
 
 import random
 import signal
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import psutil
@@ -22,9 +23,9 @@ from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import planned
 from instar.sql.checks import compile_check
 from instar.store.engine import Section
-from instar.types import BIGINT, INTEGER, TEXT
+from instar.types import BIGINT, INTEGER, NUMERIC, TEXT
 from pipeline.small_database import SmallDatabase
-from support.transformed import check_entries, join_of, split_of, stored
+from support.transformed import check_entries, grouping_of, join_of, split_of, stored
 
 pytestmark = pytest.mark.spark
 
@@ -66,6 +67,24 @@ def split(database: SmallDatabase) -> tuple[list[Table], list[Table]]:
     targets = split_of(change, source, ["id", "a", "zip"], ["zip", "city"], ["zip"])
     database.publish(change)
     return [source], list(targets)
+
+
+def grouped(database: SmallDatabase) -> tuple[list[Table], list[Table]]:
+    """The source of a grouping, and its target: NULLs and long texts among what it groups by, rows in no group."""
+    drawn = random.Random(3)
+    columns = [("id", BIGINT), ("a", INTEGER), ("zip", TEXT), ("city", TEXT), ("n", NUMERIC)]
+    source = database.create("u", columns, ["id"])
+    groups = [None, *(f"z{value}" * (60 if value % 50 == 0 else 1) for value in range(3_000))]
+    numbers = [None, Decimal("NaN"), *(Decimal(value).scaleb(-2) for value in range(-500, 500))]
+    rows: list[tuple[object, ...]] = []
+    for number in range(ROWS):
+        city = drawn.choice([None, "x"])
+        rows.append((number, drawn.choice([None, -1, 1]), drawn.choice(groups), city, drawn.choice(numbers)))
+    database.insert(source, rows)
+    change = database.change()
+    target = grouping_of(change, source, ["zip", "city"], ["n", "a"], counted="id", positive="a")
+    database.publish(change)
+    return [source], [target]
 
 
 def image(database: SmallDatabase, tables: tuple[list[Table], list[Table]], job: int = 1) -> Image:
@@ -142,14 +161,24 @@ def check_done(database: SmallDatabase, task: Image, targets: list[Table]) -> No
 @KINDS
 def test_the_same_as_in_process_though_the_jvm_is_killed(spark: Any, database: SmallDatabase, made: Made) -> None:
     """What is changed after the snapshot does not show."""
-    tables = made(database)
+    same_as_in_process(database, made(database), kill_jvm)
+
+
+def test_a_grouping_is_the_same_as_in_process(spark: Any, database: SmallDatabase) -> None:
+    same_as_in_process(database, grouped(database), lambda: None)
+
+
+def same_as_in_process(
+    database: SmallDatabase, tables: tuple[list[Table], list[Table]], action: Callable[[], None]
+) -> None:
+    """An image by Spark, with something done midway."""
     source = tables[0][0]
-    old: tuple[object, ...] = (ROWS, 1, "z1", "as it was")[: len(source.columns)]
+    old: tuple[object, ...] = (ROWS, 1, "z1", "as it was", Decimal(1))[: len(source.columns)]
     database.insert(source, [old])
     task = image(database, tables)
     snapshot = task.snapshot()
-    database.update(source, old, (*old[:-1], "changed"))
-    pulse = Midway(task, kill_jvm)
+    database.update(source, old, tuple("changed" if isinstance(found, str) else found for found in old))
+    pulse = Midway(task, action)
     SparkReorganizer(database.path).run(task, pulse)
     assert pulse.happened
     assert image_snapshot(Jobs(database.store, SystemClock()), 1, STAGE, 0) == snapshot

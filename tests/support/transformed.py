@@ -1,4 +1,4 @@
-"""Unseen targets of joins and splits, described by hand, and what is stored in them."""
+"""Unseen targets of joins, splits and groupings, described by hand, and what is stored in them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import (
     Column,
+    GroupedValue,
     Index,
     IndexColumn,
     Layout,
     Lock,
+    MadeByGrouping,
     MadeByJoin,
     MadeBySplit,
     Table,
@@ -21,7 +23,7 @@ from instar.encoding.rows import BODY_OFFSET, LOCK_BYTES
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, Store, prefix_end, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.rowset import TableReader
-from instar.types import BIGINT, BOOLEAN, SMALLINT
+from instar.types import BIGINT, BOOLEAN, BYTEA, NUMERIC, SMALLINT, TEXT, Kind, Type
 
 Row = tuple[object, ...]
 
@@ -103,6 +105,41 @@ def join_of(
     return table
 
 
+def grouping_of(
+    change: CatalogChange, source: Table, by: Sequence[str], summed: Sequence[str], *, counted: str, positive: str
+) -> Table:
+    """The target of a grouping, called g, created in `change`: of the rows in which the column `positive` is."""
+    columns = {column.name: column for column in source.columns}
+    made_of: list[Column] = []
+
+    def add(name: str, type_: Type) -> int:
+        made_of.append(Column(id=len(made_of) + 1, name=name, type=type_))
+        return made_of[-1].id
+
+    groups = tuple((columns[name].id, add(name, columns[name].type)) for name in by)
+    counter = add("counter", BIGINT)
+    values = [GroupedValue(columns[counted].id, add(f"{counted} count", BIGINT))]
+    for name in summed:
+        total = TEXT if columns[name].type.kind is Kind.NUMERIC else NUMERIC
+        numbers = (add(f"{name} {what}", type_) for what, type_ in (("count", BIGINT), ("sum", total), ("NaN", BIGINT)))
+        values.append(GroupedValue(columns[name].id, *numbers))
+    target, read = change.new_id(), columns[positive].id
+    made = MadeByGrouping(
+        source=source.id,
+        target=target,
+        groups=groups,
+        values=tuple(values),
+        counter=counter,
+        condition=f'"#{read}" > 0',
+        reads=(read,),
+    )
+    key = Column(id=200, name="group", type=BYTEA, nullable=False, hidden=True)
+    index = _index(change, target, 300, tuple(number for _, number in groups))
+    table = _unseen(change, target, "g", (*made_of, key), (key.id,), made, (index,))
+    change.create(table)
+    return table
+
+
 def _index(change: CatalogChange, table: int, number: int, columns: Sequence[int], *, unique: bool = False) -> Index:
     return Index(
         id=number,
@@ -119,7 +156,7 @@ def _unseen(
     name: str,
     columns: tuple[Column, ...],
     key: tuple[int, ...],
-    made: MadeBySplit | MadeByJoin,
+    made: MadeBySplit | MadeByJoin | MadeByGrouping,
     indexes: tuple[Index, ...],
     locks: tuple[Lock, ...] = (),
 ) -> Table:
