@@ -227,6 +227,8 @@ def test_changes_of_the_source_go_on(engine: Engine, connection: instar.Connecti
         ("TRUNCATE v", "42809", '"v" is not a table'),
         ("DROP VIEW v", "42809", '"v" is not a view'),
         ("DROP TABLE v", "42809", "v"),
+        ("DROP MATERIALIZED VIEW t", "42809", '"t" is not a materialized view'),
+        ("DROP MATERIALIZED VIEW nothing", "42P01", 'materialized view "nothing" does not exist'),
         ("CREATE INDEX ON v (g)", "0A000", "materialized view"),
         ("CREATE TABLE v (a int)", "42P07", "v"),
         (CREATE, "42P07", "v"),
@@ -418,3 +420,25 @@ def test_who_opens_a_database_whose_views_are_behind_starts_a_worker(
         started.clear()
     instar.connect(path).close()
     assert started
+
+
+def test_who_has_written_before_it_is_shown_and_commits_after_starts_a_worker(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, other = engine.connect(), engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, g text, n int, x numeric, b int)")
+
+    def write(point: str) -> None:
+        if point == "stage 3":
+            run(other, "BEGIN", "INSERT INTO t VALUES (1, 'a', 3)")
+
+    with pytest.MonkeyPatch.context() as patched:
+        hook_jobs(patched, write)
+        connection.execute(CREATE)
+    started: list[str] = []
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: started.append("one"))
+    run(other, "COMMIT")
+    if not engine.database.in_memory:
+        assert started
+        engine.database.keep_views()
+    assert rows(connection, "SELECT g, cb FROM v") == [("a", 0)]

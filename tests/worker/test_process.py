@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import instar
 from instar.clock import SystemClock
+from instar.schemachange import launching
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import Jobs, JobState
 from instar.store import open_store, presence
 from instar.worker import NICENESS
 from instar.worker.process import serve
 from support.changes import ChangingWorld
+from support.databases import rows, run
 
 
 def wait_for(condition, seconds: float = 10.0) -> None:
@@ -85,6 +89,43 @@ def test_a_stopped_worker_keeps_no_other_from_the_work(tmp_path: Path, monkeypat
         worker.kill()
         worker.wait()
         store.close()
+
+
+class Meanwhile(SystemClock):
+    """Does something once, after the last turn that an idle worker takes."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        super().__init__()
+        self._actions = [action]
+
+    def sleep(self, seconds: float) -> None:
+        if self._actions:
+            self._actions.pop()()
+        super().sleep(seconds)
+
+
+def test_what_is_committed_as_an_idle_worker_ends_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(launching.subprocess, "Popen", lambda *arguments, **options: started.append(arguments))
+    path = str(tmp_path / "db")
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    create = "CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS SELECT g, count(*) FROM t GROUP BY g"
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, g int)", create)
+    started.clear()
+    turns: list[bool] = []
+
+    def commit() -> None:
+        turns.append(connection.database.store.worker_present())
+        run(connection, "INSERT INTO t VALUES (1, 7)")
+
+    serve(path, Meanwhile(commit), lambda: False, idle_seconds=0.05)
+    assert turns == [True]
+    assert not started
+    assert not connection.database.store.worker_present()
+    assert rows(connection, "SELECT * FROM v") == [(7, 1)]
+    run(connection, "INSERT INTO t VALUES (2, 7)")
+    assert len(started) == 1
+    connection.close()
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:

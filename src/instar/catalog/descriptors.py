@@ -495,6 +495,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
         """Whether the log gets the table's rows as they are after each change, too (rule 3)."""
         return self.transformed is not None or bool(self.followed_by)
 
+    @property
+    def has_followers(self) -> bool:
+        """Whether materialized views follow it, or one will that may have been shown since."""
+        return bool(self.followed_by) or (self.transformed is not None and self.transformed.kept)
+
     def covering(self, column: int) -> tuple[int, ...]:
         """The locks that cover a column: one, or more while its coverage changes."""
         own = next((lock.id for lock in self.locks if column in lock.columns), DEFAULT_LOCK)

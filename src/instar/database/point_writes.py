@@ -173,7 +173,7 @@ class PointWriter:
         version: int,
     ) -> None:
         self._store = database.store
-        followed = bool(writer.table.followed_by)
+        followed = writer.table.has_followers
         self._after_commit = database.after_followed_commit if followed else database.after_commit
         self._database = database
         self._write = write

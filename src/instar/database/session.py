@@ -320,7 +320,7 @@ class Session:
             raise
         finally:
             self._end()
-        if any(table.followed_by for table in open_.enlisted.values()):
+        if any(table.has_followers for table in open_.enlisted.values()):
             self.database.after_followed()
         if job is not None:
             self._schema.finish_job(job, explicit=open_.explicit)

@@ -417,17 +417,25 @@ def _drop_view(draft: Draft, view: View) -> None:
 
 def drop_views(draft: Draft, wanted: want.DropViews) -> None:
     """DROP [MATERIALIZED] VIEW, with the views on it if CASCADE."""
-    targets = [draft.find(View, name) for name in dict.fromkeys(wanted.names)]
-    for view in targets:
-        if (view.materialized is not None) is not wanted.materialized:
-            kind = "materialized view" if wanted.materialized else "view"
-            hint = f"Use DROP {view.kind.upper()} to remove a {view.kind}."
-            raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{view.name}" is not a {kind}', hint=hint)
+    targets = [_find_view(draft, name, materialized=wanted.materialized) for name in dict.fromkeys(wanted.names)]
     dependents = _views_on(draft, {view.id for view in targets})
     what = f"{targets[0].kind} {targets[0].name}" if len(targets) == 1 else "desired object(s)"
     _resolve(draft, what, dependents, cascade=wanted.cascade)
     for view in targets:
         _drop_view(draft, view)
+
+
+def _find_view(draft: Draft, name: str, *, materialized: bool) -> View:
+    """The view of that name; 42P01 if there is none, 42809 if it is not of this kind."""
+    noun = "materialized view" if materialized else "view"
+    found = draft.view.lookup("public", name)
+    if found is None:
+        raise errors.error(errors.UNDEFINED_TABLE, f'{noun} "{name}" does not exist')
+    if isinstance(found, View) and (found.materialized is not None) is materialized:
+        return found
+    kind = found.kind if isinstance(found, View) else "table" if isinstance(found, Table) else "sequence"
+    hint = f"Use DROP {kind.upper()} to remove a {kind}."
+    raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a {noun}', hint=hint)
 
 
 def drop_identity(draft: Draft, wanted: want.DropIdentity) -> None:

@@ -41,19 +41,34 @@ def serve(
     try:
         if store.worker_present():
             return
-        store.announce_worker(True)
         worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping, hook=hook)
-        busy_ns = clock.monotonic_ns()
-        # A store whose directory was removed has nobody to work for.
-        while not stopping() and clock.monotonic_ns() - busy_ns < idle_seconds * 1e9 and os.path.isdir(path):
-            worked = worker.turn()
-            if worked or store.log_bytes() > LOG_WORTH_STAYING:
-                busy_ns = clock.monotonic_ns()
-            if not worked:
-                clock.sleep(_TURN_SECONDS)
-        store.announce_worker(False)
+        while not store.worker_present():
+            store.announce_worker(True)
+            over = _until_idle(path, store, clock, worker, stopping, idle_seconds)
+            store.announce_worker(False)
+            # Who has committed since the last turn saw a worker here, and so started none: one turn more. From here on
+            # whoever commits starts one, which may be there by now, and goes on with what this turn has begun.
+            if over or not worker.turn():
+                return
     finally:
         store.close()
+
+
+def _until_idle(
+    path: str, store: Store, clock: Clock, worker: Worker, stopping: Callable[[], bool], idle_seconds: float
+) -> bool:
+    """Take turns until there has been nothing to do for so long; returns whether it is over before that."""
+    busy_ns = clock.monotonic_ns()
+    while clock.monotonic_ns() - busy_ns < idle_seconds * 1e9:
+        # A store whose directory was removed has nobody to work for.
+        if stopping() or not os.path.isdir(path):
+            return True
+        worked = worker.turn()
+        if worked or worker.is_owing or store.log_bytes() > LOG_WORTH_STAYING:
+            busy_ns = clock.monotonic_ns()
+        if not worked:
+            clock.sleep(_TURN_SECONDS)
+    return False
 
 
 def _spark(path: str, store: Store) -> Reorganizer:

@@ -188,6 +188,11 @@ class Worker:
         finally:
             self._sequences.close()
 
+    @property
+    def is_owing(self) -> bool:
+        """Whether a view could not be brought up just now, so that the next turns are to try again."""
+        return self._keeper.is_owing
+
     # --- garbage -----------------------------------------------------------------------------------------------------
 
     def collect(self) -> bool:

@@ -84,6 +84,8 @@ class Keeper:
         self._seen = 0
         self._views: dict[int, KeptView] = {}
         self._retry_ns = 0
+        # Whether a view is left as it is only for now, though nothing is committed any more.
+        self.is_owing = False
 
     def turn(self, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Bring all views up to what is committed now; returns whether there was anything to do. The error of one that
@@ -115,6 +117,7 @@ class Keeper:
         if failed is not None:
             raise failed
         self._seen = 0 if later else newest
+        self.is_owing = later or self._retry_ns > 0
         return worked
 
     def _is_due(self) -> bool:
