@@ -26,6 +26,9 @@ class Source(enum.Enum):
     S = "S"
     T = "T"
 
+    # Members are keys of many look-ups for each change: Enum's own hash, that of the name, is a call of a function.
+    __hash__ = object.__hash__
+
     @property
     def opposite(self) -> Source:
         """The other source of a join."""

@@ -19,7 +19,7 @@ from instar.encoding.keys import compile_encoder
 from instar.schemachange.online.overlay import Writable
 from instar.schemachange.online.shapes import column_places, comparable
 from instar.schemachange.online.stored_rows import StoredRows
-from instar.schemachange.online.target_rows import TargetRow, TargetTable
+from instar.schemachange.online.target_rows import NewRow, TargetTable
 from instar.transformations.grouping import Group, Grouping, Sums
 from instar.transformations.records import Row
 from instar.types import Kind
@@ -76,7 +76,7 @@ class GroupTargets:
             return key
         return key[:_LONGEST_KEY] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
-    def row(self, group: Group) -> TargetRow:
+    def row(self, group: Group) -> NewRow:
         """A record as it is stored."""
         image: list[object] = [None] * self._width
         image[self._key] = self.key(group.values)

@@ -66,4 +66,4 @@ class GroupingOperator:
                 timestamp = max(timestamp, part.timestamp)
                 record = shape.plus(record or shape.empty(shape.value(part.values)), part.values, 1, timestamp)
             assert record is not None  # a group has an item
-            yield group, self._targets.row(record)
+            yield group, self._targets.t.with_entries(self._targets.row(record))

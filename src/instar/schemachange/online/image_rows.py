@@ -137,7 +137,7 @@ class JoinOperator:
         number = first_id
         for group, found in groupby(items, key=attrgetter("group")):
             for record in self._joined(found):
-                yield group, self._target.row(number, record)
+                yield group, self._target.t.with_entries(self._target.row(number, record))
                 number += 1
 
     def _joined(self, items: Iterable[Item]) -> Iterator[Joined]:
@@ -197,11 +197,12 @@ class SplitOperator:
         """As in `Operator`; nobody needs row ids."""
         for group, found in groupby(items, key=attrgetter("group")):
             if group.startswith(self._s):
-                yield group, self._targets.s_row(self._record(found))
+                yield group, self._targets.s.with_entries(self._targets.s_row(self._record(found)))
             else:
                 (item,) = found
                 part = self._source.part(item.stored)
-                yield group, self._targets.r_row(Part(self._targets.shape.r_part(part.values), part.timestamp))
+                row = self._targets.r_row(Part(self._targets.shape.r_part(part.values), part.timestamp))
+                yield group, self._targets.r.with_entries(row)
 
     def _record(self, items: Iterable[Item]) -> SRecord:
         """S's record of the rows of one split value: what the newest says, and whether all say so."""

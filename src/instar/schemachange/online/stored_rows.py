@@ -6,20 +6,23 @@ An unseen table has one layout, and nothing of it is logged: entries that go are
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Index
 from instar.encoding.keys import ROWSET_PREFIX_BYTES
-from instar.encoding.rows import LOCK_BYTES
 from instar.schemachange.online.overlay import Writable
 from instar.schemachange.online.shapes import comparable
-from instar.schemachange.online.target_rows import TargetRow, TargetTable
+from instar.schemachange.online.target_rows import NewRow, TargetTable
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, prefix_end
 from instar.tables.index import IndexCodec
 from instar.tables.resolver import resolver
 from instar.tables.rowset import wanted
 from instar.transformations.records import Row
+
+# So many rows are kept as they were decoded.
+_MOST_KNOWN = 1_000
 
 
 class StoredRow(NamedTuple):
@@ -41,7 +44,9 @@ class StoredRows:
         self.written = 0
         self._decode = resolver(table.layout, [wanted(column) for column in table.columns])
         self._comparable = comparable(table.columns)
-        self._locks = [(lock, ROW_HEADER.size + number * LOCK_BYTES) for number, lock in enumerate(table.layout.locks)]
+        self._locks = table.layout.locks
+        self._stamps = struct.Struct(f"<{len(self._locks)}Q")
+        self._known: dict[bytes, tuple[bytes, StoredRow]] = {}
 
     def get(self, key: bytes) -> StoredRow | None:
         """The row at this store key."""
@@ -49,23 +54,35 @@ class StoredRows:
         return None if value is None else self.row(key, value)
 
     def row(self, key: bytes, value: bytes) -> StoredRow:
-        """A stored value as a row."""
-        locks = {lock: int.from_bytes(value[at : at + LOCK_BYTES], "little") for lock, at in self._locks}
-        return StoredRow(key, ROW_HEADER.unpack_from(value)[0], locks, self._comparable(self._decode(value)))
+        """A stored value as a row. The rules come to a row again and again before they are done with it, so the last
+        ones are kept as they were decoded."""
+        known = self._known.get(key)
+        if known is not None and known[0] == value:
+            return known[1]
+        locks = dict(zip(self._locks, self._stamps.unpack_from(value, ROW_HEADER.size), strict=True))
+        row = StoredRow(key, ROW_HEADER.unpack_from(value)[0], locks, self._comparable(self._decode(value)))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = value, row
+        return row
 
-    def put(self, row: TargetRow) -> None:
+    def put(self, row: NewRow) -> None:
         """Put a row, or overwrite the one at its key; the entries follow."""
-        old = self.get(row.key) if row.entries else None
-        before = set() if old is None else set(self._entries(old))
+        old = self.get(row.key) if self.target.table.indexes else None
+        if old is None or not self.target.indexed_alike(old.image, row.image):
+            self._put_entries(row, set() if old is None else set(self._entries(old)))
+        self.store.put(row.key, row.value)
+        self.written += 1
+
+    def _put_entries(self, row: NewRow, before: set[bytes]) -> None:
+        entries = self.target.with_entries(row).entries
         timestamp = ROW_HEADER.unpack_from(row.value)[0]
-        for entry in before.difference(row.entries):
+        for entry in before.difference(entries):
             self.store.delete(entry)
-        for entry in row.entries:
+        for entry in entries:
             if entry not in before:
                 offset = len(entry) - len(row.key) + ROWSET_PREFIX_BYTES
                 self.store.put(entry, ENTRY_VALUE.pack(timestamp, 1, offset))
-        self.store.put(row.key, row.value)
-        self.written += 1
 
     def remove(self, row: StoredRow) -> None:
         """Take away a row that is there, with its entries."""

@@ -23,7 +23,14 @@ from instar.transformations.records import Flag, Joined, Part, Row, Split, SReco
 R_PART, S_PART = 1, 2
 
 _PREFIX_BYTES = len(rowset_prefix(0))
-_TIMESTAMP = struct.Struct("<Q")
+
+
+class NewRow(NamedTuple):
+    """A row to be put: its store key, its stored value, and all its columns, of which its index entries are made."""
+
+    key: bytes
+    value: bytes
+    image: Row
 
 
 class TargetRow(NamedTuple):
@@ -59,18 +66,28 @@ class TargetTable:
         self._encode_key = key_encoder(table)
         self._encode = body_encoder(table.layout)
         self._codecs = [IndexCodec(table, index) for index in table.indexes]
+        self._indexed = sorted({place for codec in self._codecs for place in codec.ordinals})
+        self._stamps = struct.Struct(f"<{len(table.layout.locks)}Q")
 
     def key(self, values: Sequence[object]) -> bytes:
         """The store key of the row with these primary key values."""
         return self.prefix + self._encode_key(values)
 
-    def row(self, image: Row, timestamp: int, locks: Mapping[int, int] | None = None) -> TargetRow:
+    def row(self, image: Row, timestamp: int, locks: Mapping[int, int] | None = None) -> NewRow:
         """A row as it is stored; `locks`: the timestamps of the layout's locks by their ids."""
         key = self._encode_key([image[place] for place in self._key])
-        stamps = b"".join([_TIMESTAMP.pack((locks or {}).get(lock, timestamp)) for lock in self.table.layout.locks])
+        stamps = b"" if locks is None else self._stamps.pack(*[locks[lock] for lock in self.table.layout.locks])
         header = ROW_HEADER.pack(timestamp, NO_RECORD, self.table.layout.id << 8)
         body = self._encode([image[place] for place in self._stored])
-        return TargetRow(self.prefix + key, header + stamps + body, self.entries(image, key))
+        return NewRow(self.prefix + key, header + stamps + body, image)
+
+    def with_entries(self, row: NewRow) -> TargetRow:
+        """The row with its index entries."""
+        return TargetRow(row.key, row.value, self.entries(row.image, row.key[_PREFIX_BYTES:]))
+
+    def indexed_alike(self, one: Row, other: Row) -> bool:
+        """Whether two rows of one primary key have the same entries: an update leaves them alone, most of the time."""
+        return all(one[place] == other[place] for place in self._indexed)
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""
@@ -98,11 +115,11 @@ class SplitTargets:
         """23502 if a row of the source belongs to no record of S, and has a value that nothing else has."""
         require_kept(self._source, self.shape, self._only_s, row)
 
-    def r_row(self, record: Part) -> TargetRow:
+    def r_row(self, record: Part) -> NewRow:
         """R's record."""
         return self.r.row(record.values, record.timestamp)
 
-    def s_row(self, record: SRecord) -> TargetRow:
+    def s_row(self, record: SRecord) -> NewRow:
         """S's record."""
         return self.s.row(self.s_image(record), record.timestamp)
 
@@ -127,7 +144,7 @@ class JoinTarget:
         places = column_places(target)
         self._id, self._parts = places[target.primary_key[0]], places[made.parts]
 
-    def row(self, row_id: int, record: Joined) -> TargetRow:
+    def row(self, row_id: int, record: Joined) -> NewRow:
         """T's record under this row id."""
         r, s = (0 if part is None else part.timestamp for part in (record.r, record.s))
         newest = max(r, s)
