@@ -246,6 +246,14 @@ def test_an_identity_column_goes_on_counting_for_the_view(engine: Engine) -> Non
         connection.execute("ALTER TABLE folk ALTER COLUMN id DROP IDENTITY")
 
 
+def test_columns_that_have_come_since_go_with_a_row_to_its_new_key() -> None:
+    with instar.connect(autocommit=True) as connection:
+        run(connection, "CREATE TABLE p (id int PRIMARY KEY, z int, t text)", "INSERT INTO p VALUES (3, 1, 'q')")
+        run(connection, "ALTER TABLE p SPLIT INTO r (id, z), s (z, t) ON (z) WITH (keep_views = true)")
+        run(connection, "ALTER TABLE r ADD COLUMN since int", "UPDATE r SET since = 77", "UPDATE p SET id = 4, z = 2")
+        assert rows(connection, "SELECT id, z, since FROM r") == [(4, 2, 77)]
+
+
 def test_cascade_and_drop_view_free_the_tables(person: instar.Connection) -> None:
     run(person, "BEGIN", "DROP INDEX folk_zip_idx CASCADE")
     with fails("42P01"):

@@ -132,7 +132,9 @@ class KeptWriter:
         rows = _Rows(self, context)
         limits = Limits(max(context.buffer.max_rows - context.buffer.rows, 0))
         made = translate(self._kept, self._targets, rows, list(self._records(changes)), limits)
-        if any(self._rules.of(table).children for table in self._by_id.values()):
+        # Who refers to a row, and columns that have come since, are to go with it to its new key.
+        has_come = any(column.id not in self._known[self._key_table.id] for column in self._key_table.columns)
+        if has_come or any(self._rules.of(table).children for table in self._by_id.values()):
             made = self._moved(made, changes)
         finish(context, self._rules, [self._staged(change, rows, context) for change in made])
 
