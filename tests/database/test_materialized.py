@@ -14,6 +14,7 @@ import instar
 from instar.catalog.descriptors import View
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.online.followed import Followed, followed
+from instar.store.engine import Section, prefix_end, rowset_prefix
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 from support.waiting import later
@@ -361,6 +362,25 @@ def test_it_is_populated_anew_when_it_cannot_follow(engine: Engine, connection: 
     engine.database.keep_views()
     assert alike(connection)
     assert rows(connection, "SELECT cb FROM above WHERE g = 'mine'") == [(2,)]
+
+
+def test_rows_that_contradict_the_log_are_made_anew(engine: Engine, connection: instar.Connection) -> None:
+    store = engine.database.store
+    with store.read() as reader:
+        view = engine.database.catalog.at(reader).lookup("public", "v")
+        assert isinstance(view, View)
+        assert view.materialized is not None
+        prefix = rowset_prefix(engine.database.catalog.at(reader).table(view.materialized.storage).rowset)
+        groups = [key for key, _ in reader.scan(prefix, prefix_end(prefix))]
+
+    def lose(section: Section) -> None:
+        for key in groups:
+            section.delete(key)
+
+    store.background([lose])
+    run(connection, "DELETE FROM t WHERE id = 5")
+    engine.database.keep_views()
+    assert alike(connection)
 
 
 @pytest.mark.parametrize("at", ["stage 2", "put", "stage 3"])

@@ -7,6 +7,7 @@ is at a locking level: the change waits for them anyway, as for all who have loc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from instar.catalog.catalog import CatalogSnapshot
@@ -25,13 +26,10 @@ class Closed(Exception):
         self.table = table
 
 
-def require_open(database: Database, transaction: SessionTransaction) -> None:
-    """Closed if a table that the transaction has just come to write to closes, and it has written to no source of the
-    same change before."""
+def require_open(database: Database, transaction: SessionTransaction, new: Iterable[int]) -> None:
+    """Closed if one of the `new` tables, which the transaction has just come to write to, closes, and it has written to
+    no source of the same change before."""
     if transaction.isolation.is_locking or transaction.snapshot is None:
-        return
-    new = [buffer.table for buffer in transaction.buffer if buffer.table not in transaction.enlisted]
-    if not new:
         return
     newest = transaction.snapshot.catalog  # the statement's own, but of those who keep theirs
     if transaction.keeps_snapshot:

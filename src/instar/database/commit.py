@@ -156,7 +156,8 @@ def upgrade_buffers(
     database: Database, transaction: SessionTransaction, catalog: CatalogSnapshot, functions: Callable[[], Context]
 ) -> None:
     """Bring what is buffered to the schema of the statement that begins (rule 14). Crossed where that cannot be."""
-    crossings, crossed_over = Crossings(database, catalog), []
+    crossings: Crossings | None = None  # made where it is needed, which is hardly ever
+    crossed_over = []
     for table_id, meant in list(transaction.enlisted.items()):
         buffer = transaction.buffer.table(table_id)
         newest = catalog.by_id(table_id)
@@ -167,9 +168,11 @@ def upgrade_buffers(
         if newest is meant:
             continue
         if not (transaction.ddl and transaction.ddl.changes(table_id)):
-            if crossings.take(buffer, meant):
-                crossed_over.append(table_id)
-                continue
+            if newest is None:
+                crossings = crossings or Crossings(database, catalog)
+                if crossings.take(buffer, meant):
+                    crossed_over.append(table_id)
+                    continue
             newest = require_crossing(database.store, meant, newest, buffer.changes.values())
         if not isinstance(newest, Table):
             transaction.buffer.drop_table(table_id)
@@ -183,7 +186,7 @@ def upgrade_buffers(
                 hold(rules.judge_by(functions), now, database.writers.get(newest, catalog), reader)
         transaction.buffer.replace(table_id, now.changes)
         transaction.enlisted[table_id] = newest
-    if crossed_over:
+    if crossings is not None and crossed_over:
         _cross(database, transaction, catalog, functions, crossings, crossed_over)
 
 
@@ -433,18 +436,23 @@ class Committer:
 
     def _derive_tables(self, derivation: Derivation, catalog: CatalogSnapshot) -> None:
         recheck = self._recheck(catalog)
-        crossings, ddl = Crossings(self._database, catalog), self._transaction.ddl
+        ddl, crossings = self._transaction.ddl, None
         for buffer in self._transaction.buffer:
             meant = self._transaction.enlisted[buffer.table]
-            if not (ddl and ddl.changes(buffer.table)) and crossings.take(buffer, meant):
-                continue
-            table = self._crossed(buffer, meant, catalog)
+            newest = catalog.by_id(buffer.table)
+            if newest is None and not (ddl and ddl.changes(buffer.table)):
+                crossings = crossings or Crossings(self._database, catalog)
+                if crossings.take(buffer, meant):
+                    continue
+            table = meant if newest is meant else self._crossed(buffer, meant, newest, catalog)
             now = brought(self._database, buffer, meant, table, catalog, derivation.reader, self._functions)
             writer = self._database.writers.get(table, catalog)
             if table.checks_version != meant.checks_version or (writer.per_row and unseen(meant, table)):
                 # The statements did not know of all that their rows are held to now (rule 16), or of all of the rows.
                 hold(partial(recheck, table), now, writer, derivation.reader)
             derivation.table(writer, now, meant)
+        if crossings is None:
+            return
         buffers, unchanged = crossings.buffers(derivation.reader)
         derivation.preconditions.extend(unchanged)
         for writer, made in buffers:
@@ -463,11 +471,8 @@ class Committer:
         """Says what of the constraints that yield a row violates."""
         return lambda table, image: self._database.rules(catalog).of(table).violated(image, self._functions())
 
-    def _crossed(self, buffer: TableBuffer, meant: Table, catalog: CatalogSnapshot) -> Table:
-        """The newest version of the buffer's table."""
-        newest = catalog.by_id(buffer.table)
-        if newest is meant:
-            return meant
+    def _crossed(self, buffer: TableBuffer, meant: Table, newest: Object | None, catalog: CatalogSnapshot) -> Table:
+        """The newest version of the buffer's table, which is another than was meant."""
         ddl = self._transaction.ddl
         if ddl and ddl.changes(buffer.table):
             # Own DDL on the table: nobody else can have changed it since (rebase), so there is nothing to vote on.

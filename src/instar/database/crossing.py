@@ -67,9 +67,8 @@ class Crossings:
         self._found: dict[tuple[int, ...], Crossing] = {}
 
     def take(self, buffer: TableBuffer, meant: Table) -> bool:
-        """Take these changes along, if they are of such a table. Conflict if they have no meaning any more."""
-        if self._catalog.by_id(buffer.table) is not None:
-            return False
+        """Take these changes of a table that is gone along, if it is such a one. Conflict if they have no meaning any
+        more."""
         kept = self._catalog.kept_of(buffer.table)
         if kept is None:
             return False

@@ -535,15 +535,14 @@ class Session:
         """Remember under which descriptors the buffered changes were meant (I)."""
         open_ = self.open_transaction()
         catalog = self.catalog()
-        touched = []
-        require_open(self.database, open_)
-        for buffer in open_.buffer:
-            if buffer.table not in open_.enlisted:
-                open_.enlisted[buffer.table] = catalog.table(buffer.table)
-                if self.in_block:
-                    touched.append(buffer.table)
-                    self.enlisted.append(self.database.store.enlist(buffer.table, open_.started_us))
-        require_undoomed(self.database, open_, touched)
+        touched = [buffer.table for buffer in open_.buffer if buffer.table not in open_.enlisted]
+        if touched:
+            require_open(self.database, open_, touched)
+        for table in touched:
+            open_.enlisted[table] = catalog.table(table)
+            if self.in_block:
+                self.enlisted.append(self.database.store.enlist(table, open_.started_us))
+        require_undoomed(self.database, open_, touched if self.in_block else ())
 
 
 # BEGIN, COMMIT and their like as they were parsed: a few, since every transaction says the same.

@@ -236,6 +236,8 @@ class KeptView:
                 self.begin()  # what was applied is not stored, and is applied again
                 raise
             return self._give_up(known, "the log was cut before the view had followed it")
+        except AssertionError as broken:  # what the rules rely on is not so in what is stored
+            return self._give_up(known, f"its rows contradict the log: {broken}")
         except BaseException:
             self.begin()
             raise
