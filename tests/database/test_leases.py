@@ -15,6 +15,7 @@ from instar.tables import writes
 from instar.worker.work import Worker
 from support.databases import fails, rows, run, value
 from support.servers import LEASE, Servers, version
+from support.steps import hook_jobs
 
 
 @pytest.fixture
@@ -370,3 +371,32 @@ def test_a_wall_clock_that_jumps_changes_nothing(
     servers.clock.monotonic += int(LEASE * 1e9)
     run(two, "INSERT INTO t VALUES (4, 40, 1)")
     assert version(two) == before + 1
+
+
+def test_a_materialized_view_has_what_servers_one_version_behind_write(
+    servers: Servers, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is made, after it is shown, and after its table has changed."""
+    one, two = pair
+    behind: list[int] = []
+    keys = iter(range(10, 1000))
+
+    def write(point: str) -> None:
+        run(two, f"INSERT INTO t VALUES ({next(keys)}, 1)", "UPDATE t SET a = a + 1 WHERE id = 2")
+        if next(keys) % 3 == 0:
+            run(two, "BEGIN", f"INSERT INTO t VALUES ({next(keys)}, 2)", "DELETE FROM t WHERE id = 10", "COMMIT")
+        with servers.store.read() as reader:
+            behind.append(reader.catalog_version - version(two))
+
+    hook_jobs(monkeypatch, write)
+    query = "SELECT a, count(*), sum(id) FROM t GROUP BY a"
+    run(one, f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {query}")
+    for change in (None, "ALTER TABLE t ADD COLUMN b text", "ALTER TABLE t DROP COLUMN b", "CREATE INDEX i ON t (a)"):
+        if change is not None:
+            run(one, change)
+        write("after")
+        for server in pair:
+            run(server, "REFRESH MATERIALIZED VIEW v")
+            assert sorted(rows(server, "SELECT * FROM v")) == sorted(rows(server, query))
+    assert max(behind) == 1
+    assert rows(one, "CHECK DATABASE") == []
