@@ -16,6 +16,8 @@ import pytest
 
 import instar
 from instar.schemachange.launching import WorkerLauncher
+from instar.store import open_store
+from instar.worker.work import Worker
 from integration.test_join_and_split_interleaved import CASES, PLACES, Case, through
 from support.databases import Engine, rows, run, value
 from support.victims import Victim
@@ -141,4 +143,35 @@ def test_workers_are_killed_under_writers(tmp_path: Path, monkeypatch: pytest.Mo
     assert rows(connection, "CHECK DATABASE") == []
     last.terminate()
     last.wait()
+    connection.close()
+
+
+def test_the_log_is_cut_while_no_worker_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes follows what there is of a log that is too long. Of what was cut, it populates the view anew."""
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts it
+    path = str(tmp_path / "db")
+    open_store(path, synchronous="off", log_max_bytes=20_000).close()
+    connection = instar.connect(path, synchronous=None, autocommit=True)
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, g int, n int)",
+        "INSERT INTO t SELECT i, i % 3, i FROM generate_series(1, 300) i",
+        f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {GROUPED}",
+    )
+    store = connection.database.store
+    for populated in (1, 2):
+        run(connection, *["UPDATE t SET n = n + 1"] * 10)
+        assert store.log_bytes() > store.log_max_bytes
+        if populated > 1:  # by a worker that did no more
+            cutting = Worker(store, connection.database.clock)
+            while store.log_bytes() > store.log_max_bytes:
+                cutting.collect()
+        one = worker(path)
+        run(connection, "REFRESH MATERIALIZED VIEW v")
+        one.kill()
+        one.wait()
+        assert sorted(rows(connection, "SELECT * FROM v")) == sorted(rows(connection, GROUPED))
+        assert rows(connection, "SELECT state, commits_behind FROM instar.materialized_views") == [("following", 0)]
+        assert value(connection, "SELECT count(*) FROM instar.jobs WHERE kind = 'materialize'") == populated
+    assert rows(connection, "CHECK DATABASE") == []
     connection.close()

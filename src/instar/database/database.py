@@ -290,7 +290,7 @@ class Database:
 
     def look_after_views(self) -> None:
         """Start a worker if a materialized view has been left behind, by a worker that was killed, say."""
-        with contextlib.suppress(errors.Error, OSError):  # a log that was cut, say: whoever asks for the view finds out
+        with contextlib.suppress(errors.Error, OSError):  # whoever asks for the view finds out
             if any_behind(self):
                 self._launcher.ensure()
 

@@ -74,16 +74,17 @@ def refresh(session: Session, statement: RefreshMaterializedView) -> Result:
         if database.in_memory:
             database.keep_views()
         with database.store.read() as reader:
-            found = database.catalog.at(reader).by_id(view.id)
+            catalog = database.catalog.at(reader)
+            found = catalog.by_id(view.id)
             if not isinstance(found, View):
                 raise errors.error(errors.UNDEFINED_TABLE, f'relation "{view.name}" does not exist')
-            known = followed(reader, found)
+            known, sources = followed(reader, found), _sources(catalog, found)
         if known is not None and not known.stale:
             if known.position >= upto:
                 break
             if time.monotonic() - looked > 1:  # the position does not move with what is none of the view's business
                 looked = time.monotonic()
-                if next(_behind(database, found, known.position, upto), None) is None:
+                if _has_all(database, sources, known.position, upto):
                     break
         session.check_cancel()
         if not database.in_memory:
@@ -126,17 +127,26 @@ def _behind(database: Database, view: View, position: int, upto: int) -> Iterato
                 yield last
 
 
+def _has_all(database: Database, sources: frozenset[int], position: int, upto: int, most: int | None = None) -> bool:
+    """Whether nothing was committed to the sources after `position`, up to `upto`; not if there may be something, since
+    the log was cut, or has more than so many records."""
+    try:
+        for number, record in enumerate(database.store.log(position, upto)):
+            if record.table in sources or (most is not None and number >= most):
+                return False
+    except errors.OperationalError:
+        return False
+    return True
+
+
 def any_behind(database: Database) -> bool:
-    """Whether a view has commits to apply, or so much of the log to look at that it may have."""
+    """Whether a view has commits to apply, or may have."""
     with database.store.read() as reader:
         catalog, newest = database.catalog.at(reader), reader.timestamp
         views = [(view, followed(reader, view)) for view in catalog.views() if view.materialized is not None]
     for view, known in views:
-        if known is not None:
-            sources = _sources(catalog, view)
-            for number, record in enumerate(database.store.log(known.position, newest)):
-                if record.table in sources or number >= _GLANCED_AT:
-                    return True
+        if known is not None and not _has_all(database, _sources(catalog, view), known.position, newest, _GLANCED_AT):
+            return True
     return False
 
 
