@@ -55,6 +55,7 @@ def stages(arena: Arena, job: Job) -> Iterator[str]:
         said += [f"{work.work.value} of {named(work.element)}" for work in stage.work]
         said += [f'edit "{tables[edit.table].name}"' for edit in stage.edits]
         said += [f'drop "{tables[found].name}"' if found in tables else "drop a view" for found in stage.drops]
+        said += [f'show "{view.name}"' for view in stage.shows]
         said += [f'keep a view of "{tables[source].name}"' for _, source in stage.keeps]
         yield f"    {number}: {'; '.join(said)}\n"
 

@@ -22,7 +22,7 @@ _ID = re.compile(r'"#(\d+)"')
 
 def require_no_garbage(store: Store, catalog: CatalogSnapshot) -> None:
     """With no snapshot left, nothing is left but what is live: no log, no tombstone, no rowset of nobody."""
-    tables = list(catalog.tables())
+    tables = list(catalog.every_table())
     used = {1, 2} | {table.rowset for table in tables} | {index.rowset for table in tables for index in table.indexes}
     with store.read() as reader:
         assert {_number(key) for key, _ in reader.scan(PREFIX_ROWSET, prefix_end(PREFIX_ROWSET))} == used
@@ -53,6 +53,7 @@ def _plain(found: Table | View | Sequence, names: dict[int, str]) -> dict[str, A
     elif isinstance(found, View):
         plain["depends_on"] = sorted(names[number] for number, _ in found.depends_on)
         plain["query"] = _ID.sub("#", found.query)
+        plain["materialized"] = found.materialized and found.materialized.definition
         plain["kept"] = found.stands_for and found.stands_for.name
         del plain["source"]
     elif found.owned_by is not None:
@@ -75,6 +76,7 @@ def _name_parts(plain: dict[str, Any], table: Table, names: dict[int, str]) -> N
     plain["layout"] = [(columns[number], repr(type_)) for number, type_ in table.layout.columns]
     plain["primary_key"] = [columns[number] for number in table.primary_key]
     plain["referenced_by"] = sorted(names.get(number, "itself") for number in table.referenced_by)
+    plain["followed_by"] = len(table.followed_by)
     plain["columns"] = [
         without(column, "sequence")
         | {"default": named(column.default), "sequence": names.get(column.sequence or 0, bool(column.sequence))}
