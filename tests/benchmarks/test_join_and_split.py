@@ -23,8 +23,9 @@ def test_small(monkeypatch):
     monkeypatch.setattr(join_and_split, "TRANSFORMATIONS", ("split",))
     monkeypatch.setattr(join_and_split, "CLIENTS", 1)
     monkeypatch.setattr(join_and_split, "_PATIENCE", 2)
+    monkeypatch.setattr(join_and_split, "_SETTLING_SECONDS", 0.1)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as name:  # which other users can reach
-        options = Options(quick=True, directory=Path(name), rows=ROWS, seconds=0.5)
+        options = Options(quick=True, directory=Path(name), rows=ROWS, seconds=0.2)
         figures = list(join_and_split.run(options))
     assert len(figures) == len({figure.name for figure in figures}) == 4 + 3 + 8 + 3
     assert all(math.isfinite(figure.value) for figure in figures)
