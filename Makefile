@@ -24,7 +24,8 @@ demo: setup
 	@.venv/bin/python -m demo $(DEMO)
 
 test: setup
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	@# A crashed process is not replaced: pytest-xdist would wait for ever for what was left of its group.
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart=0 $(PYTEST)
 
 lint: setup
 	@.venv/bin/ruff check .
