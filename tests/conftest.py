@@ -36,3 +36,12 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """What was kept is let go: libraries complain at the end about what is left of theirs."""
     gc.unfreeze()
+
+
+_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Nobody gets a priority back: all tests after this one would run at the lower one, and starve on a busy machine."""
+    if os.getpriority(os.PRIO_PROCESS, 0) != _PRIORITY:
+        pytest.exit(f"{item.nodeid} has lowered the priority of the test process")
