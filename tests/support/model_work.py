@@ -1,0 +1,104 @@
+"""What a model of a change does to rows: the work of its stages, in pieces that others come in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.descriptors import Check, Column, Table
+from instar.schemachange.elements import ElementKind
+from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.populate import Population
+from instar.schemachange.propagate import Propagation
+from instar.schemachange.rekey import KeyBackfill
+from instar.schemachange.reorganize import Backfill
+from instar.schemachange.stages import Reorganization
+from instar.schemachange.states import Work
+from instar.schemachange.tasks import Step, Task
+from instar.schemachange.touched import Touched
+from instar.schemachange.validate import Validation
+from instar.store.engine import Section, rowset_prefix
+from support.model_servers import GIVEN, Moment, Predicate
+
+if TYPE_CHECKING:
+    from support.model import Model
+
+JOB = 1
+CLAIM = (b"\x08claim", b"the model's")
+
+
+def _told(task: Backfill, step: Step) -> Step:
+    """The step of a backfill that follows the log of the state that it is run in, and not of the one before in time."""
+
+    def told(section: Section) -> None:
+        task._touched = touched = Touched(task.table.id)
+        touched._upto = touched._from = section.watermark
+        step(section)
+
+    return told
+
+
+class Works:
+    """The work of one change. `checks` as of `Model`."""
+
+    def __init__(self, model: Model, checks: Mapping[str, Predicate]) -> None:
+        self._store = model.world.store
+        self._checks = checks
+        self._derived: dict[tuple[object, ...], tuple[Step, ...]] = {}
+
+    def derive(
+        self, catalog: CatalogSnapshot, moment: Moment, work: Reorganization, stored: Mapping[bytes, bytes]
+    ) -> tuple[Step, ...]:
+        """The work as pieces that others come in between; the same objects for the same rows and entries, so that
+        states meet."""
+        task = self._task(catalog, moment, work)
+        at = Checkpoint(task.start, task.stop, task.start, 0)
+        steps = tuple(step for batch, _at in task.batches(at) for step in batch)
+        looked_at = [task.start]
+        if isinstance(task, Backfill):
+            looked_at += [rowset_prefix(index.rowset) for index in task.indexes]
+            steps = tuple(_told(task, step) for step in steps)
+        found = frozenset(pair for pair in stored.items() if pair[0].startswith(tuple(looked_at)))
+        return self._derived.setdefault((moment, work, found), steps)
+
+    def _task(self, catalog: CatalogSnapshot, moment: Moment, work: Reorganization) -> Task:
+        table = catalog.table(work.element.table)
+        given: dict[str, Any] = {"job": JOB, "stage": moment.stage, "claim": CLAIM, "rows": 2}
+        known: Any = _Known(catalog)
+        if work.work is Work.VALIDATE:
+            return Validation(self._store, known, work.element, self.compile, **given)
+        if work.work is Work.PROPAGATE:
+            change = next(found for found in table.coverage_changes if found.id == work.element.id)
+            return Propagation(self._store, table, change, **given)
+        if work.work is Work.POPULATE:
+            given |= {"now": 0, "zone": "UTC"}
+            return Population(self._store, known, work.element, _Given(), **given)
+        if work.element.kind is ElementKind.PRIMARY_KEY:
+            return KeyBackfill(self._store, table, **given)
+        index = next(found for found in table.indexes if found.id == work.element.id)
+        return Backfill(self._store, table, [index], **given)
+
+    def compile(self, table: Table, check: Check) -> Callable[[tuple[object, ...]], object]:
+        """The predicate of a CHECK."""
+        return self._checks[check.name]
+
+
+class _Given:
+    """The default of a column that is the same in every row, though nobody says so."""
+
+    def __call__(self, column: Column, catalog: CatalogSnapshot, now: int, zone: str) -> Callable[[], object]:
+        return lambda: GIVEN
+
+    def draws(self, column: Column, catalog: CatalogSnapshot) -> tuple[int, ...]:
+        return ()
+
+
+class _Known:
+    """A catalog whose one version is known."""
+
+    def __init__(self, catalog: CatalogSnapshot) -> None:
+        self._catalog = catalog
+
+    def at(self, _reader: object) -> CatalogSnapshot:
+        return self._catalog
