@@ -44,6 +44,37 @@ def parquet(path: Path, table: pa.Table) -> Path:
     return path
 
 
+# Arrow reads ahead while the process ends: six times, each in a fork, which has no threads of Arrow but its own.
+_BROKEN_OFF = """
+import os, signal, sys
+from contextlib import ExitStack
+from pathlib import Path
+from instar import errors
+from instar.cli.transfer import open_source
+
+for _ in range(6):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)  # a process that does not end is ended
+        try:
+            with ExitStack() as stack:
+                list(open_source(Path(sys.argv[1]), None, stack, lambda amount: None).batches)
+        except errors.Error as error:
+            sys.exit(0 if error.sqlstate == "22P02" else 1)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_ends_while_arrow_reads_ahead(tmp_path: Path):
+    """No thread of Arrow's calls Python: when the interpreter ends that aborts the process, or never lets it end."""
+    broken = tmp_path / "t.csv"
+    broken.write_bytes(b"id,a\n1,2\n1,2,3\n")
+    os.truncate(broken, 200 << 20)  # a hole, which takes no room on the disk
+    command = [sys.executable, "-c", _BROKEN_OFF, str(broken)]
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == ["0"] * 6, ended.stderr
+
+
 def test_rows_are_estimated(tmp_path: Path):
     table = data(20_000)
     pyarrow.csv.write_csv(table, tmp_path / "t.csv")

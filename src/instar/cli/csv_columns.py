@@ -5,7 +5,6 @@ Arrow reads and writes dates and times of the years 1 to 9999 in ISO's form only
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import pyarrow as pa
@@ -22,43 +21,18 @@ _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
-class Ending:
-    """A stream of bytes, to be read once, that knows how it ended."""
+def is_open_quote(ending: bytes, value: str) -> bool:
+    """Whether `value`, the last one of a file that ends so, began with a quote that no other quote has closed.
 
-    def __init__(self, stream: Any, kept: int) -> None:
-        """`stream` has `read`; its last `kept` bytes, or somewhat more, are remembered."""
-        self._stream = stream
-        self._kept = kept
-        self._last: deque[bytes] = deque()
-        self._held = 0
-        self.closed = False
-
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes, as of any file."""
-        block: bytes = self._stream.read(size)
-        self._last.append(block)
-        self._held += len(block)
-        while self._held - len(self._last[0]) >= self._kept:
-            self._held -= len(self._last.popleft())
-        return block
-
-    def close(self) -> None:
-        """Leave the stream, which whoever opened it closes."""
-        self.closed = True
-
-    def is_open_quote(self, value: str) -> bool:
-        """Whether `value`, the last one of the file, began with a quote that no other quote has closed.
-
-        Arrow takes what follows such a quote, further rows too, for the value.
-        """
-        ending = b"".join(self._last)
-        quoted = b'"' + value.replace('"', '""').encode()
-        if not ending.endswith(quoted):
-            return False
-        if not value.strip('"'):
-            return (len(ending) - len(ending.rstrip(b'"'))) % 2 == 1
-        # A newline between quotes, and one behind them, end as an open quote and a newline do.
-        return bool(value.strip("\r\n")) or not ending.endswith(quoted * 2)
+    Arrow takes what follows such a quote, further rows too, for the value.
+    """
+    quoted = b'"' + value.replace('"', '""').encode()
+    if not ending.endswith(quoted):
+        return False
+    if not value.strip('"'):
+        return (len(ending) - len(ending.rstrip(b'"'))) % 2 == 1
+    # A newline between quotes, and one behind them, end as an open quote and a newline do.
+    return bool(value.strip("\r\n")) or not ending.endswith(quoted * 2)
 
 
 def is_bytes(type_: pa.DataType) -> bool:

@@ -6,9 +6,9 @@ CSV has a header; an empty field is NULL and "" the empty string, as in PostgreS
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
-from instar.cli.csv_columns import Ending, is_bytes, plain_type, read_column, reader_type, written_column
+from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, reader_type, written_column
 from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
@@ -218,12 +218,10 @@ def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
 
 
 def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str) -> Source:
-    raw = stack.enter_context(path.open("rb"))
-    reader, ending = _csv_reader(raw, path, wanted, stack)
+    reader, file = _csv_reader(path, wanted, stack)
     if len(reader.schema) == 1:
         # An empty line is a row, of NULL.
-        raw.seek(0)
-        reader, ending = _csv_reader(raw, path, wanted, stack, ignore_empty_lines=False)
+        reader, file = _csv_reader(path, wanted, stack, ignore_empty_lines=False)
     names = reader.schema.names
     schema = reader.schema if wanted is None else pa.schema(
         [pa.field(name, wanted.field(name).type if name in wanted.names else pa.string()) for name in names]
@@ -239,21 +237,42 @@ def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: A
                 read_column(column, type_, zone) for column, type_ in zip(batch.columns, schema.types, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            advance(raw.tell() - done)
-            done = raw.tell()
+            advance(file.tell() - done)
+            done = file.tell()
         value = None if last is None or not pa.types.is_string(last.type) else last.as_py()
-        if value is not None and ending.is_open_quote(value):
+        if value is not None and is_open_quote(_ending(path), value):
             raise errors.error(errors.BAD_COPY_FILE, f"{path}: unterminated quoted field at the end of the file")
 
     return Source(schema, batches())
 
 
-def _csv_reader(
-    raw: BufferedReader, path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
-) -> tuple[pa.csv.CSVStreamingReader, Ending]:
+def _csv_stream(path: Path) -> tuple[pa.NativeFile, pa.NativeFile]:
+    """The text of a CSV file, and the file itself.
+
+    They are Arrow's own. Its reader reads ahead in threads of Arrow, which may still be at it when the command ends;
+    one that then called Python, for a Python file, would be ended by the interpreter amid C++, and the process would
+    abort or never end. For the same reason nobody closes them but Arrow, when it has let go of them.
+    """
+    file = pa.OSFile(str(path), "rb")
     compression = _COMPRESSION.get(path.suffix)
-    stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
-    ending = Ending(stream, 2 * _CSV_BLOCK)  # Arrow has no row that is longer
+    return (pa.CompressedInputStream(file, compression) if compression else file), file
+
+
+def _ending(path: Path) -> bytes:
+    """The last bytes of a CSV file: as many as two rows may have, as Arrow has none that is longer than a block."""
+    stream, file = _csv_stream(path)
+    if stream is file:
+        file.seek(max(0, file.size() - 2 * _CSV_BLOCK))
+    last = deque([b"", b"", b""], maxlen=3)
+    while block := stream.read(_CSV_BLOCK):
+        last.append(block)
+    return b"".join(last)
+
+
+def _csv_reader(
+    path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
+) -> tuple[pa.csv.CSVStreamingReader, pa.NativeFile]:
+    stream, file = _csv_stream(path)
     types = {} if wanted is None else {field.name: reader_type(field.type) for field in wanted}
     convert = pa.csv.ConvertOptions(
         column_types=types,
@@ -264,12 +283,12 @@ def _csv_reader(
         false_values=["f", "false", "FALSE", "False", "0"],
     )
     reader = pa.csv.open_csv(
-        ending,  # type: ignore[arg-type]  # the stubs forget what has only `read`
+        stream,  # type: ignore[arg-type]  # the stubs do not know that it takes those
         read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
         parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=ignore_empty_lines),
         convert_options=convert,
     )
-    return stack.enter_context(reader), ending
+    return stack.enter_context(reader), file
 
 
 @contextmanager
