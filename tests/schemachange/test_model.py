@@ -8,11 +8,13 @@ searches of the second half leave a state out, and must find the damage that the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import pytest
 
-from instar import types
+from instar import errors, types
 from instar.catalog.descriptors import Index, State, Table
 from instar.clock import ManualClock
 from instar.schemachange import populate, propagate, rekey, reorganize, rules
@@ -24,6 +26,8 @@ from instar.store import MemoryStore
 from instar.tables import upgrade
 from instar.tables.copies import image_key
 from instar.tables.index import IndexCodec
+from instar.tables.writes import Derivation
+from support import model as checker
 from support.changes import ChangingWorld
 from support.changes import Server as Writer
 from support.model import Model, Node, Violation
@@ -77,17 +81,23 @@ def judge(model: Model, node: Node) -> None:
     for known in {moment, model.before(moment) or moment}:
         for table in model.catalog(known).tables():
             last = model.catalog(moment).table(table.id)
-            if table.rowset == last.rowset:  # else what nobody writes any more
+            if table.rowset != last.rowset:
+                continue  # nobody writes it any more
+            try:
                 consistent(model, node, table, last)
+            except errors.Error as failed:
+                raise AssertionError(f"clause 2: a row has no value of the new type: {failed}") from None
     serial(model, node)
 
 
 def consistent(model: Model, node: Node, table: Table, last: Table) -> None:
     rows = model.rows(table, node.change.moment.back)
-    left = {index.id for index in last.indexes}
+    left, columns = {index.id for index in last.indexes}, {column.id for column in last.columns}
     for index in table.indexes:
-        # What nobody reads, and is gone in the newest schema, awaits its removal (clauses 3 and 7 exempt it).
-        if index.id in left or index.state is State.PUBLIC:
+        # What nobody reads, and is gone in the newest schema, awaits its removal (clauses 3 and 7 exempt it); so does
+        # what stood on a column that is gone: that is incompatible, and the floor leaves nobody behind.
+        is_read = index.state is State.PUBLIC and columns.issuperset(part.column for part in index.columns)
+        if index.id in left or is_read:
             entries_of(model, table, index, rows)
     if table.next_key is not None and last.next_key is not None:  # rows as they stand under the present primary key
         copies = model.rows(table, node.change.moment.back, table.next_key.rowset)
@@ -103,7 +113,7 @@ def consistent(model: Model, node: Node, table: Table, last: Table) -> None:
         values = {image[ordinal] for image in rows.values()}
         if column.state is State.PUBLIC:
             assert column.nullable or None not in values, f"clause 2: {column.name} is NULL"
-            assert not column.per_row or values <= {GIVEN}, f"clause 2: {column.name} has no value"
+            assert not column.per_row or column.derived or values <= {GIVEN}, f"clause 2: {column.name} has no value"
     for key in table.foreign_keys:
         if key.state is State.PUBLIC:
             ordinal = next(i for i, column in enumerate(table.columns) if column.id == key.columns[0])
@@ -124,10 +134,19 @@ def entries_of(model: Model, table: Table, index: Index, rows: dict[object, tupl
 
 
 def serial(model: Model, node: Node) -> None:
-    """The rows are those that the committed transactions leave one after the other, in some order."""
+    """The rows are those that the committed transactions, and a conversion, leave one after the other, in some
+    order."""
     committed = [number for number, server in enumerate(node.servers) if server.outcome == "committed"]
+    before = [number for number in committed if not node.servers[number].anew]
+    after = [number for number in committed if node.servers[number].anew]
+    table = model.catalog(node.change.moment).lookup("public", "t")
+    assert isinstance(table, Table)
+    converts = any(column.derived is not None and column.state is State.PUBLIC for column in table.columns)
     rows = {name: rows_of(model, node, name) for name in ("t", "p")}
-    assert any(_applied(model, order) == rows for order in permutations(committed)), "not serializable"
+    orders = (
+        [*one, *([None] if converts else []), *other] for one in permutations(before) for other in permutations(after)
+    )
+    assert any(_applied(model, order) == rows for order in orders), "not serializable"
 
 
 def rows_of(model: Model, node: Node, name: str) -> dict[object, tuple[object, ...]]:
@@ -138,9 +157,13 @@ def rows_of(model: Model, node: Node, name: str) -> dict[object, tuple[object, .
     return {key: image[:width] for key, image in model.rows(table, node.change.moment.back).items()}
 
 
-def _applied(model: Model, order: Sequence[int]) -> dict[str, dict[object, tuple[object, ...]]]:
+def _applied(model: Model, order: Sequence[int | None]) -> dict[str, dict[object, tuple[object, ...]]]:
+    """What transactions leave one after the other; None stands for the conversion of a."""
     tables: dict[str, dict[object, tuple[object, ...]]] = {"t": dict(model.initial["t"]), "p": dict(model.initial["p"])}
     for number in order:
+        if number is None:
+            tables["t"] = {key: (row[0], converted(row[1]), row[2]) for key, row in tables["t"].items()}
+            continue
         for write in model.writes[number]:
             rows, values = tables[write.table], dict(write.values)
             if write.kind == "delete":
@@ -165,12 +188,15 @@ WRITES: dict[str, tuple[Write, ...]] = {
     "update to b 2": update(1, b=2),
     "insert bad": insert(3, a=-1, b=1),
     "update bad": update(1, a=None),
+    "insert taken": insert(2, a=20, b=1),
 }
 SOME = (("insert", "update a"), ("update a", "delete"), ("insert", "delete"))
 ALL = (*SOME, ("insert", "insert"), ("update a", "update b"))
 COUNTS = (("count a", "count a"), ("count b", "count b"), ("count a", "count b"), ("count a", "delete"))
 KEYS = (("insert", "update to b 2"), ("update b", "delete"), ("update a", "insert"))
 ALIKE = (("update a", "update to b 2"), ("delete", "update to b 2"))
+TAKEN = (("insert", "update b"), ("insert taken", "delete"), ("insert taken", "update b"))
+CONVERTED = (*SOME, ("insert bad", "update a"), ("update bad", "update b"))
 BAD = (("insert bad", "update bad"), ("insert bad", "delete"), ("update bad", "update b"))
 
 INDEX = want.CreateIndex("t", (("a", False),), "i")
@@ -186,6 +212,11 @@ POPULATED_NULLABLE = want.AddColumn("t", NewColumn("c", types.BIGINT, default=GI
 COLUMN = want.AddColumn("t", NewColumn("c", types.BIGINT), (want.Unique(("c",), "uc"),))
 
 
+def yields(wanted: want.AddConstraint) -> want.AddConstraint:
+    """The same, with the policy "abort change"."""
+    return replace(wanted, constraint=replace(wanted.constraint, yields=True))
+
+
 def locked() -> ChangingWorld:
     """With rows that have timestamps under two locks."""
     return built(LOCK)
@@ -199,6 +230,21 @@ def alike(*before: want.Wanted) -> ChangingWorld:
 def leased(*before: want.Wanted) -> Callable[[], ChangingWorld]:
     return lambda: built(*before, lease=1.0)
 
+
+def converted(value: Any) -> int | None:
+    """What the conversions of the column a make of a value of it; -1 has none."""
+    return None if value is None else int(100 / (value + 1))
+
+
+def conversion(using: str) -> want.ConvertColumns:
+    """ALTER COLUMN a TYPE integer USING an expression."""
+    made = want.Conversion(using, (2,), "random" in using, 0, "UTC")
+    new = want.NewType("a", types.INTEGER, plain=False, conversion=made, default=None)
+    return want.ConvertColumns("t", (new,), lambda check, before, after: Frozen("", (after.columns[1].id,)))
+
+
+CONVERSION = conversion('CAST(100 / ("#2" + 1) AS integer)')
+ANOTHER_EACH_TIME = conversion('CAST(CASE WHEN random() >= 0 THEN 100 / ("#2" + 1) END AS integer)')
 
 Pairs = tuple[tuple[str, str], ...]
 CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], Pairs]] = {
@@ -220,6 +266,14 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "drop index": (leased(INDEX), (want.DropIndexes(("i",)),), SOME),
     "drop check": (leased(CHECK), (want.DropConstraint("t", "positive"),), BAD[:2]),
     "drop constraint and add index": (leased(CHECK), (INDEX, want.DropConstraint("t", "positive")), SOME[:1]),
+    "unique that yields": (built, (yields(UNIQUE),), TAKEN),
+    "check that yields": (built, (yields(CHECK),), BAD),
+    "not null that yields": (built, (want.SetNotNull("t", "a", yields=True),), BAD),
+    "conversion": (built, (CONVERSION,), CONVERTED),
+    "conversion with an index": (lambda: built(INDEX), (CONVERSION,), CONVERTED),
+    "conversion with a check": (lambda: built(CHECK), (CONVERSION,), CONVERTED),
+    "conversion with locks": (locked, (CONVERSION,), (("update a", "update b"), ("insert bad", "count b"))),
+    "conversion that is another each time": (lambda: built(INDEX), (ANOTHER_EACH_TIME,), CONVERTED),
 }
 
 
@@ -243,13 +297,14 @@ def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
         assert search(make(), wanted, (WRITES[one], WRITES[two]), cancels=cancels) > 50
 
 
-@pytest.mark.parametrize("drops", [False, True])
-def test_a_foreign_key_beside_its_parents_corrupts_nothing(drops: bool) -> None:
-    wanted = (want.DropConstraint("t", "f"),) if drops else (KEY,)
+@pytest.mark.parametrize("how", ["add", "yields", "drop"])
+def test_a_foreign_key_beside_its_parents_corrupts_nothing(how: str) -> None:
+    drops = how == "drop"
+    wanted: want.Wanted = want.DropConstraint("t", "f") if drops else yields(KEY) if how == "yields" else KEY
     pairs = [(insert(2, a=10, b=1), delete(10, "p")), (update(1, a=99), delete(1, "p"))]
     for one, two in pairs if drops else pairs[:1]:
         world = built(*((KEY,) if drops else ()), lease=float(drops), rows=((1, 1, 1),))
-        assert search(world, wanted, (one, two), cancels=True) > 50
+        assert search(world, (wanted,), (one, two), cancels=how == "add") > 50
 
 
 # --- what is found when something is left out ------------------------------------------------------------------------
@@ -285,6 +340,12 @@ def test_a_dropped_index_without_write_only_lacks_rows_for_those_who_still_read_
     path = Path((ABSENT, DELETE_ONLY, PUBLIC), {})
     monkeypatch.setitem(PATHS, ElementKind.INDEX, path)
     assert "clause 4" in damage(want.DropIndexes(("i",)), *INSERTS_AND_DELETES, world=world)
+
+
+def test_a_unique_index_whose_backfill_does_not_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rule 21."""
+    monkeypatch.setattr(reorganize.Backfill, "_is_taken", lambda *what: False)
+    assert "twice" in damage(UNIQUE, WRITES["insert taken"], WRITES["insert"])
 
 
 def test_work_without_the_fence_misses_those_who_are_one_state_behind() -> None:
@@ -338,3 +399,53 @@ def test_a_row_that_is_found_by_its_new_key_alone_is_another(monkeypatch: pytest
     monkeypatch.setattr(upgrade, "_is_still", lambda *row: True)
     world = alike(want.SetNotNull("t", "b"))
     assert "not serializable" in damage(PRIMARY, *(WRITES[name] for name in ALIKE[0]), world=world)
+
+
+def test_a_check_that_yields_whose_pending_entry_writers_do_not_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thesis §3.3: whoever commits what violates it has to say so."""
+    monkeypatch.setattr(Derivation, "_note_violations", lambda *what: None)
+    assert "clause 6" in damage(yields(CHECK), WRITES["insert bad"], delete(1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "server"), [(CHECK, "insert bad"), (UNIQUE, "insert taken")], ids=["check", "unique"]
+)
+def test_a_constraint_that_yields_whose_flag_is_not_looked_at(
+    wanted: want.AddConstraint, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checker, "judge_moves", lambda *what: None)
+    assert "clause" in damage(yields(wanted), WRITES[server], delete(1))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "server"), [(CHECK, "insert bad"), (UNIQUE, "insert taken")], ids=["check", "unique"]
+)
+def test_a_constraint_that_yields_without_its_floor(
+    wanted: want.AddConstraint, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 16: what was derived while it gave way comes when it is there, and tells nobody any more. The version of the
+    list of checks would turn it back, too."""
+    monkeypatch.setattr(rules, "check_list", lambda table: ())
+    left = tuple(rule for rule in rules.FLOOR_RULES if rule.name != "abort change")
+    monkeypatch.setattr(rules, "FLOOR_RULES", left)
+    assert "clause" in damage(yields(wanted), WRITES[server], delete(1))
+
+
+@pytest.mark.parametrize("wanted", [CONVERSION, ANOTHER_EACH_TIME], ids=["derived", "stored"])
+def test_a_conversion_whose_index_skips_write_only(
+    wanted: want.ConvertColumns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path((ABSENT, DELETE_ONLY, PUBLIC), {DELETE_ONLY: Work.BACKFILL})
+    monkeypatch.setitem(PATHS, ElementKind.INDEX, path)
+    world = built(INDEX)
+    assert "clause 4" in damage(wanted, *INSERTS_AND_DELETES, world=world)
+
+
+def test_a_conversion_of_rows_that_nobody_has_validated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PATHS, ElementKind.COLUMN, Path((ABSENT, WRITE_ONLY, PUBLIC), {}))
+    assert "clause 2" in damage(CONVERSION, WRITES["insert bad"], delete(1))
+
+
+def test_a_conversion_that_is_another_each_time_and_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PATHS, ElementKind.COLUMN, Path((ABSENT, WRITE_ONLY, PUBLIC), {}))
+    assert "not serializable" in damage(ANOTHER_EACH_TIME, WRITES["insert"], delete(1))

@@ -28,7 +28,6 @@ from instar.schemachange.executor import apply
 from instar.schemachange.jobs import Job, JobState, new_job
 from instar.schemachange.stages import Reorganization, Stage, advance
 from instar.schemachange.standing import standing, unseen_of
-from instar.schemachange.tasks import Step
 from instar.schemachange.violations import judge_moves
 from instar.store.engine import (
     PREFIX_ROW,
@@ -43,17 +42,18 @@ from instar.store.memory import _State
 from instar.tables.rowset import TableReader
 from support.changes import ChangingWorld, Facts
 from support.model_servers import FIRST, Moment, Predicate, Server, Servers, Write
-from support.model_work import CLAIM, JOB, Works
+from support.model_work import CLAIM, JOB, Met, Piece, Works
 
 
 class Progress(NamedTuple):
     """Where the change is. `todo`: works of the stage that are not derived; `pieces`: what of a work is derived and not
-    put; `asked`: the store that the next stage was derived on, if that is another step than to publish it; `ended`: it
-    has failed, and nothing is left to take back."""
+    put, and what its other pieces have `met`; `asked`: the store that the next stage was derived on, if that is another
+    step than to publish it; `ended`: it has failed, and nothing is left to take back."""
 
     moment: Moment
     todo: tuple[Reorganization, ...] = ()
-    pieces: tuple[Step, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+    met: Met = ()
     asked: int | None = None
     ended: bool = False
 
@@ -231,20 +231,19 @@ class Model:
             return
         if self._cancels and moment.back is None and self._job(moment).is_revertible and moment.stage:
             yield "cancelled", store, self._turned(moment)
-            self.restore(store)
         try:
             after = self._next(store, at)
         except errors.Error as failed:
             back = self._turned(moment) if moment.back is None else at._replace(ended=True)
-            yield f"fails: {failed.sqlstate}", self._number(), back
+            yield f"fails: {failed.sqlstate}", store, back
             return
         if after is not None:
             yield after[0], self._number(), after[1]
 
     def _next(self, store: int, at: Progress) -> tuple[str, Progress] | None:
         if at.pieces:
-            self.world.store.background([at.pieces[0]], claim=CLAIM)
-            return "work: put", at._replace(pieces=at.pieces[1:])
+            met = self._works.put(at.pieces[0], at.met)
+            return "work: put", at._replace(pieces=at.pieces[1:], met=met if at.pieces[1:] else ())
         moment = at.moment
         if at.todo:
             pieces = self._works.derive(self.catalog(moment), moment, at.todo[0], self._states[store].values)

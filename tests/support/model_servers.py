@@ -54,12 +54,14 @@ class Write:
 @dataclass(frozen=True)
 class Server:
     """Where a server is with its one transaction. `held`: the schema that it knew when it last learned; `meant`: that
-    of its statements; `met`: the flags of constraints that yield and are found to be violated; `said`: its request and
-    these in words, which tell it from others."""
+    of its statements; `anew`: the columns that it writes are others by then than before the change; `met`: the flags of
+    constraints that yield and are found to be violated; `said`: its request and these in words, which tell it from
+    others."""
 
     step: str = "begin"
     held: Moment = FIRST
     meant: Moment = FIRST
+    anew: bool = False
     read: tuple[Any, ...] = ()
     request: Commit | None = field(default=None, compare=False)
     met: Mapping[bytes, Met] = field(default_factory=dict, compare=False)
@@ -74,16 +76,16 @@ class Servers:
         self._model = model
         self._world = model.world
         self._checks = checks
-        self._writers: dict[tuple[int, Moment], tuple[Table, TableWriter]] = {}
+        self._writers: dict[tuple[int, Moment, int | None], TableWriter] = {}
 
     def moves(self, restore: Callable[[], None], moment: Moment, number: int, server: Server) -> Iterator[Server]:
         """What server `number` may be next, with the store as it is then; `restore` undoes what it did to that."""
         restore()
         if server.step == "begin":
-            yield self._begin(number, moment)
+            yield self._begin(number, moment, moment.back)
             before = self._model.before(moment)
             if before is not None and self._is_admitted(number, before):
-                yield self._begin(number, before)
+                yield self._begin(number, before, moment.back)
         elif server.step == "derive":
             yield self._derive(number, server, moment)
         else:
@@ -100,19 +102,20 @@ class Servers:
                     return False
         return True
 
-    def _begin(self, number: int, moment: Moment) -> Server:
-        """Learn the schema of then, and read what is to be written."""
-        layouts = self._model.layouts(moment.back)
-        read = []
+    def _begin(self, number: int, moment: Moment, back: int | None) -> Server:
+        """Learn the schema of then, and read what is to be written. `back`: the way that the change is on."""
+        layouts = self._model.layouts(back)
+        read, anew = [], False
         for write in self._model.writes[number]:
             table = _named(self._model.catalog(moment), write.table)
+            anew = anew or _written(table, write) != _written(_named(self._model.catalog(FIRST), write.table), write)
             reader = TableReader(table, range(len(table.columns)), layouts)
-            rows = self._model.rows(table, moment.back).values()
+            rows = self._model.rows(table, back).values()
             own = (image_key(table)(image) for image in rows if image[0] == write.key)
             view = View(self._world.store, self._world.now(), None, layouts)
             version = next((reader.get_version(view, key) for key in own), None)
             read.append(None if version is None else (version.base, version.values))
-        return Server("derive", held=moment, meant=moment, read=tuple(read))
+        return Server("derive", held=moment, meant=moment, anew=anew, read=tuple(read))
 
     def _submit(self, server: Server, moment: Moment) -> Server:
         assert server.request is not None
@@ -122,10 +125,10 @@ class Servers:
         except (StaleSchema, StaleRow, PreconditionFailed) as refused:
             note_refusal(met, refused)
             if isinstance(refused, PreconditionFailed) and not _goes_on(refused):
-                return replace(server, step="end", request=None, said="", outcome="refused")
+                return Server("end", outcome="refused")
             # A server that is refused learns the newest schema, and derives again.
             return replace(server, step="derive", held=moment, request=None, met=met, said=repr(met))
-        return Server("end", outcome="committed")
+        return Server("end", anew=server.anew, outcome="committed")
 
     def _derive(self, number: int, server: Server, moment: Moment) -> Server:
         meant, held = self._model.catalog(server.meant), self._model.catalog(server.held)
@@ -135,20 +138,26 @@ class Servers:
                 if not _buffered(buffer, meant, write, read):
                     return Server("end", outcome="nothing to do")
             with self._world.store.read() as reader:
-                request = self._request(reader, buffer, meant, held, server)
+                request = self._request(reader, buffer, meant, held, server, moment.back)
         except (Conflict, errors.Error):
             return Server("end", outcome="refused")
         return replace(server, step="submit", request=request, said=f"{request!r} {server.met!r}")
 
     def _request(
-        self, reader: Reader, buffer: Buffer, meant: CatalogSnapshot, held: CatalogSnapshot, server: Server
+        self,
+        reader: Reader,
+        buffer: Buffer,
+        meant: CatalogSnapshot,
+        held: CatalogSnapshot,
+        server: Server,
+        back: int | None,
     ) -> Commit:
         request = Commit(catalog_version=self._model.version(server.held))
         derivation = Derivation(reader, self._hold, violated=self._violated, met=server.met)
         for changed in buffer:
             before, table = meant.table(changed.table), held.table(changed.table)
             require_compatible(table, before.version, Usage(wrote=True))
-            writer = self._writer(table, held, server.held)
+            writer = self._writer(table, held, server.held, back)
             now = crossed(changed, before, writer, reader, lambda _: GIVEN)
             for change in now.changes.values():
                 if change.image is not None:
@@ -160,12 +169,11 @@ class Servers:
         request.raw += [(key, encode_violation(found)) for key, found in derivation.flags.items()]
         return request
 
-    def _writer(self, table: Table, catalog: CatalogSnapshot, moment: Moment) -> TableWriter:
-        known = self._writers.get((table.id, moment))
-        if known is None:
-            writer = TableWriter(table, catalog, self._model.layouts(moment.back))
-            known = self._writers[table.id, moment] = (table, writer)
-        return known[1]
+    def _writer(self, table: Table, catalog: CatalogSnapshot, held: Moment, back: int | None) -> TableWriter:
+        place = (table.id, held, back)
+        if place not in self._writers:
+            self._writers[place] = TableWriter(table, catalog, self._model.layouts(back))
+        return self._writers[place]
 
     # --- what SQL judges of a row ------------------------------------------------------------------------------------
 
@@ -201,6 +209,12 @@ def _named(catalog: CatalogSnapshot, name: str) -> Table:
     return table
 
 
+def _written(table: Table, write: Write) -> set[int]:
+    """The columns that the write names, by their ids."""
+    names = {name for name, _ in write.values}
+    return {column.id for column in table.columns if column.name in names and column.state is State.PUBLIC}
+
+
 def columns_of(table: Table, check: Check, image: tuple[object, ...]) -> tuple[object, ...]:
     """The values that a CHECK reads, as validations give them to its predicate."""
     return tuple(value for column, value in zip(table.columns, image, strict=True) if column.id in check.columns)
@@ -219,7 +233,8 @@ def _buffered(buffer: Buffer, catalog: CatalogSnapshot, write: Write, read: Any)
             return False
         values["id"] = write.key
         pairs = zip(table.columns, names, strict=True)
-        image = derive(tuple(GIVEN if column.per_row else values.get(name) for column, name in pairs))
+        given = (GIVEN if column.per_row and not column.derived else values.get(name) for column, name in pairs)
+        image = derive(tuple(given))
         buffer.insert(table.id, table.version, key_of(image), image)
         return True
     if read is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Check, Column, Table
+from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.populate import Population
@@ -24,8 +25,17 @@ from support.model_servers import GIVEN, Moment, Predicate
 if TYPE_CHECKING:
     from support.model import Model
 
+# What the probes of unique indexes have met: for each a key, and the rows that share it with others.
+Met = tuple[tuple[str, tuple[str, ...]], ...]
 JOB = 1
 CLAIM = (b"\x08claim", b"the model's")
+
+
+class Piece(NamedTuple):
+    """A step of a work, and what it and the others note."""
+
+    step: Step
+    duplicates: tuple[Duplicates, ...]
 
 
 def _told(task: Backfill, step: Step) -> Step:
@@ -43,13 +53,14 @@ class Works:
     """The work of one change. `checks` as of `Model`."""
 
     def __init__(self, model: Model, checks: Mapping[str, Predicate]) -> None:
+        self._model = model
         self._store = model.world.store
         self._checks = checks
-        self._derived: dict[tuple[object, ...], tuple[Step, ...]] = {}
+        self._derived: dict[tuple[object, ...], tuple[Piece, ...]] = {}
 
     def derive(
         self, catalog: CatalogSnapshot, moment: Moment, work: Reorganization, stored: Mapping[bytes, bytes]
-    ) -> tuple[Step, ...]:
+    ) -> tuple[Piece, ...]:
         """The work as pieces that others come in between; the same objects for the same rows and entries, so that
         states meet."""
         task = self._task(catalog, moment, work)
@@ -60,7 +71,20 @@ class Works:
             looked_at += [rowset_prefix(index.rowset) for index in task.indexes]
             steps = tuple(_told(task, step) for step in steps)
         found = frozenset(pair for pair in stored.items() if pair[0].startswith(tuple(looked_at)))
-        return self._derived.setdefault((moment, work, found), steps)
+        noted: tuple[Duplicates, ...] = ()
+        if isinstance(task, Backfill):
+            noted = tuple(found.duplicates for found in task._derivations.values())
+        elif isinstance(task, KeyBackfill):
+            noted = (task._duplicates,)
+        pieces = tuple(Piece(step, noted) for step in steps)
+        return self._derived.setdefault((moment, work, found, self._model.world.now()), pieces)
+
+    def put(self, piece: Piece, met: Met) -> Met:
+        """Run a piece after others that have met so much; what they all have met then."""
+        for noted, (key, rows) in zip(piece.duplicates, met or [("", ())] * len(piece.duplicates), strict=True):
+            noted._key, noted._rows = key, dict.fromkeys(rows)
+        self._store.background([piece.step], claim=CLAIM)
+        return tuple((noted._key, tuple(noted._rows)) for noted in piece.duplicates)
 
     def _task(self, catalog: CatalogSnapshot, moment: Moment, work: Reorganization) -> Task:
         table = catalog.table(work.element.table)
