@@ -25,7 +25,8 @@ demo: setup
 
 test: setup
 	@# A crashed process is not replaced: pytest-xdist would wait for ever for what was left of its group.
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart=0 $(PYTEST)
+	@# Whatever the environment says of compiled files, they are kept: hundreds of processes import the package.
+	@PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart=0 $(PYTEST)
 
 lint: setup
 	@.venv/bin/ruff check .
