@@ -78,6 +78,7 @@ def test_a_column_is_given_values_while_stopped_servers_wake_up(tmp_path: Path) 
         os.kill(stopped, signal.SIGCONT)
         time.sleep(LEASE / 3)
         woken += 1
+    assert woken > 1
     flag.unlink()
     told = [out.get(timeout=60) for _ in writers]
     for writer in writers:

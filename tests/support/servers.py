@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from multiprocessing.queues import Queue
 from pathlib import Path
 
@@ -57,11 +58,12 @@ def version(connection: Connection) -> int:
 
 
 def write_while_there(path: str, number: int, flag: Path, out: Queue[tuple[int, list[str]]]) -> None:
-    """Insert and update rows of one's own for as long as there is a file; says how many rows stand, and what else
-    befell."""
+    """Insert and update rows of one's own for as long as there is a file, with pauses, so that others get something
+    done too; says how many rows stand, and what else befell."""
     connection = instar.connect(path, synchronous="off", autocommit=True)
     done, strange = 0, []
     while flag.exists():
+        time.sleep(0.005)
         key = number * 1_000_000 + done
         try:
             connection.execute("INSERT INTO t (id, a) VALUES (?, ?)", (key, key))
