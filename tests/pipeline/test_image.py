@@ -158,14 +158,14 @@ def check_done(database: SmallDatabase, task: Image, targets: list[Table]) -> No
     assert everything(database, targets) == found
 
 
-@KINDS
-def test_the_same_as_in_process_though_the_jvm_is_killed(spark: Any, database: SmallDatabase, made: Made) -> None:
+def test_the_same_as_in_process_though_the_jvm_is_killed(spark: Any, database: SmallDatabase) -> None:
     """What is changed after the snapshot does not show."""
-    same_as_in_process(database, made(database), kill_jvm)
+    same_as_in_process(database, joined(database), kill_jvm)
 
 
-def test_a_grouping_is_the_same_as_in_process(spark: Any, database: SmallDatabase) -> None:
-    same_as_in_process(database, grouped(database), lambda: None)
+@pytest.mark.parametrize("made", [split, grouped])
+def test_the_same_as_in_process(spark: Any, database: SmallDatabase, made: Made) -> None:
+    same_as_in_process(database, made(database), lambda: None)
 
 
 def same_as_in_process(
