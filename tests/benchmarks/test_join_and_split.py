@@ -12,7 +12,7 @@ from benchmarks.join_and_split_tables import Running, fill
 from benchmarks.switch_worker import Mode, switch_worker
 from benchmarks.tables import open_instar
 
-from benchmarks import clients, join_and_split, postgres
+from benchmarks import clients, join_and_split, postgres, remaking, switching
 
 # More than a statement reorganizes within its own call: the worker is to do it.
 ROWS = 6000
@@ -23,7 +23,8 @@ def test_small(monkeypatch):
     monkeypatch.setattr(join_and_split, "TRANSFORMATIONS", ("split",))
     monkeypatch.setattr(join_and_split, "CLIENTS", 1)
     monkeypatch.setattr(join_and_split, "_PATIENCE", 2)
-    monkeypatch.setattr(join_and_split, "_SETTLING_SECONDS", 0.1)
+    for module in (join_and_split, remaking, switching):
+        monkeypatch.setattr(module, "_SETTLING_SECONDS", 0.1)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as name:  # which other users can reach
         options = Options(quick=True, directory=Path(name), rows=ROWS, seconds=0.2)
         figures = list(join_and_split.run(options))
