@@ -192,7 +192,7 @@ def test_what_is_altered_takes_effect_at_the_next_look(world: ChangingWorld) -> 
         def run(self, task: Task, pulse: Callable[[], None]) -> None:
             assert isinstance(pulse, Pulse)
             world.jobs.alter(number, {"max_rows_per_second": 10, "latency_target": 5_000})
-            world.clock.advance(0.2)
+            world.clock.advance(0.3)
             pulse()
             assert (pulse.pace.rows_per_second, pulse.pace.latency_target_ns) == (10, 5_000_000)
             before = world.clock.monotonic

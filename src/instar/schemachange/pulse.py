@@ -20,7 +20,7 @@ from instar.store.engine import Section, Store
 from instar.store.pace import Pace
 
 # How often the job's record is looked at, and how often its status is written.
-LOOK_NS = 100_000_000
+LOOK_NS = 200_000_000
 TELL_NS = 500_000_000
 # How much of a rate shown is that of the last half second.
 _NEWEST = 0.3
