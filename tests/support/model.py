@@ -26,23 +26,29 @@ from instar.schemachange import wanted as want
 from instar.schemachange.elements import yielding
 from instar.schemachange.executor import apply
 from instar.schemachange.jobs import Job, JobState, new_job
+from instar.schemachange.online.conditions import read_of
+from instar.schemachange.online.keeping import KeptView
 from instar.schemachange.stages import Reorganization, Stage, advance
 from instar.schemachange.standing import standing, unseen_of
+from instar.schemachange.states import Work
 from instar.schemachange.violations import judge_moves
 from instar.store.engine import (
     PREFIX_ROW,
     ROW_HEADER,
     ROW_TOMBSTONE,
     Commit,
-    PreconditionFailed,
+    Refused,
     prefix_end,
     rowset_prefix,
 )
 from instar.store.memory import _State
+from instar.store.records import Latest, latest_key
 from instar.tables.rowset import TableReader
 from support.changes import ChangingWorld, Facts
 from support.model_servers import FIRST, Moment, Predicate, Server, Servers, Write
 from support.model_work import CLAIM, JOB, Met, Piece, Works
+
+_FOLLOWED = latest_key(Latest.FOLLOWED)
 
 
 class Progress(NamedTuple):
@@ -136,19 +142,21 @@ class Model:
         return len(seen)
 
     def _look(self, node: Node) -> object:
-        """What can be judged of a state: rows and entries without their timestamps, and who has committed."""
+        """What can be judged of a state: rows and entries without their timestamps, how far views have followed, and
+        who has committed."""
         data = self._looks.get(node.store)
         if data is None:
             values = self._states[node.store].values.items()
-            data = self._looks[node.store] = frozenset(
-                (key, value[8:]) for key, value in values if key.startswith(PREFIX_ROW)
-            )
+            rows = {(key, value[8:]) for key, value in values if key.startswith(PREFIX_ROW)}
+            rows.update(pair for pair in values if pair[0].startswith(_FOLLOWED))
+            data = self._looks[node.store] = frozenset(rows)
         return data, node.change.moment, tuple(server.outcome for server in node.servers)
 
     def rows(
         self, table: Table, back: int | None = None, rowset: int | None = None
     ) -> dict[object, tuple[object, ...]]:
-        """The live rows of a table, or those in another rowset of it, by their first column."""
+        """The live rows of a table, or those in another rowset of it, by their first column, or a row id that they are
+        told apart by."""
         known = self._readers.get((id(table), back))
         if known is None:
             reads = TableReader(table, range(len(table.columns)), self.layouts(back))
@@ -160,7 +168,8 @@ class Model:
                 for _, value in reader.scan(start, prefix_end(start))
                 if not ROW_HEADER.unpack_from(value)[2] & ROW_TOMBSTONE
             ]
-        return {image[0]: image for image in images}
+        place = next((n for n, found in enumerate(table.columns) if found.hidden and found.id in table.primary_key), 0)
+        return {image[place]: image for image in images}
 
     def _moves(self, node: Node) -> Iterator[tuple[str, Node]]:
         known = self._changes.get((node.store, node.change))
@@ -223,6 +232,10 @@ class Model:
             return moment._replace(stage=moment.stage - 1)
         return None if moment.back is None else Moment(None, moment.back - 1)
 
+    def stages(self) -> Iterator[Stage]:
+        """All stages, on whatever way."""
+        return (stage for way in self._ways.values() for stage in way)
+
     # --- the change --------------------------------------------------------------------------------------------------
 
     def _change(self, store: int, at: Progress) -> Iterator[tuple[str, int, Progress]]:
@@ -231,6 +244,11 @@ class Model:
             return
         if self._cancels and moment.back is None and self._job(moment).is_revertible and moment.stage:
             yield "cancelled", store, self._turned(moment)
+        if any(True for _ in self.catalog(moment).views()):
+            self._kept_up(moment)
+            if self._number() != store:
+                yield "views kept up", self._number(), at
+                self.restore(store)
         try:
             after = self._next(store, at)
         except errors.Error as failed:
@@ -246,8 +264,10 @@ class Model:
             return "work: put", at._replace(pieces=at.pieces[1:], met=met if at.pieces[1:] else ())
         moment = at.moment
         if at.todo:
-            pieces = self._works.derive(self.catalog(moment), moment, at.todo[0], self._states[store].values)
-            return "work: derive", at._replace(todo=at.todo[1:], pieces=pieces)
+            work, values = at.todo[0], self._states[store].values
+            pieces = self._works.derive(self.catalog(moment), self._job(moment), moment, work, values)
+            goes_on = pieces and work.work is Work.FOLLOW
+            return "work: derive", at._replace(todo=at.todo if goes_on else at.todo[1:], pieces=pieces)
         way = self._ways[moment.back]
         if moment.stage == len(way):
             return None
@@ -258,7 +278,7 @@ class Model:
         self.restore(store)
         try:
             self.world.store.commit(request)
-        except PreconditionFailed:
+        except Refused:
             return f"stage {moment.stage + 1}: refused", at._replace(asked=None)
         return f"stage {moment.stage + 1}", Progress(moment._replace(stage=moment.stage + 1), stage.work)
 
@@ -278,7 +298,7 @@ class Model:
         """Whether it is up to what is committed if the stage can be published: others come in before that."""
         catalog = self.catalog(moment)
         tables = (catalog.table(move.element.table) for move in stage.moves)
-        return moment.stage > 0 and any(yielding(table) for table in tables)
+        return bool(stage.reveals) or (moment.stage > 0 and any(yielding(table) for table in tables))
 
     def _request(self, store: int, moment: Moment, stage: Stage) -> Commit:
         """The commit of the stage after `moment`, derived on a store."""
@@ -295,8 +315,27 @@ class Model:
         with self.world.store.read() as reader:
             change.parts(reader).add_to(request)
             judge_moves(request, reader, self.catalog(moment), stage.moves, self._works.compile)
-        request.raw.append(CLAIM)
+            if stage.reveals or stage.shows:
+                works = self._works.following(self.catalog(moment), self._job(moment))
+                request.raw += [works.begun(view) for view in stage.shows]
+                if stage.reveals:
+                    works.add_tail(request, reader)
+        if not moment.stage:
+            request.raw.append(CLAIM)
         return request
+
+    def _kept_up(self, moment: Moment) -> None:
+        """Have the materialized views follow the log."""
+        catalog = self.catalog(moment)
+        for view in catalog.views():
+            if view.materialized is not None:
+                storage = catalog.table(view.materialized.storage)
+                assert storage.unseen is not None
+                sources = [
+                    read_of(catalog.table(number), storage.unseen.made) for number in storage.unseen.made.sources
+                ]
+                kept = KeptView(self.world.store, view, storage, sources, self._works.compile)
+                kept.follow(self.world.now(), lambda: False, lambda seconds: None)
 
 
 def _told(way: tuple[Any, ...]) -> str:

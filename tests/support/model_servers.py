@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Check, State, Table
+from instar.database import Database
+from instar.database.crossing import Crossings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.store.engine import Commit, PreconditionFailed, Reader, StaleRow, StaleSchema
 from instar.store.records import decode_table_header, table_key
@@ -54,8 +56,8 @@ class Write:
 @dataclass(frozen=True)
 class Server:
     """Where a server is with its one transaction. `held`: the schema that it knew when it last learned; `meant`: that
-    of its statements; `anew`: the columns that it writes are others by then than before the change; `met`: the flags of
-    constraints that yield and are found to be violated; `said`: its request and these in words, which tell it from
+    of its statements; `anew`: columns of its tables had gone by then; `met`: the flags of constraints that yield
+    and are found to be violated; `said`: its request and these in words, which tell it from
     others."""
 
     step: str = "begin"
@@ -76,12 +78,15 @@ class Servers:
         self._model = model
         self._world = model.world
         self._checks = checks
+        self._database = Database(self._world.store, ":memory:", self._world.clock)
         self._writers: dict[tuple[int, Moment, int | None], TableWriter] = {}
 
     def moves(self, restore: Callable[[], None], moment: Moment, number: int, server: Server) -> Iterator[Server]:
         """What server `number` may be next, with the store as it is then; `restore` undoes what it did to that."""
         restore()
         if server.step == "begin":
+            if self._is_closed(number, moment):
+                return  # until the change is over
             yield self._begin(number, moment, moment.back)
             before = self._model.before(moment)
             if before is not None and self._is_admitted(number, before):
@@ -91,11 +96,20 @@ class Servers:
         else:
             yield self._submit(server, moment)
 
+    def _is_closed(self, number: int, moment: Moment) -> bool:
+        """Whether a server that has not written yet has to wait: it would write to what is about to be replaced."""
+        tables = [self._model.catalog(moment).lookup("public", write.table) for write in self._model.writes[number]]
+        return any(
+            isinstance(table, Table) and table.transformed is not None and table.transformed.closing for table in tables
+        )
+
     def _is_admitted(self, number: int, moment: Moment) -> bool:
         """Whether a server may begin under the schema of then: no table has left it behind (rule 17)."""
         with self._world.store.read() as reader:
             for write in self._model.writes[number]:
-                table = _named(self._model.catalog(moment), write.table)
+                table = self._model.catalog(moment).lookup("public", write.table)
+                if not isinstance(table, Table):
+                    return False
                 stored = reader.get(table_key(table.id))
                 assert stored is not None
                 if decode_table_header(stored).floor > table.version:
@@ -107,8 +121,13 @@ class Servers:
         layouts = self._model.layouts(back)
         read, anew = [], False
         for write in self._model.writes[number]:
-            table = _named(self._model.catalog(moment), write.table)
-            anew = anew or _written(table, write) != _written(_named(self._model.catalog(FIRST), write.table), write)
+            table = self._model.catalog(moment).lookup("public", write.table)
+            if not isinstance(table, Table):
+                return Server("end", outcome="nothing to do")
+            names = {column.name for column in table.columns if column.state is State.PUBLIC}
+            if not names.issuperset(name for name, _ in write.values):
+                return Server("end", outcome="nothing to do")
+            anew = anew or not _public(self._before(write.table)) <= _public(table)
             reader = TableReader(table, range(len(table.columns)), layouts)
             rows = self._model.rows(table, back).values()
             own = (image_key(table)(image) for image in rows if image[0] == write.key)
@@ -116,6 +135,10 @@ class Servers:
             version = next((reader.get_version(view, key) for key in own), None)
             read.append(None if version is None else (version.base, version.values))
         return Server("derive", held=moment, meant=moment, anew=anew, read=tuple(read))
+
+    def _before(self, name: str) -> Table:
+        """The table of that name before the change."""
+        return _named(self._model.catalog(FIRST), name)
 
     def _submit(self, server: Server, moment: Moment) -> Server:
         assert server.request is not None
@@ -154,8 +177,13 @@ class Servers:
     ) -> Commit:
         request = Commit(catalog_version=self._model.version(server.held))
         derivation = Derivation(reader, self._hold, violated=self._violated, met=server.met)
+        crossings = Crossings(self._database, held)
         for changed in buffer:
-            before, table = meant.table(changed.table), held.table(changed.table)
+            before, table = meant.table(changed.table), held.by_id(changed.table)
+            if not isinstance(table, Table):
+                if not crossings.take(changed, before):
+                    raise errors.error(errors.SERIALIZATION_FAILURE, f'table "{before.name}" is gone')
+                continue
             require_compatible(table, before.version, Usage(wrote=True))
             writer = self._writer(table, held, server.held, back)
             now = crossed(changed, before, writer, reader, lambda _: GIVEN)
@@ -163,6 +191,10 @@ class Servers:
                 if change.image is not None:
                     self._hold(table, change.image)
             derivation.table(writer, now, before)
+        buffers, unchanged = crossings.buffers(reader)
+        derivation.preconditions.extend(unchanged)
+        for writer, made in buffers:
+            derivation.table(writer, made)
         request.tables += derivation.tables
         request.entries += derivation.entries
         request.preconditions += derivation.preconditions
@@ -209,10 +241,9 @@ def _named(catalog: CatalogSnapshot, name: str) -> Table:
     return table
 
 
-def _written(table: Table, write: Write) -> set[int]:
-    """The columns that the write names, by their ids."""
-    names = {name for name, _ in write.values}
-    return {column.id for column in table.columns if column.name in names and column.state is State.PUBLIC}
+def _public(table: Table) -> set[int]:
+    """The columns that statements can name, by their ids."""
+    return {column.id for column in table.columns if column.state is State.PUBLIC}
 
 
 def columns_of(table: Table, check: Check, image: tuple[object, ...]) -> tuple[object, ...]:
