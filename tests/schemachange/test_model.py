@@ -241,6 +241,14 @@ def alike(*before: want.Wanted) -> ChangingWorld:
     return built(*before, rows=((1, 10, 1), (2, 20, 1)))
 
 
+def unvalidated() -> ChangingWorld:
+    """With a CHECK that old rows have not been held to."""
+    world = built()
+    constraint = replace(check("positive"), not_valid=True)
+    assert world.execute(want.AddConstraint("t", constraint)) is None
+    return world
+
+
 def older() -> ChangingWorld:
     """With rows that are in an older layout than the newest."""
     world = built()
@@ -272,6 +280,7 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "index": (built, (INDEX,), ALL),
     "unique": (built, (UNIQUE,), (*SOME, ("insert bad", "update b"))),
     "check": (built, (CHECK,), BAD),
+    "validate": (unvalidated, (want.ValidateConstraint("t", "positive"),), BAD),
     "not null": (built, (want.SetNotNull("t", "a"),), BAD),
     "index and check": (built, (INDEX, CHECK), (SOME[0], BAD[0])),
     "column with a unique key": (built, (COLUMN,), SOME),
@@ -322,13 +331,21 @@ def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
         assert search(make(), wanted, (WRITES[one], WRITES[two]), cancels=cancels) > 50
 
 
-@pytest.mark.parametrize("how", ["add", "yields", "drop"])
-def test_a_foreign_key_beside_its_parents_corrupts_nothing(how: str) -> None:
+FOREIGN_KEYS = ("add", "yields", "drop")
+
+
+def foreign_key(how: str) -> tuple[ChangingWorld, want.Wanted]:
+    """A change of a foreign key from t to p, and what it is made on."""
     drops = how == "drop"
-    wanted: want.Wanted = want.DropConstraint("t", "f") if drops else yields(KEY) if how == "yields" else KEY
+    world = built(*((KEY,) if drops else ()), lease=float(drops), rows=((1, 1, 1),))
+    return world, want.DropConstraint("t", "f") if drops else yields(KEY) if how == "yields" else KEY
+
+
+@pytest.mark.parametrize("how", FOREIGN_KEYS)
+def test_a_foreign_key_beside_its_parents_corrupts_nothing(how: str) -> None:
     pairs = [(insert(2, a=10, b=1), delete(10, "p")), (update(1, a=99), delete(1, "p"))]
-    for one, two in pairs if drops else pairs[:1]:
-        world = built(*((KEY,) if drops else ()), lease=float(drops), rows=((1, 1, 1),))
+    for one, two in pairs if how == "drop" else pairs[:1]:
+        world, wanted = foreign_key(how)
         assert search(world, (wanted,), (one, two), cancels=how == "add") > 50
 
 

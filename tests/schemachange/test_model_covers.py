@@ -6,16 +6,19 @@ That is derived from the planner's own tables: what is added to those, and is no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
+from typing import get_args
 
 import pytest
 
+from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, MadeBySplit, Strategy
+from instar.schemachange import planner, violations
 from instar.schemachange import wanted as want
-from instar.schemachange.elements import ElementKind, Phase
+from instar.schemachange.elements import ElementKind, Phase, yielding
 from instar.schemachange.stages import Stage
 from instar.schemachange.states import PATHS, Work
 from schemachange import test_model, test_model_online
-from schemachange.test_model import CHECKS, KEY, built
+from schemachange.test_model import CHECKS
 from support.changes import ChangingWorld
 from support.model import Model, Node
 
@@ -34,14 +37,15 @@ def cases() -> Iterator[tuple[ChangingWorld, tuple[want.Wanted, ...]]]:
     """The changes that are enumerated."""
     for make, wanted, _pairs in test_model.CHANGES.values():
         yield make(), wanted
-    for drops in (False, True):
-        world = built(*((KEY,) if drops else ()), lease=float(drops), rows=((1, 1, 1),))
-        yield world, (want.DropConstraint("t", "f"),) if drops else (KEY,)
+    for how in test_model.FOREIGN_KEYS:
+        world, key = test_model.foreign_key(how)
+        yield world, (key,)
     for make, online, _operator, _pairs in test_model_online.CHANGES.values():
         yield make(), (online,)
     for view, _query, _shown, _pairs in test_model_online.VIEWS.values():
         world = test_model_online.built()
         yield world, (view(world),)
+    yield test_model_online.viewed(), (test_model_online.ANEW,)
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +89,34 @@ def test_every_part_of_a_stage(models: list[Model]) -> None:
         if getattr(stage, field) != getattr(Stage(), field)
     }
     assert used == set(Stage.__struct_fields__)
+
+
+def test_every_action_that_may_take_a_job() -> None:
+    wanted = {type(action) for _world, actions in cases() for action in actions}
+    alone = {want.AddColumn, want.AlterPrimaryKey, want.ConvertColumns}
+    assert wanted >= {*planner._ON_PATHS, *planner._ALONE, *alone}
+
+
+def test_every_constraint_that_yields(models: list[Model]) -> None:
+    found = {
+        element.kind
+        for model in models
+        for catalog in model.catalogs()
+        for table in catalog.tables()
+        for element in yielding(table)
+    }
+    assert found == violations._CONSTRAINTS
+
+
+def test_every_strategy_of_joins_and_splits(models: list[Model]) -> None:
+    targets = (
+        catalog.table(number)
+        for model in models
+        for catalog in model.catalogs()
+        for table in catalog.tables()
+        if table.transformed is not None
+        for number in table.transformed.targets
+    )
+    made = [target.unseen.made for target in targets if target.unseen is not None]
+    found = {(type(one), one.strategy) for one in made if not isinstance(one, MadeByGrouping)}
+    assert found == set(product((MadeBySplit, MadeByJoin), get_args(Strategy)))

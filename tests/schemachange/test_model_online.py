@@ -331,12 +331,21 @@ def test_two_transactions_beside_a_materialized_view_that_is_made(name: str) -> 
         assert judge.caught_up
 
 
-def test_two_transactions_beside_a_materialized_view_that_is_populated_anew() -> None:
-    world, judge = built(), ViewJudge(grouped, ("b", "count", "a sum"))
+ANEW = want.PopulateAnew("v")
+
+
+def viewed() -> ChangingWorld:
+    """With the grouping as a view."""
+    world = built()
     job = world.execute(grouping(world))
     assert job is not None
     world.executor().run(job)
-    Model(world, (want.PopulateAnew("v"),), (WRITES["move"], WRITES["delete"]), cancels=True).run(judge)
+    return world
+
+
+def test_two_transactions_beside_a_materialized_view_that_is_populated_anew() -> None:
+    judge = ViewJudge(grouped, ("b", "count", "a sum"))
+    Model(viewed(), (ANEW,), (WRITES["move"], WRITES["delete"]), cancels=True).run(judge)
     assert judge.caught_up
 
 

@@ -232,6 +232,10 @@ class Model:
             return moment._replace(stage=moment.stage - 1)
         return None if moment.back is None else Moment(None, moment.back - 1)
 
+    def catalogs(self) -> Iterator[CatalogSnapshot]:
+        """All schemas that there were."""
+        return iter(self._catalogs.values())
+
     def stages(self) -> Iterator[Stage]:
         """All stages, on whatever way."""
         return (stage for way in self._ways.values() for stage in way)
