@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -621,3 +624,12 @@ def test_threads_that_share_a_connection_all_the_same_leave_the_store_whole(tmp_
     assert set(refused) <= {"55006"}
     assert connection.execute("CHECK DATABASE").fetchall() == []
     connection.close()
+
+
+def test_a_connection_that_is_left_to_the_end_of_the_interpreter_says_nothing(tmp_path: Path) -> None:
+    """Kept by a module that is taken down after this package."""
+    program = "import sys, time, instar; kept = instar.connect(sys.argv[1]); time.kept = lambda: kept"
+    environment = os.environ | {"PYTHONPATH": str(Path(instar.__file__).parents[1])}
+    command = [sys.executable, "-c", program, str(tmp_path / "db")]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

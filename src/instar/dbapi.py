@@ -316,10 +316,15 @@ class Connection:
         else:
             self.rollback()
 
-    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+    # What it needs is bound here: at the end of the interpreter the module's own names are gone.
+    def __del__(
+        self,
+        _warn: Callable[..., None] = warnings.warn,
+        _abandon: Callable[[tuple[Session | None, Database | None]], None] = _abandoned.append,
+    ) -> None:
         if getattr(self, "_session", None) is not None:
             _warn(f"unclosed {self!r}", ResourceWarning, source=self)
-            _abandoned.append((self._session, self._database))
+            _abandon((self._session, self._database))
 
 
 class Cursor:
