@@ -48,6 +48,6 @@ _PRIORITY = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Nobody gets a priority back: all tests after this one would run at the lower one, and starve on a busy machine."""
+    """Nobody gets a priority back: all tests after this one would run at the lower one, and starve beside others."""
     if os.getpriority(os.PRIO_PROCESS, 0) != _PRIORITY:
         pytest.exit(f"{item.nodeid} has lowered the priority of the test process")
