@@ -250,7 +250,8 @@ class Arena:
         worker = Worker(self.store, self.world.clock)
         for _ in range(6):
             self.world.clock.advance(LEASE_SECONDS + 1)
-            worker.turn()
+            if not worker.turn():
+                break
         with self.store.read() as reader:
             require_no_garbage(self.store, self.databases[0].catalog.at(reader))
 
