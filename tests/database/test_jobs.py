@@ -28,6 +28,7 @@ from support.databases import fails, rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
 ROWS = 60_000
+ADOPTED = 20_000  # by a worker that may get little of a processor
 # The worker as it is, but without Spark, and it does not stand back: the tests beside this one never end.
 WORKER = """
 import sys
@@ -332,14 +333,14 @@ def orphan(shop: Shop) -> int:
     shop.connection.database.store.background([deletion(lease_key(number))])
     left = shop.job(number)
     assert (left["state"], left["reason"]) == ("waiting", "whoever worked on it is gone; no worker runs")
-    run(shop.connection, f"ALTER JOB {number} SET (max_rows_per_second = 0)")
+    run(shop.connection, f"ALTER JOB {number} SET (max_rows_per_second = 0)", "SET max_rows_per_second = 0")
     return number
 
 
 def test_an_orphan_is_adopted_by_who_commits_now_and_then(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process has the database open since before, and opens nothing: one commit is enough."""
     monkeypatch.setattr(database, "LOOK_NS", 2_000_000_000)
-    shop.table("t")
+    shop.table("t", ADOPTED)
     number = orphan(shop)
     share = shop.job(number)["progress"]
     time.sleep(2.1)
@@ -353,7 +354,7 @@ def test_an_orphan_is_adopted_by_who_commits_now_and_then(shop: Shop, monkeypatc
 
 
 def test_an_orphan_is_adopted_by_who_waits_for_another_job(shop: Shop) -> None:
-    shop.table("t")
+    shop.table("t", ADOPTED)
     shop.table("u", 10_000)
     number = orphan(shop)
     run(shop.connection, "SET schema_change_mode = wait", "CREATE INDEX u_a ON u (a)")
@@ -363,7 +364,7 @@ def test_an_orphan_is_adopted_by_who_waits_for_another_job(shop: Shop) -> None:
 
 
 def test_an_orphan_is_adopted_by_the_worker_that_is_started(shop: Shop) -> None:
-    shop.table("t")
+    shop.table("t", ADOPTED)
     number = orphan(shop)
     share = shop.job(number)["progress"]
     shop.start_worker()
