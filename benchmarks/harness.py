@@ -125,7 +125,8 @@ def end_workers(directory: Path) -> None:
 
 def _works_in(process: dict[str, Any], directory: Path) -> bool:
     command = process["cmdline"] or []
-    return command[1:3] == ["-m", "instar.worker"] and Path(command[3]).is_relative_to(directory)
+    # Whichever way Python was told to run it: as a module, or by a program of a line.
+    return len(command) > 3 and "instar.worker" in command[2] and Path(command[3]).is_relative_to(directory)
 
 
 def rate(work: Callable[[], object], count: int) -> float:

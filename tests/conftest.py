@@ -8,6 +8,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from instar.schemachange import launching
+
 # No deadlines: the machine is shared, and a hang is caught by pytest's own timeout. "ci" draws the same examples every
 # time, so that a red run says something about the change and nothing about luck; "thorough" is for a night's search.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,6 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("spark") is not None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
+
+# The worker that a database starts, as it is but for standing back: beside other tests, which never end, that leaves it
+# a tenth of a processor, and loading alone takes a second of one.
+launching.PROGRAM = ("-c", "import sys; from instar.worker.process import main; sys.exit(main(sys.argv[1:]))")
 
 # Python's are 700, 10, 10. Tests make and drop whole databases: a sixth of their time went into looking for what is
 # garbage among what is in use, for little memory (157 MB become 165 MB).

@@ -7,6 +7,9 @@ import sys
 
 from instar.store.engine import Store
 
+# What Python runs, before the path of the store.
+PROGRAM = ("-m", "instar.worker")
+
 
 class WorkerLauncher:
     """Sees to it that a store has a worker. `path` None: no other process can open the store, so it never has one."""
@@ -24,7 +27,7 @@ class WorkerLauncher:
         # worker's processes stand back would count among themselves only. Its parent may be gone before it is, so
         # nobody waits for it; a subprocess that has ended is reaped by the next Popen.
         subprocess.Popen(
-            [sys.executable, "-m", "instar.worker", self._path],
+            [sys.executable, *PROGRAM, self._path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
