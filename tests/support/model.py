@@ -19,7 +19,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Table, View
 from instar.catalog.layouts import Layouts
 from instar.schemachange import planner
 from instar.schemachange import wanted as want
@@ -101,6 +101,8 @@ class Model:
         self._looks: dict[int, object] = {}
         self._changes: dict[tuple[int, Progress], list[tuple[str, int, Progress]]] = {}
         self._served: dict[tuple[int, Moment, int, Server], list[tuple[str, int, Server]]] = {}
+        self._views: dict[Moment, tuple[View, ...]] = {}
+        self._kept: dict[tuple[int, Moment], int] = {}
         self._layouts: dict[int | None, Layouts] = {}
         self._readers: dict[tuple[int, int | None], tuple[Table, TableReader]] = {}
         self.initial = {table.name: self.rows(table) for table in world.catalog().tables()}
@@ -248,11 +250,10 @@ class Model:
             return
         if self._cancels and moment.back is None and self._job(moment).is_revertible and moment.stage:
             yield "cancelled", store, self._turned(moment)
-        if any(True for _ in self.catalog(moment).views()):
-            self._kept_up(moment)
-            if self._number() != store:
-                yield "views kept up", self._number(), at
-                self.restore(store)
+        followed = self._followed(store, moment)
+        if followed != store:
+            yield "views kept up", followed, at
+            self.restore(store)
         try:
             after = self._next(store, at)
         except errors.Error as failed:
@@ -328,18 +329,25 @@ class Model:
             request.raw.append(CLAIM)
         return request
 
-    def _kept_up(self, moment: Moment) -> None:
-        """Have the materialized views follow the log."""
+    def _followed(self, store: int, moment: Moment) -> int:
+        """What the store holds when the materialized views have followed the log."""
         catalog = self.catalog(moment)
-        for view in catalog.views():
-            if view.materialized is not None:
-                storage = catalog.table(view.materialized.storage)
-                assert storage.unseen is not None
-                sources = [
-                    read_of(catalog.table(number), storage.unseen.made) for number in storage.unseen.made.sources
-                ]
-                kept = KeptView(self.world.store, view, storage, sources, self._works.compile)
-                kept.follow(self.world.now(), lambda: False, lambda seconds: None)
+        if moment not in self._views:
+            self._views[moment] = tuple(catalog.views())
+        place = (store, moment)
+        if self._views[moment] and place not in self._kept:
+            for view in self._views[moment]:
+                if view.materialized is not None:
+                    self._follow(view, catalog, catalog.table(view.materialized.storage))
+            self._kept[place] = self._number()
+            self.restore(store)
+        return self._kept.get(place, store)
+
+    def _follow(self, view: View, catalog: CatalogSnapshot, storage: Table) -> None:
+        assert storage.unseen is not None
+        sources = [read_of(catalog.table(number), storage.unseen.made) for number in storage.unseen.made.sources]
+        kept = KeptView(self.world.store, view, storage, sources, self._works.compile)
+        kept.follow(self.world.now(), lambda: False, lambda seconds: None)
 
 
 def _told(way: tuple[Any, ...]) -> str:

@@ -79,6 +79,9 @@ class Servers:
         self._world = model.world
         self._checks = checks
         self._database = Database(self._world.store, ":memory:", self._world.clock)
+        # The table is kept with what is made of it, so that its id stays its own.
+        self._readers: dict[tuple[int, int | None], tuple[Table, TableReader]] = {}
+        self._keys: dict[int, tuple[Table, Callable[[tuple[object, ...]], bytes]]] = {}
         self._writers: dict[tuple[int, Moment, int | None], TableWriter] = {}
 
     def moves(self, restore: Callable[[], None], moment: Moment, number: int, server: Server) -> Iterator[Server]:
@@ -128,13 +131,26 @@ class Servers:
             if not names.issuperset(name for name, _ in write.values):
                 return Server("end", outcome="nothing to do")
             anew = anew or not _public(self._before(write.table)) <= _public(table)
-            reader = TableReader(table, range(len(table.columns)), layouts)
+            reader = self._reader(table, back)
             rows = self._model.rows(table, back).values()
-            own = (image_key(table)(image) for image in rows if image[0] == write.key)
+            own = (self._key(table)(image) for image in rows if image[0] == write.key)
             view = View(self._world.store, self._world.now(), None, layouts)
             version = next((reader.get_version(view, key) for key in own), None)
             read.append(None if version is None else (version.base, version.values))
         return Server("derive", held=moment, meant=moment, anew=anew, read=tuple(read))
+
+    def _reader(self, table: Table, back: int | None) -> TableReader:
+        place = (id(table), back)
+        if place not in self._readers:
+            reader = TableReader(table, range(len(table.columns)), self._model.layouts(back))
+            self._readers[place] = (table, reader)
+        return self._readers[place][1]
+
+    def _key(self, table: Table) -> Callable[[tuple[object, ...]], bytes]:
+        """The key of a row of the table."""
+        if id(table) not in self._keys:
+            self._keys[id(table)] = (table, image_key(table))
+        return self._keys[id(table)][1]
 
     def _before(self, name: str) -> Table:
         """The table of that name before the change."""
