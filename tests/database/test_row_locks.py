@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import instar
 from instar import errors
 from instar.dbapi import Connection
+from store.building import ended, in_child
 from support.databases import Engine, fails, rows, run, value
 from support.waiting import give_up, later, waiting
 
@@ -548,3 +552,31 @@ def test_the_view_names_rows_keys_and_who_waits(sessions: list[Connection], thre
     run(one, "COMMIT")
     waits.result()
     run(two, "COMMIT")
+
+
+def test_a_commit_whose_locks_cannot_be_let_go_of_stands(tmp_path: Path) -> None:
+    """A full disk: the locks of the younger transaction end with a record, since an older one lives."""
+
+    def work() -> None:
+        older, younger = (instar.connect(tmp_path / "db", synchronous="off", autocommit=True) for _ in range(2))
+        run(older, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 0), (2, 0), (3, 0)")
+        run(older, "BEGIN", "SELECT * FROM t WHERE id = 1 FOR UPDATE")
+        run(younger, "BEGIN", "SELECT * FROM t WHERE id = 2 FOR UPDATE", "UPDATE t SET a = 1 WHERE id = 2")
+        told: list[str] = []
+        younger.on_notice = told.append
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, limits[1]))
+        run(younger, "COMMIT")
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert len(told) == 1
+        assert told[0].startswith(
+            "NOTICE:  the transaction has ended, but others may find its locks still: the disk is full"
+        )
+        assert rows(younger, "SELECT a FROM t WHERE id = 2") == [(1,)]
+        locks = younger.database.store.locks
+        assert len(locks.entries()) == 2
+        run(younger, "BEGIN", "SELECT * FROM t WHERE id = 3 FOR UPDATE", "COMMIT")  # whoever locks does it now
+        assert [entry.owner for entry in locks.entries()] == [older.session.locks.owner]
+
+    assert ended(in_child(work)) == 0

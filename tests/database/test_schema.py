@@ -14,6 +14,7 @@ import pytest
 
 import instar
 from instar.database import schema
+from instar.store import presence
 from support.victims import Victim
 
 ROWS = 20_000
@@ -44,6 +45,25 @@ def test_an_index_build_that_meets_a_full_disk_says_so(tmp_path: Path, monkeypat
         assert "Make room on the device" in str(caught.value.hint)
         assert connection.execute("SELECT count(*) FROM t WHERE a >= ''").fetchone() == (ROWS,)
         assert connection.execute("CHECK DATABASE").fetchall() == []
+
+
+def test_a_worker_that_cannot_start_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for its work would wait for ever."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "msgspec.py").write_text("raise ImportError('not this one')")
+    with instar.connect(tmp_path / "db", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, f"{number:040}") for number in range(ROWS)])
+        with monkeypatch.context() as there:
+            there.setattr(schema, "_UNATTENDED_SECONDS", 0.5)
+            there.setattr(presence, "LAUNCH_NS", 500_000_000)
+            there.chdir(tmp_path / "elsewhere")  # where Python looks first
+            with pytest.raises(instar.Error) as caught:
+                connection.execute("CREATE INDEX i ON t (a)")
+        assert caught.value.sqlstate == "58030"
+        assert caught.value.message == "job 2 cannot go on: the background process has ended with status 1"
+        assert str(caught.value.hint).startswith(f'"instar worker {tmp_path / "db"}" shows why. The job stays')
+        assert connection.execute("SELECT state FROM instar.jobs WHERE id = 2").fetchone() == ("pending",)
 
 
 def test_a_check_survives_the_rename_of_its_table() -> None:

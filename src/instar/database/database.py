@@ -319,6 +319,16 @@ class Database:
         """Start the background process, unless one is there."""
         self._launcher.ensure()
 
+    def require_worker(self, since: float) -> None:
+        """58030 if the background process, started here after `since` (time.monotonic), has ended with an error."""
+        status = self._launcher.failed(since)
+        if status is not None:
+            raise errors.error(
+                errors.IO_ERROR,
+                f"the background process has ended with status {status}",
+                hint=f'"instar worker {self.path}" shows why.',
+            )
+
     def release(self) -> None:
         """Give one use of the database back; the last one closes the store."""
         with self._lock:

@@ -81,13 +81,13 @@ class RowLocks:
         self._selected: list[_Selected] = []
 
     def release(self) -> None:
-        """The transaction is over."""
+        """The transaction is over: committed, perhaps, so that nothing which goes wrong here is its error."""
         if self.owner:
+            owner, self.owner, self.held = self.owner, b"", {}
             try:
-                self._store.locks.end(self.owner)
-            finally:  # that may fail where the disk is full: the next transaction is another owner all the same
-                self.owner = b""
-                self.held = {}
+                self._store.locks.end(owner)
+            except errors.Error as failed:  # a full disk
+                self._session.notice(f"the transaction has ended, but others may find its locks still: {failed}")
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

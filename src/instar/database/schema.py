@@ -312,11 +312,11 @@ class SchemaChanges:
         return database.in_memory or (rows <= SMALL_ROWS and not database.store.schema_lease)
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
-        """Wait until the job has ended; 57014 leaves it running, and so does what keeps everybody from it (53100). It
+        """Wait until the job has ended; 57014 leaves it running, and so does what keeps all from it (53100, 58030). It
         is waited for while it is paused, if its statement has done nothing yet: it is not to be run later on."""
         pause = _POLL_SECONDS
         database = self._session.database
-        attended = time.monotonic()
+        begun = attended = time.monotonic()
         told = ""
         while True:
             job = database.jobs.get(job_id)
@@ -337,7 +337,7 @@ class SchemaChanges:
             if database.jobs.is_held(job_id):
                 attended = time.monotonic()
             elif time.monotonic() - attended > _UNATTENDED_SECONDS:
-                self._require_possible(job_id)
+                self._require_possible(job_id, begun)
                 attended = time.monotonic()
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_AT_MOST)
@@ -372,10 +372,11 @@ class SchemaChanges:
             self._session.deliver_notices()
         return text
 
-    def _require_possible(self, job_id: int) -> None:
-        """What a worker fails of that cannot even write down why it fails."""
+    def _require_possible(self, job_id: int, since: float) -> None:
+        """What a worker fails of that cannot even write down why it fails, or why there has been none `since`."""
         try:
             self._session.database.jobs.probe(job_id)
+            self._session.database.require_worker(since)
         except errors.Error as failed:
             stays = f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back."
             raise errors.error(

@@ -296,7 +296,7 @@ class Session:
             self.enlisted = []
         self.schema_locks.forget()
         self._release_snapshot()
-        self.locks.release()  # last: a full disk may stop it
+        self.locks.release()
 
     def _release_snapshot(self) -> None:
         if self._lasting is not None:

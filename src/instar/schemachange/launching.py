@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 from instar.store.engine import Store
 
@@ -17,16 +18,21 @@ class WorkerLauncher:
     def __init__(self, store: Store, path: str | None) -> None:
         self._store = store
         self._path = path
+        self._started: subprocess.Popen[bytes] | None = None
+        self._begun = 0.0
+        self._failed: tuple[float, int] | None = None  # when the last one that ended with an error began; its status
 
     def ensure(self) -> None:
         """Start a worker, unless one is there or has just been started. Two at once do no harm: jobs are claimed."""
+        self._look()
         if self._path is None or not self._store.wants_worker():
             return
         # A process group of its own: neither a Ctrl-C at the client nor the client's end reaches it. Not a session of
         # its own: where the kernel shares the processors out among sessions (sched(7), autogroups), how far the
         # worker's processes stand back would count among themselves only. Its parent may be gone before it is, so
-        # nobody waits for it; a subprocess that has ended is reaped by the next Popen.
-        subprocess.Popen(
+        # nobody waits for it; one that has ended is reaped when the next is asked for.
+        self._begun = time.monotonic()
+        self._started = subprocess.Popen(
             [sys.executable, *PROGRAM, self._path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -34,3 +40,17 @@ class WorkerLauncher:
             process_group=0,
             close_fds=True,
         )
+
+    def failed(self, since: float) -> int | None:
+        """The status of a worker that was started here after `since` (time.monotonic) and has ended with an error, if
+        there is none now: it cannot start, or ends over its work. One that was killed does not count."""
+        self._look()
+        if self._failed is None or self._failed[0] < since or self._store.worker_present():
+            return None
+        return self._failed[1]
+
+    def _look(self) -> None:
+        if self._started is not None and (status := self._started.poll()) is not None:
+            self._started = None
+            if status > 0:
+                self._failed = self._begun, status

@@ -285,7 +285,8 @@ class LockTable(ABC):
         return _OWNER.pack(slot, started, self._mark, self._presence.begin_owner())
 
     def end(self, owner: bytes) -> None:
-        """The transaction is over: it holds nothing any more, and nobody waits for it."""
+        """The transaction is over: it holds nothing any more, and nobody waits for it. What fails (53100) is done with
+        the next change of this process."""
         seen = self._presence.end_owner(number_of(owner))
         self._over.add(owner)
         if seen:
