@@ -84,6 +84,12 @@ def test_hints_stand_above_or_behind() -> None:
     CREATE VIEW w AS SELECT b FROM t; -- instar: renamed from w1
     /* -- instar: renamed from nothing */
     CREATE SEQUENCE s; -- instar: renamed from s1
+    CREATE TABLE x (a int, b int); -- instar: renamed from x1
+    -- instar: renamed from y1
+    CREATE TABLE y (a int, b int);
+    CREATE TABLE z ( -- instar: renamed from z1
+        a int
+    );
     """
     assert load(text).hints == (
         Hint("table", "t", "Old t"),
@@ -92,6 +98,9 @@ def test_hints_stand_above_or_behind() -> None:
         Hint("column", "c", "c1", "t"),
         Hint("view", "w", "w1"),
         Hint("sequence", "s", "s1"),
+        Hint("table", "x", "x1"),
+        Hint("table", "y", "y1"),
+        Hint("table", "z", "z1"),
     )
 
 
@@ -107,6 +116,12 @@ def test_hints_stand_above_or_behind() -> None:
          "a rename hint stands at no table, column, view or sequence"),
         ("CREATE TABLE u (a int,\n-- instar: renamed from i\nCONSTRAINT x CHECK (a > 0))",
          "a rename hint stands at no table, column, view or sequence"),
+        ("CREATE TABLE u (\n a int, b int, -- instar: renamed from c\n d int)",
+         'a rename hint may be about "a" or "b"'),
+        ("CREATE TABLE u (\n-- instar: renamed from c\n a int, b int)", 'a rename hint may be about "a" or "b"'),
+        ("CREATE TABLE u (a int, -- instar: renamed from c\n b int)", 'a rename hint may be about "u" or "a"'),
+        ("CREATE TABLE u (a int); CREATE TABLE w (b int); -- instar: renamed from t",
+         'a rename hint may be about "u" or "w"'),
     ],
 )  # fmt: skip
 def test_hints_that_mean_nothing_are_refused(text: str, message: str) -> None:

@@ -185,30 +185,55 @@ def _old_name(words: str, at: int) -> str:
     raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
 
 
-def _target(text: str, tokens: list[Token], following: int, at: int) -> int:
-    """Where what the hint is about begins: the first token of its line, or else the next."""
+def _target(text: str, tokens: list[Token], following: int, at: int) -> tuple[int, int]:
+    """Where what the hint is about begins, and where its line, or the hint on it, ends: the first token of the hint's
+    own line, or else the next."""
     line = text.rfind("\n", 0, at) + 1
     same_line = [token for token in tokens[:following] if token.start >= line]
-    return same_line[0].start if same_line else tokens[following].start
+    if same_line:
+        return same_line[0].start, at
+    begin = tokens[following].start
+    end = text.find("\n", begin)
+    return begin, len(text) if end < 0 else end
 
 
-def _hint(old: str, target: int, statements: list[_Statement], at: int) -> Hint:
+def _hint(old: str, target: tuple[int, int], statements: list[_Statement], at: int) -> Hint:
+    begin, end = target
+    found = [named for named in _named_ones(statements, old) if begin <= named[0] < end]
+    if not found or found[0][0] != begin:
+        message = "a rename hint stands at no table, column, view or sequence"
+        hint = (
+            "It belongs on the line above, or at the end of the line with which the object or column begins. Indexes "
+            "and constraints that are the same but for their names need none."
+        )
+        raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
+    (_begin, over, first), *others = found
+    # Above a statement, and behind all of it, its columns are not meant.
+    whole = first.kind != "column" and (at < begin or at >= over)
+    for _begin, _over, other in others:
+        if not (whole and other.kind == "column" and other.table == first.new):
+            message = f'a rename hint may be about "{first.new}" or "{other.new}"'
+            hint = "Give each a line of its own."
+            raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
+    return first
+
+
+def _named_ones(statements: list[_Statement], old: str) -> Iterator[tuple[int, int, Hint]]:
+    """What a hint may be about, in the order of the file: where it begins, where its statement ends, and the hint."""
     for statement in statements:
-        parsed = statement.parsed
+        parsed, over = statement.parsed, statement.start + len(statement.text)
+        kind = _KINDS.get(type(parsed))
+        if kind is not None:
+            assert isinstance(parsed, ast.CreateTable | ast.CreateView | ast.CreateSequence)
+            yield statement.start, over, Hint(kind, parsed.name.name, old)
         if isinstance(parsed, ast.CreateTable):
             for column in parsed.columns:
-                if column.position is not None and statement.start + column.position - 1 == target:
-                    return Hint("column", column.name, old, parsed.name.name)
-        kind = _KINDS.get(type(parsed))
-        if kind is not None and statement.start == target:
-            assert isinstance(parsed, ast.CreateTable | ast.CreateView | ast.CreateSequence)
-            return Hint(kind, parsed.name.name, old)
-    message = "a rename hint stands at no table, column, view or sequence"
-    hint = (
-        "It belongs on the line above, or at the end of the line with which the object or column begins. Indexes and "
-        "constraints that are the same but for their names need none."
-    )
-    raise errors.error(errors.SYNTAX_ERROR, message, hint=hint, position=at + 1)
+                if column.position is not None:
+                    yield (
+                        statement.start + column.position - 1,
+                        over,
+                        Hint("column", column.name, old, parsed.name.name),
+                    )
 
 
 _KINDS: dict[type, RelationKind] = {
