@@ -90,8 +90,11 @@ class SchemaRepository:
                 reader = self._store.read()
                 try:
                     shown = reader.catalog_version
-                    serves = shown == schema.catalog.version or self._serves(schema, reader)
-                    self._confirm(schema, reader)
+                    if shown == schema.catalog.version:
+                        self._catalog.confirm(schema.catalog, reader)
+                        serves = True
+                    else:
+                        serves = self._serves(schema, reader)
                     # The clock is asked when the snapshot is there: a process may be stopped anywhere.
                     if serves and self._monotonic_ns() < self._renew_at and schema is self._newest:
                         return reader.timestamp, schema.catalog
@@ -106,10 +109,6 @@ class SchemaRepository:
             f"the schema lease of {self._store.schema_lease:g} s ran out {_ROUNDS} times before a snapshot was taken",
             hint="Retry the transaction; if this comes again, the lease is too short for this machine.",
         )
-
-    def _confirm(self, schema: LeasedSchema, reader: Reader) -> None:
-        if reader.catalog_version == schema.catalog.version:
-            self._catalog.confirm(schema.catalog, reader)
 
     @staticmethod
     def _serves(schema: LeasedSchema, reader: Reader) -> bool:
@@ -168,7 +167,8 @@ class SchemaRepository:
             found = read_version(reader)
             damaged = bool(damaged_copies(reader))
             if newest is not None and found.timestamp == newest.timestamp:
-                self._confirm(newest, reader)
+                if reader.catalog_version == newest.catalog.version:
+                    self._catalog.confirm(newest.catalog, reader)
                 return newest, damaged
             return LeasedSchema(self._catalog.at(reader), found.timestamp, Lease(0)), damaged
 

@@ -481,7 +481,7 @@ class Session:
     @staticmethod
     def _needs_newest(open_: SessionTransaction) -> bool:
         level = open_.isolation
-        return bool(open_.ddl) or level is Isolation.SERIALIZABLE or level.is_locking
+        return bool(open_.ddl) or not (level is Isolation.READ_COMMITTED or level is Isolation.REPEATABLE_READ)
 
     def catalog(self) -> CatalogSnapshot:
         """The schema that the running statement sees: its snapshot's, with the transaction's own DDL."""
