@@ -166,6 +166,8 @@ def test_the_log_is_cut_while_no_worker_follows_it(tmp_path: Path, monkeypatch: 
             cutting = Worker(store, connection.database.clock)
             while store.log_bytes() > store.log_max_bytes:
                 cutting.collect()
+            behind = "SELECT state, commits_behind, seconds_behind > 0 FROM instar.materialized_views"
+            assert rows(connection, behind) == [("following", None, True)]  # until a worker has seen it
         one = worker(path)
         run(connection, "REFRESH MATERIALIZED VIEW v")
         one.kill()

@@ -3,10 +3,10 @@ does."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -113,18 +113,19 @@ def _sources(catalog: CatalogSnapshot, view: View) -> frozenset[int]:
     return frozenset(storage.unseen.made.sources)
 
 
-def _behind(database: Database, view: View, position: int, upto: int) -> Iterator[int]:
-    """The timestamps of the commits up to `upto` that the view has not got; of a log that is cut what is left of it."""
+def _behind(database: Database, view: View, position: int, upto: int) -> list[int] | None:
+    """The timestamps of the commits up to `upto` that the view has not got, of so many records of the log at most; None
+    where it was cut, so that nobody knows."""
     with database.store.read() as reader:
         sources = _sources(database.catalog.at(reader), view)
-    last = 0
-    with contextlib.suppress(errors.OperationalError):
-        for number, record in enumerate(database.store.log(position, upto)):
-            if number >= _LOOKED_AT:
-                return
-            if record.table in sources and record.timestamp != last:
-                last = record.timestamp
-                yield last
+    found: list[int] = []
+    try:
+        for record in islice(database.store.log(position, upto), _LOOKED_AT):
+            if record.table in sources and record.timestamp not in found[-1:]:
+                found.append(record.timestamp)
+    except errors.OperationalError:
+        return None
+    return found
 
 
 def _has_all(database: Database, sources: frozenset[int], position: int, upto: int, most: int | None = None) -> bool:
@@ -162,11 +163,13 @@ def view_rows(session: Session, catalog: CatalogSnapshot) -> Iterator[tuple[obje
         storage = catalog.by_id(view.materialized.storage)
         if known is None or not isinstance(storage, Table):
             continue  # dropped a moment ago, or populated anew
-        behind = list(_behind(database, view, known.position, now))
-        at = known.position >> TIMESTAMP_SHIFT if behind or known.stale else now >> TIMESTAMP_SHIFT
-        seconds = max(0.0, database.clock.wall_ns() / 1e9 - (behind[0] >> TIMESTAMP_SHIFT) / 1e3) if behind else 0.0
+        behind = _behind(database, view, known.position, now)
+        at = now >> TIMESTAMP_SHIFT if behind == [] and not known.stale else known.position >> TIMESTAMP_SHIFT
+        # The first that is missing came after the position, however much of the log is gone.
+        first = (known.position if behind is None else behind[0] if behind else now) >> TIMESTAMP_SHIFT
+        seconds = 0.0 if behind == [] else max(0.0, database.clock.wall_ns() / 1e9 - first / 1e3)
         state = "stale" if known.stale else "following"
         yield (
             view.id, view.name, thaw_materialized(view, catalog), state, known.stale or None, at * 1000, seconds,
-            len(behind), facts.estimated_rows(storage),
+            None if behind is None else len(behind), facts.estimated_rows(storage),
         )  # fmt: skip
