@@ -331,6 +331,27 @@ def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
         assert search(make(), wanted, (WRITES[one], WRITES[two]), cancels=cancels) > 50
 
 
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [("check that yields", ("insert bad", "update b")), ("unique that yields", ("insert taken", "update a"))],
+)
+def test_nobody_is_refused_for_a_constraint_that_yields_before_it_is_there(name: str, pair: tuple[str, str]) -> None:
+    make, wanted, _pairs = CHANGES[name]
+    refused = 0
+
+    def judge_outcomes(model: Model, node: Node) -> None:
+        nonlocal refused
+        judge(model, node)
+        moment = node.change.moment
+        if any(server.outcome == "refused" for server in node.servers):
+            assert moment.back is None
+            assert moment.stage == len(model.job.stages), "refused, and the constraint is not there"
+            refused += 1
+
+    Model(make(), wanted, [WRITES[write] for write in pair], CHECKS).run(judge_outcomes)
+    assert refused
+
+
 FOREIGN_KEYS = ("add", "yields", "drop")
 
 
