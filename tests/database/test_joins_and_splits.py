@@ -481,3 +481,10 @@ def test_checks_of_one_name_are_told_apart(engine: Engine) -> None:
         one.execute("INSERT INTO t VALUES (1, -1, 1)")
     run(one, "ALTER TABLE t DROP CONSTRAINT positive", "INSERT INTO t VALUES (-1, 1, 1)")
     assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_row_whose_key_is_too_long_is_named(connection: instar.Connection) -> None:
+    run(connection, f"INSERT INTO person VALUES (3, '{'7' * 400}', 'z')")
+    with fails("54000", "primary key takes 403 bytes, more than the limit of 378") as failed:
+        connection.execute(SPLIT)
+    assert failed.error.detail == f'It is that of row (zip)=({"7" * 93}... of table "place".'

@@ -308,8 +308,8 @@ class Session:
         try:
             self._schema.await_writers(self.enlisted)
             job = self._schema.begin_job()
+            restoring = self._schema.restoring  # with how long it waits for others
             if open_.has_written:
-                restoring = self._schema.restoring
                 committer = Committer(self.database, open_, self.function_context, self.enlisted, self.locks, restoring)
                 commit(self.database.store, committer.derive, committer.prepare)
                 if open_.ddl:
@@ -320,7 +320,8 @@ class Session:
             raise
         finally:
             self._end()
-        if any(table.has_followers for table in open_.enlisted.values()):
+        written = [*open_.enlisted.values(), *(restoring.tables if restoring is not None else ())]
+        if any(table.has_followers for table in written):
             self.database.after_followed()
         if job is not None:
             self._schema.finish_job(job, explicit=open_.explicit)

@@ -121,6 +121,9 @@ def _joined(query: tree.Select, join: tree.Join) -> tuple[tuple[Table, Table], w
         what = "a join condition that is no equality of columns of both tables"
         if not isinstance(test, tree.Call) or test.function.name != "=" or not test.function.operator:
             raise _unsupported(what)
+        for arg in test.args:
+            if isinstance(arg, tree.Cast) and isinstance(arg.operand, tree.ColumnRef):
+                raise _unsupported(f"a join by columns of different types, {arg.operand.type} and {arg.type},")
         (one, first), (other, second) = (place(arg, what) for arg in test.args)
         if one == other:
             raise _unsupported(what)
@@ -226,6 +229,10 @@ def _require_simple(where: Expr) -> None:
                 pass
             case tree.Call(function=function):
                 raise _unsupported(f"{'operator' if function.operator else 'function'} {function.name} in WHERE")
+            case tree.Cast(operand=operand, type=type_):
+                raise _unsupported(f"a cast from {operand.type} to {type_} in WHERE")
+            case tree.Case():
+                raise _unsupported("CASE in WHERE")
             case _:
                 raise _unsupported("such an expression in WHERE")
         waiting.extend(_operands(found))

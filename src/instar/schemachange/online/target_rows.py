@@ -23,6 +23,8 @@ from instar.transformations.records import Flag, Joined, Part, Row, Split, SReco
 R_PART, S_PART = 1, 2
 
 _PREFIX_BYTES = len(rowset_prefix(0))
+# Letters of a key that is named in an error.
+_MOST_SHOWN = 100
 
 
 class NewRow(NamedTuple):
@@ -71,11 +73,21 @@ class TargetTable:
 
     def key(self, values: Sequence[object]) -> bytes:
         """The store key of the row with these primary key values."""
-        return self.prefix + self._encode_key(values)
+        return self.prefix + self._encoded(values)
+
+    def _encoded(self, values: Sequence[object]) -> bytes:
+        try:
+            return self._encode_key(values)
+        except errors.Error as failed:  # 54000, most of the time: the values say of which rows
+            columns = [self.table.columns[place] for place in self._key]
+            shown = described(columns, values)
+            shown = shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + "..."
+            failed.detail = failed.detail or f'It is that of row {shown} of table "{self.table.name}".'
+            raise
 
     def row(self, image: Row, timestamp: int, locks: Mapping[int, int] | None = None) -> NewRow:
         """A row as it is stored; `locks`: the timestamps of the layout's locks by their ids."""
-        key = self._encode_key([image[place] for place in self._key])
+        key = self._encoded([image[place] for place in self._key])
         stamps = b"" if locks is None else self._stamps.pack(*[locks[lock] for lock in self.table.layout.locks])
         header = ROW_HEADER.pack(timestamp, NO_RECORD, self.table.layout.id << 8)
         body = self._encode([image[place] for place in self._stored])
