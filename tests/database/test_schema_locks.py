@@ -247,6 +247,23 @@ def test_dml_at_a_locking_level_is_never_refused_for_a_change(
     assert rows(three, "SELECT * FROM t WHERE id = 1") == [(1, 5)]
 
 
+def test_who_waits_for_the_change_that_waits_for_him_is_let_go_by_ddl_wait(
+    sessions: list[Connection], threads: ThreadPoolExecutor
+) -> None:
+    """That a change waits for a writer is no edge of the graph of locks, since it ends by itself."""
+    one, two, three, _ = sessions
+    run(one, "BEGIN", "UPDATE t SET a = 5 WHERE id = 1")
+    run(two, "SET ddl_wait = '1 s'", "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "ALTER TABLE t DROP COLUMN s")
+    commit = later(threads, two, "COMMIT")
+    read = later(threads, one, "SELECT a FROM t WITH (READCOMMITTEDLOCK) WHERE id = 1")
+    waiting(three)
+    commit.result(5)
+    with fails(errors.SERIALIZATION_FAILURE, "concurrent drop column"):
+        read.result(5)
+    run(one, "ROLLBACK")
+    assert rows(three, "SELECT * FROM t WHERE id = 1") == [(1, 0, 1)]
+
+
 def test_a_circle_of_row_and_schema_locks_is_found(sessions: list[Connection], threads: ThreadPoolExecutor) -> None:
     one, two, three, _ = sessions
     run(one, "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "UPDATE t SET a = 1 WHERE id = 1")
