@@ -26,7 +26,7 @@ demo: setup
 test: setup
 	@# A crashed process is not replaced: pytest-xdist would wait for ever for what was left of its group.
 	@# Whatever the environment says of compiled files, they are kept: hundreds of processes import the package.
-	@PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(WORKERS) --dist loadgroup --max-worker-restart=0 $(PYTEST)
+	@PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(WORKERS) --max-worker-restart=0 $(PYTEST)
 
 lint: setup
 	@.venv/bin/ruff check .

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from instar.schemachange import launching
 
@@ -19,12 +23,27 @@ settings.register_profile("thorough", _UNHURRIED, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test marked `spark` belongs to one group, which `--dist loadgroup` keeps on one worker: one JVM, not two."""
-    for item in items:
-        if item.get_closest_marker("spark") is not None:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+class OneForSpark(LoadScopeScheduling):
+    """Hands out single tests, but those of files that start Spark to one process: one JVM, not two, which begins first.
+
+    The node ids are all that the process which hands them out knows: `--dist loadgroup` would find the group in them,
+    but pytest-xdist 3.8 cannot put it there under pytest 9.2.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if starts_spark(self.config.rootpath / nodeid.partition("::")[0]) else nodeid
+
+
+@functools.cache
+def starts_spark(path: Path) -> bool:
+    """Whether a file has tests marked `spark`."""
+    return "pytest.mark.spark" in path.read_text(encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
+    """Whatever `--dist` says."""
+    return OneForSpark(config, log)
 
 
 # The worker that a database starts, as it is but for standing back: beside other tests, which never end, that leaves it
