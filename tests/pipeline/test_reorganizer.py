@@ -258,8 +258,8 @@ def test_a_lost_claim_stops_it(spark, database, narrow):
         )
 
 
-@MOMENTS
-def test_survives_a_killed_jvm(spark, database, narrow, moment):
+def test_survives_a_killed_jvm(spark, database, narrow):
+    """While it reads; test_image.py kills it when a range is done."""
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
 
@@ -267,7 +267,7 @@ def test_survives_a_killed_jvm(spark, database, narrow, moment):
         for jvm in java():
             jvm.send_signal(signal.SIGKILL)
 
-    pulse = Midway(moment(database), kill_jvm)
+    pulse = Midway(tasks(database), kill_jvm)
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000
