@@ -107,6 +107,16 @@ def test_the_log_is_read_in_batches_across_a_large_commit(store: Store) -> None:
     assert told == [row_key(number) for number in range(3000)] + [row_key(1)]
 
 
+def test_of_some_tables_all_the_log_is_read(store: Store) -> None:
+    first = change(store, dict.fromkeys(range(3000), b"a"))
+    last = change(store, dict.fromkeys(range(3000), b"b"))
+    (table,) = {record.table for record in store.log(first - 1, last)}
+    read: list[int] = []
+    assert list(store.log(first, last, {table}, read.append)) == list(store.log(first, last))
+    assert list(store.log(first, last, {table + 1}, read.append)) == []
+    assert read == [1024] * 4
+
+
 def test_a_cut_in_the_middle_of_reading_is_told(store: Store) -> None:
     first = change(store, dict.fromkeys(range(3000), b"a"))
     last = change(store, dict.fromkeys(range(3000), b"b"))

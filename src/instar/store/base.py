@@ -15,7 +15,7 @@ from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import LockTable
-from instar.store.log import LOG_KEY, decode, log_key
+from instar.store.log import LOG_KEY, TABLE, decode, log_key, tables_told
 from instar.store.pace import Pace
 from instar.store.presence import Presence, Process, Writer
 from instar.store.section import WriteSection
@@ -149,9 +149,16 @@ class BaseStore(ABC):
             raise
         return stepped, monotonic() - entered
 
-    def log(self, after: int, upto: int) -> Iterator[LogRecord]:
+    def log(
+        self,
+        after: int,
+        upto: int,
+        of: Iterable[int] | None = None,
+        between: Callable[[int], None] = lambda records: None,
+    ) -> Iterator[LogRecord]:
         """As in `Store`."""
         position, stop = log_key(after + 1, 0), log_key(upto + 1, 0)
+        told = None if of is None else tables_told(of)
         complete = after  # every record up to this timestamp has been read
         while True:
             with self.read() as reader:
@@ -160,9 +167,11 @@ class BaseStore(ABC):
                 keys, values = reader.batch(position, stop, _LOG_BATCH + 1)
             following = keys[_LOG_BATCH] if len(keys) > _LOG_BATCH else None
             for key, value in zip(keys[:_LOG_BATCH], values, strict=False):
-                yield from decode(key, value)
+                if told is None or value[TABLE] in told:
+                    yield from decode(key, value)
             if following is None:
                 return
+            between(_LOG_BATCH)
             position = following
             complete = int(LOG_KEY.unpack(following)[1]) - 1
 

@@ -449,8 +449,16 @@ class Store(Protocol):
         """
         ...
 
-    def log(self, after: int, upto: int) -> Iterator[LogRecord]:
-        """Records with after < timestamp <= upto in (timestamp, sequence) order, read in short batches.
+    def log(
+        self,
+        after: int,
+        upto: int,
+        of: Iterable[int] | None = None,
+        between: Callable[[int], None] = lambda records: None,
+    ) -> Iterator[LogRecord]:
+        """Records with after < timestamp <= upto in (timestamp, sequence) order, read in short batches: of these tables
+        only, if they are given. `between` is called before another batch is read, with how many records, of whatever
+        table, the one before had.
 
         Raises 72000 if some of them were cut (`after` is below the watermark).
         """

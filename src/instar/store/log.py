@@ -7,7 +7,7 @@ follows a pointer to their records: the inserts of a commit share records of at 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from instar import errors
@@ -27,6 +27,7 @@ _CHANGE = struct.Struct("<BBHIIQII")
 # Rowsets before and after.
 _REPLACED = struct.Struct("<BBHIIQII")
 _PLACE = struct.Struct("<12xQ")
+TABLE = slice(4, 8)
 
 _DELETED = 0x01
 _HAS_AFTER = 0x02
@@ -130,6 +131,11 @@ def before_image(value: bytes) -> bytes:
     _kind, _flags, key_length, _table, _version, _place, _pair, length = _CHANGE.unpack_from(value)
     start = _CHANGE.size + key_length
     return value[start : start + length]
+
+
+def tables_told(tables: Iterable[int]) -> frozenset[bytes]:
+    """What stands at TABLE in the records of these tables."""
+    return frozenset([table.to_bytes(4, "little") for table in tables])
 
 
 def decode(key: bytes, value: bytes) -> list[LogRecord]:

@@ -11,7 +11,10 @@ paper's T lacks, a state identifier per source record, is a timestamp per part h
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from types import NoneType
 
 import msgspec
 
@@ -65,15 +68,21 @@ class Updated(msgspec.Struct, frozen=True):
 
 Change = Inserted | Deleted | Updated
 
+# What is equal is the same, of values of these types.
+_EXACT = frozenset((bool, bytes, int, str, NoneType))
+
 
 def same(one: Row, other: Row) -> bool:
     """Whether two rows are equal to the last bit: 1.0 and 1.00, 0.0 and -0.0 are equal, and not the same."""
-    return one == other and repr(one) == repr(other)
+    return one == other and (_EXACT.issuperset(map(type, one)) or repr(one) == repr(other))
 
 
 def overwritten(row: Row, change: Updated, kept: Sequence[int]) -> Row:
     """A row as it is after an update, but for the columns at the places `kept`, which the update leaves alone."""
-    return tuple([row[place] if place in kept else value for place, value in enumerate(change.after)])
+    after = list(change.after)
+    for place in kept:
+        after[place] = row[place]
+    return tuple(after)
 
 
 def chosen(row: Row, places: Sequence[int]) -> Row:
@@ -81,10 +90,23 @@ def chosen(row: Row, places: Sequence[int]) -> Row:
     return tuple([row[place] for place in places])
 
 
-def match_value(row: Row, places: Sequence[int]) -> Row | None:
+@lru_cache(maxsize=1024)
+def choosing(places: tuple[int, ...]) -> Callable[[Row], Row]:
+    """As `chosen`, for places that are known long before the rows: a function of rows."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+
+
+def match_value(row: Row, places: tuple[int, ...]) -> Row | None:
     """The join or split value of a row; None if a column of it is NULL, since that equals nothing, NULL included."""
-    value = chosen(row, places)
+    value = choosing(places)(row)
     return None if None in value else value
+
+
+@lru_cache(maxsize=1024)
+def _places_among(columns: tuple[int, ...], some: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([columns.index(place) for place in some])
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -98,7 +120,7 @@ class Join(msgspec.Struct, frozen=True):
 
     def key(self, source: Source, row: Row) -> Row:
         """The primary key of a source's row."""
-        return chosen(row, self.r_key if source is Source.R else self.s_key)
+        return choosing(self.r_key if source is Source.R else self.s_key)(row)
 
     def value(self, source: Source, row: Row) -> Row | None:
         """The join value of a source's row; None matches nothing."""
@@ -107,8 +129,8 @@ class Join(msgspec.Struct, frozen=True):
     def moves(self, change: Updated) -> bool:
         """Whether an update gives its row other join columns: with a NULL among them both before and after, too, since
         whoever updates the row in its place leaves them alone."""
-        on = self.r_on if change.source is Source.R else self.s_on
-        return chosen(change.before, on) != chosen(change.after, on)
+        value = choosing(self.r_on if change.source is Source.R else self.s_on)
+        return value(change.before) != value(change.after)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -154,15 +176,15 @@ class Split(msgspec.Struct, frozen=True):
 
     def value_in_r(self, part: Part) -> Row | None:
         """The split value of R's record."""
-        return match_value(part.values, [self.r.index(place) for place in self.on])
+        return match_value(part.values, _places_among(self.r, self.on))
 
     def r_part(self, row: Row) -> Row:
         """What R has of T's row."""
-        return chosen(row, self.r)
+        return choosing(self.r)(row)
 
     def s_part(self, row: Row) -> Row:
         """What S has of T's row."""
-        return chosen(row, self.s)
+        return choosing(self.s)(row)
 
     def renews_s(self, change: Updated) -> bool:
         """Whether an update changes all columns of S but those it is known by."""

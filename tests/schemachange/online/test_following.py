@@ -34,6 +34,7 @@ KILLS = st.lists(st.integers(1, 12), max_size=12)
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP_PUTS", 6)
+    monkeypatch.setattr(module, "_FULL_STEP", 4)
     monkeypatch.setattr(module, "_BATCH_STEPS", 3)
     monkeypatch.setattr(redo, "STEP_PUTS", 6)
 

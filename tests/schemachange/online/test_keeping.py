@@ -143,6 +143,29 @@ def test_two_at_once(engine: Engine, connection: instar.Connection) -> None:
         check(connection)
 
 
+def test_rows_are_met_anew_when_another_process_has_followed(engine: Engine, connection: instar.Connection) -> None:
+    """What a process knows of the view's rows is as old as its own last commit."""
+    joined = "SELECT r.id, r.a, s.k, s.b FROM r JOIN s ON r.k = s.k"
+    run(
+        connection,
+        "CREATE TABLE r (id int PRIMARY KEY, k int, a int)",
+        "CREATE TABLE s (k int PRIMARY KEY, b int)",
+        "INSERT INTO r VALUES (1, 1, 0)",
+        "INSERT INTO s VALUES (1, 0)",
+        f"CREATE MATERIALIZED VIEW w WITH (refresh = 'log') AS {joined}",
+    )
+    store = engine.database.store
+    one, two = keeper(engine, store), keeper(engine, store)
+    run(connection, "INSERT INTO r VALUES (2, 1, 0)")  # the row beside it is met, and not written
+    assert one.turn()
+    run(connection, "UPDATE r SET a = 5 WHERE id = 1")
+    assert two.turn()
+    run(connection, "UPDATE s SET b = 9")
+    assert one.turn()
+    assert sorted(rows(connection, "SELECT * FROM w")) == [(1, 5, 1, 9), (2, 0, 1, 9)]
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 def test_nothing_to_do_is_nothing_done(engine: Engine, connection: instar.Connection) -> None:
     store = engine.database.store
     found = keeper(engine, store)

@@ -12,6 +12,8 @@ from instar.schemachange.online.redo import putting
 from schemachange.online.tables import ENGINES, stored_in
 
 KEYS = [b"\x10" + bytes([number]) for number in range(6)]
+# Of several rowsets, and of one: most ranges lie in one.
+ROWSETS = (b"", b"\x10\x00\x00\x00\x07")
 KEY = st.sampled_from(KEYS)
 STEPS = st.lists(
     st.one_of(
@@ -23,18 +25,21 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("rowset", ROWSETS)
 @pytest.mark.parametrize("engine", ENGINES)
 @given(steps=STEPS, bounds=st.tuples(KEY, KEY))
 def test_an_overlay_is_what_is_stored_with_what_is_written(
-    engine: str, steps: list[tuple[str, bytes, bytes]], bounds: tuple[bytes, bytes]
+    engine: str, rowset: bytes, steps: list[tuple[str, bytes, bytes]], bounds: tuple[bytes, bytes]
 ) -> None:
+    keys = [rowset + key for key in KEYS]
     with stored_in(engine) as store:
-        store.background([putting([(KEYS[1], b"old"), (KEYS[4], b"old")])])
-        model = {KEYS[1]: b"old", KEYS[4]: b"old"}
+        store.background([putting([(keys[1], b"old"), (keys[4], b"old")])])
+        model = {keys[1]: b"old", keys[4]: b"old"}
         reads = ShortReads(store)
         overlay = Overlay(reads)
         since: dict[bytes, bytes | None] = {}
-        for step, key, value in steps:
+        for step, at, value in steps:
+            key = rowset + at
             match step:
                 case "put":
                     overlay.put(key, value)
@@ -51,8 +56,8 @@ def test_an_overlay_is_what_is_stored_with_what_is_written(
                     store.background([putting(taken)])
                     if step == "settle":
                         overlay.settled()
-            assert {key: overlay.get(key) for key in KEYS} == {key: model.get(key) for key in KEYS}
-            start, stop = bounds
+            assert {key: overlay.get(key) for key in keys} == {key: model.get(key) for key in keys}
+            start, stop = (rowset + bound for bound in bounds)
             assert list(overlay.scan(start, stop)) == [
                 pair for pair in sorted(model.items()) if start <= pair[0] < stop
             ]

@@ -21,7 +21,7 @@ from instar.schemachange.stages import Superseded
 from instar.store.engine import ROW_HEADER, LogRecord
 from instar.tables.resolver import resolver
 from instar.tables.rowset import wanted
-from instar.transformations.records import Change, Deleted, Inserted, Row, Source, Updated, chosen
+from instar.transformations.records import Change, Deleted, Inserted, Row, Source, Updated, choosing
 
 
 class SourceRows:
@@ -31,7 +31,8 @@ class SourceRows:
         self.source = source
         self.table = table
         found = column_places(table)
-        self._key = [found[column] for column in table.primary_key]
+        # A row's primary key.
+        self.key = choosing(tuple([found[column] for column in table.primary_key]))
         self._wanted = [wanted(column) for column in table.columns]
         self._comparable = comparable(table.columns)
         self._decoders: dict[int, Callable[[bytes], Row]] = {}
@@ -43,10 +44,6 @@ class SourceRows:
         if decode is None:
             decode = self._decoders[layout] = resolver(self._layout(layout, view), self._wanted)
         return self._comparable(decode(stored))
-
-    def key(self, row: Row) -> Row:
-        """A row's primary key."""
-        return chosen(row, self._key)
 
     def _layout(self, layout: int, view: Readable) -> Layout:
         if layout == self.table.layout.id:
@@ -62,6 +59,7 @@ class Translator:
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
         self._sources = {rows.table.id: rows for rows in sources}
+        self.tables = frozenset(self._sources)
 
     def is_source(self, record: LogRecord) -> bool:
         """Whether the record is of a source."""

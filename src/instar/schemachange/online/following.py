@@ -2,9 +2,9 @@
 read.
 
 The work's position is the timestamp of a commit: that commit and all before it are applied, and none after it. It is
-recorded in the very step that puts what the commit changes, so that the work goes on exactly there after a crash. What
-a commit puts is computed outside the atomic section: nobody else writes to the targets, so what has been read of them
-stays as it is. A step puts blindly. Commits too large for a step take the way of redo.py.
+recorded in the very step that puts what the commit changes, so that the work goes on exactly there after a crash; small
+commits share a step. What a commit puts is computed outside the atomic section: nobody else writes to the targets, so
+what has been read of them stays as it is. A step puts blindly. Commits too large for a step take the way of redo.py.
 
 Log is propagated in *cycles*: up to what was the newest commit when the cycle began. While that took place, more has
 come; after each cycle it is judged whether what is left is little enough for the commit of the switch (tail.py), else
@@ -31,6 +31,9 @@ from instar.store.engine import LogRecord, Section, Store
 # Steps are handed over when so much time has passed, or so many puts are computed.
 _BATCH_SECONDS = 0.25
 _BATCH_PUTS = 4_096
+# Commits that put less have a step together: the position is recorded once for them. It takes as long as a short batch
+# of the gate at most.
+_FULL_STEP = 32
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
 # Records of S that are looked at, or checked, between two pulses.
@@ -181,41 +184,57 @@ class Following(Task):
             return reader.timestamp
 
     def _log(self, upto: int) -> Iterator[LogRecord]:
-        """The log from the position on. Most of it may be of other tables."""
-        for number, record in enumerate(self.store.log(self.position, upto), 1):
-            if number % _LOG_RECORDS == 0:
+        """The log of the sources from the position on. Most of the log may be of other tables."""
+        read = 0
+
+        def between(records: int) -> None:
+            nonlocal read
+            read += records
+            if read >= _LOG_RECORDS:
+                read = 0
                 self._reads.close()
                 self._reads.between()
-            yield record
+
+        return self.store.log(self.position, upto, self.translator.tables, between)
 
     # --- a cycle -----------------------------------------------------------------------------------------------------
 
     def _propagated(self, upto: int) -> Iterator[Batch]:
         """Apply all commits after the position up to a timestamp."""
         batch = _Batch()
+        waiting = 0  # changes that are applied, and in no step yet
         for timestamp, changes in self.translator.changes(self._log(upto), self._reads):
             apply(self.transformation, self._rules, changes)
-            puts = self._overlay.taken()
             self._applied += len(changes)
             self._cycle.commits += 1
             self.at = self._reached(timestamp, len(changes))
-            if len(puts) > STEP_PUTS:
-                batch.steps.extend(self._redo.steps(puts, self.at))
-            else:
-                batch.steps.append(self._step(puts, len(changes)))
-            batch.puts += len(puts)
+            waiting += len(changes)
+            if self._overlay.waiting < _FULL_STEP and not batch.is_late:
+                continue
+            self._take(batch, waiting)
+            waiting = 0
             if batch.is_full:
                 self._tell()
                 yield batch.steps, self.at
                 batch = _Batch()
+        self._take(batch, waiting)
         self.at = self._reached(max(upto, self.position), 0)
         yield batch.steps, self.at
+
+    def _take(self, batch: _Batch, changes: int) -> None:
+        """Have a batch put what so many changes have come to, which end where the work is at."""
+        puts = self._overlay.taken()
+        if len(puts) > STEP_PUTS:
+            batch.steps.extend(self._redo.steps(puts, self.at))
+        elif changes:
+            batch.steps.append(self._step(puts, changes))
+        batch.puts += len(puts)
 
     def _reached(self, timestamp: int, changes: int) -> Checkpoint:
         return Checkpoint(self.start, self.stop, encode_position(timestamp), self.at.rows + changes)
 
     def _step(self, puts: list[Put], changes: int) -> Step:
-        """What a commit puts, and that it is applied."""
+        """What some commits put, and that they are applied."""
         put_all = putting([*puts, (self.checkpoint_key(0), encode_checkpoint(self.at))])
 
         def step(section: Section) -> None:
@@ -279,8 +298,12 @@ class _Batch:
         self._until = monotonic() + _BATCH_SECONDS
 
     @property
+    def is_late(self) -> bool:
+        return monotonic() >= self._until
+
+    @property
     def is_full(self) -> bool:
-        return self.puts >= _BATCH_PUTS or monotonic() >= self._until
+        return self.puts >= _BATCH_PUTS or self.is_late
 
 
 class _Cycle:

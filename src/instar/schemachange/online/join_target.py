@@ -15,9 +15,8 @@ from instar.schemachange.online.overlay import Writable
 from instar.schemachange.online.shapes import column_places
 from instar.schemachange.online.stored_rows import LookUp, StoredRow, StoredRows
 from instar.schemachange.online.target_rows import R_PART, S_PART, JoinTarget
-from instar.transformations.records import Joined, Part, Row, Source
+from instar.transformations.records import Joined, Part, Row, Source, choosing
 
-_PARTS = {Source.R: R_PART, Source.S: S_PART}
 # So many records are remembered, about.
 _MOST_KNOWN = 100_000
 
@@ -37,23 +36,11 @@ class StoredJoin:
         self._known = _Known()
         found = column_places(table)
         self._id, self._parts = found[table.primary_key[0]], found[made.parts]
-        self._locks = {Source.R: made.r_lock, Source.S: made.s_lock}
-        indexes = {index.id: index for index in table.indexes}
-        self._columns: dict[Source, Sequence[int | None]] = {}
-        self._by_key: dict[Source, LookUp] = {}
-        sides = []
-        for source, of, pairs, index, on in (
-            (Source.R, sources[0], made.r_columns, made.r_index, [column for column, _ in made.on]),
-            (Source.S, sources[1], made.s_columns, made.s_index, [column for _, column in made.on]),
-        ):
-            in_target = dict(pairs)
-            self._columns[source] = [
-                found[in_target[column.id]] if column.id in in_target else None for column in of.columns
-            ]
-            key = [in_target[column] for column in of.primary_key]
-            self._by_key[source] = LookUp(target.t, indexes[index], key)
-            sides.append([in_target[column] for column in on])
-        self._by_value = _by_value(target, sides)
+        r_on, s_on = ([pair[side] for pair in made.on] for side in (0, 1))
+        self._r = _Side(target, R_PART, sources[0], made.r_columns, made.r_index, made.r_lock)
+        self._s = _Side(target, S_PART, sources[1], made.s_columns, made.s_index, made.s_lock)
+        self._by_value = _by_value(target, [self._r.in_target(r_on), self._s.in_target(s_on)])
+        self._r_key, self._s_key = choosing(target.shape.r_key), choosing(target.shape.s_key)
 
     @property
     def rows(self) -> int:
@@ -63,8 +50,9 @@ class StoredJoin:
     def of(self, source: Source, key: Row) -> Iterable[Joined]:
         """As in `JoinTarget`. A row that lacks the part may have its key nevertheless, in a column that both share."""
         began = self._known.cleared
-        for row in self._rows.found(self._by_key[source], key):
-            if self._has(row, source):
+        side = self._r if source is Source.R else self._s
+        for row in self._rows.found(side.by_key, key):
+            if side.is_in(self._parts_of(row)):
                 yield self._record(row)
         self._known.has_all(source, key, began)
 
@@ -83,7 +71,7 @@ class StoredJoin:
         old = self._stored(keys)
         row_id = self._new_row_id() if old is None else old.image[self._id]
         assert isinstance(row_id, int)
-        row = self.target.row(row_id, record)
+        row = self.target.row(row_id, record, None if old is None else old.key)
         self._rows.put(row)
         self._known.add(keys, row.key)
 
@@ -107,28 +95,57 @@ class StoredJoin:
         return None if known is None else self._rows.get(known)
 
     def _keys(self, record: Joined) -> Keys:
-        shape = self.target.shape
         r, s = record.r, record.s
-        return (
-            None if r is None else shape.key(Source.R, r.values),
-            None if s is None else shape.key(Source.S, s.values),
-        )
+        return None if r is None else self._r_key(r.values), None if s is None else self._s_key(s.values)
 
     def _record(self, row: StoredRow) -> Joined:
-        record = Joined(self._part(row, Source.R), self._part(row, Source.S))
+        parts = self._parts_of(row)
+        record = Joined(self._r.part(row, parts), self._s.part(row, parts))
         self._known.add(self._keys(record), row.key)
         return record
 
-    def _part(self, row: StoredRow, source: Source) -> Part | None:
-        if not self._has(row, source):
-            return None
-        values = tuple([None if place is None else row.image[place] for place in self._columns[source]])
-        return Part(values, row.locks[self._locks[source]])
-
-    def _has(self, row: StoredRow, source: Source) -> bool:
+    def _parts_of(self, row: StoredRow) -> int:
         parts = row.image[self._parts]
         assert isinstance(parts, int)
-        return bool(parts & _PARTS[source])
+        return parts
+
+
+class _Side:
+    """Where T has the part of one source, and how its rows are found by that source's key."""
+
+    def __init__(
+        self,
+        target: JoinTarget,
+        part: int,
+        source: Table,
+        columns: Sequence[tuple[int, int]],
+        index: int,
+        lock: int,
+    ) -> None:
+        table = target.t.table
+        places = column_places(table)
+        self._part = part
+        self._in_target = dict(columns)
+        self._lock = table.layout.locks.index(lock)
+        # Behind a row's columns there is a NULL, for what T has not.
+        of_source = [self._in_target.get(column.id) for column in source.columns]
+        self._values = choosing(tuple([len(places) if column is None else places[column] for column in of_source]))
+        found = next(one for one in table.indexes if one.id == index)
+        self.by_key = LookUp(target.t, found, self.in_target(source.primary_key))
+
+    def in_target(self, columns: Iterable[int]) -> tuple[int, ...]:
+        """What columns of the source are in T."""
+        return tuple([self._in_target[column] for column in columns])
+
+    def is_in(self, parts: int) -> bool:
+        """Whether these parts of a record are with that of the source."""
+        return bool(parts & self._part)
+
+    def part(self, row: StoredRow, parts: int) -> Part | None:
+        """The part of the source in a row that has these."""
+        if not parts & self._part:
+            return None
+        return Part(self._values((*row.image, None)), row.locks[self._lock])
 
 
 def _by_value(target: JoinTarget, sides: Sequence[Sequence[int]]) -> list[LookUp]:

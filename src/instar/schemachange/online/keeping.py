@@ -227,6 +227,8 @@ class KeptView:
         after = max(self._scanned, known.position)
         if after >= upto:
             return False
+        if known.position > self._scanned:  # another process has followed meanwhile: rows that were met are others now
+            self.begin()
         try:
             return self._follow(known, after, upto, stopping, pause)
         except Superseded as why:
@@ -250,7 +252,8 @@ class KeptView:
         begun = known
         position = after
         puts: list[Put] = []
-        for timestamp, changes in self._translator.changes(self._store.log(after, upto), self._reads):
+        log = self._store.log(after, upto, self._translator.tables)
+        for timestamp, changes in self._translator.changes(log, self._reads):
             apply(self._transformation, self._rules, changes)
             puts += self._overlay.taken()
             position = timestamp

@@ -7,11 +7,13 @@ changes it. That is why `ShortReads` may read at different moments, and why an `
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from time import monotonic
 from typing import Protocol
 
 from sortedcontainers import SortedSet  # type: ignore[import-untyped]  # it has no stubs
 
+from instar.encoding.keys import ROWSET_PREFIX_BYTES
 from instar.store.engine import Reader, Store
 
 # A read is open for so long at most (store/engine.py).
@@ -58,13 +60,18 @@ class ShortReads:
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Readable`; some pairs at once, so that no reader is needed between them."""
-        limit = _FIRST
+        pairs = list(islice(self._current().scan(start, stop), _FIRST))
+        return iter(pairs) if len(pairs) < _FIRST else self._scanned_on(pairs, stop)
+
+    def _scanned_on(self, pairs: list[tuple[bytes, bytes]], stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from pairs
+        start, limit = pairs[-1][0] + b"\x00", _MOST
         while True:
             keys, values = self._current().batch(start, stop, limit)
             yield from zip(keys, values, strict=True)
             if len(keys) < limit:
                 return
-            start, limit = keys[-1] + b"\x00", _MOST
+            start = keys[-1] + b"\x00"
 
     def close(self) -> None:
         """Give the reader back: before a pause, and at the end. The next look-up opens another."""
@@ -88,7 +95,10 @@ class Overlay:
     def __init__(self, view: Readable) -> None:
         self.view = view
         self._written: dict[bytes, bytes | None] = {}
-        self._put: SortedSet = SortedSet()  # the keys of those that are there
+        # The keys of those that are there, by rowset, of the rowsets that were scanned since: most are written rows,
+        # which nobody scans.
+        self._put: dict[bytes, SortedSet] = {}
+        self._deleted: set[bytes] = set()  # the rowsets in which something was
         self._taken: dict[bytes, bytes | None] = {}  # what was written since it was asked for last
         # Of ranges by their start: up to where all that the view has was written over. A commit that takes away many
         # rows looks again and again for one that is left, and must not pass by those that are gone each time.
@@ -99,14 +109,43 @@ class Overlay:
         """Whether there is nothing in it."""
         return not self._written
 
+    @property
+    def waiting(self) -> int:
+        """How many keys were written, and nobody has taken them."""
+        return len(self._taken)
+
     def get(self, key: bytes) -> bytes | None:
         """As in `Readable`."""
         return self._written[key] if key in self._written else self.view.get(key)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Readable`, as it is when the scan begins: nothing is to be written before it ends."""
-        own = self._put.irange(start, stop, inclusive=(True, False))
+        own = self._own(start, stop)
         next_own = next(own, None)
+        if next_own is None and self._is_whole(start, stop):
+            return self.view.scan(start, stop)
+        return self._merged(start, stop, next_own, own)
+
+    def _is_whole(self, start: bytes, stop: bytes) -> bool:
+        """Whether nothing of a range can have been deleted here."""
+        rowset = start[:ROWSET_PREFIX_BYTES]
+        return rowset == stop[:ROWSET_PREFIX_BYTES] and rowset not in self._deleted
+
+    def _own(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        """The keys in a range that are there and were written here, in their order."""
+        rowset = start[:ROWSET_PREFIX_BYTES]
+        if rowset != stop[:ROWSET_PREFIX_BYTES]:
+            there = [key for key, value in self._written.items() if value is not None and start <= key < stop]
+            return iter(sorted(there))
+        put = self._put.get(rowset)
+        if put is None:
+            there = [key for key, value in self._written.items() if value is not None and key.startswith(rowset)]
+            put = self._put[rowset] = SortedSet(there)
+        return put.irange(start, stop, inclusive=(True, False)) if put else iter(())
+
+    def _merged(
+        self, start: bytes, stop: bytes, next_own: bytes | None, own: Iterator[bytes]
+    ) -> Iterator[tuple[bytes, bytes]]:
         for key, value in self._not_written(start, stop):
             while next_own is not None and next_own < key:
                 yield next_own, self._value(next_own)
@@ -151,11 +190,16 @@ class Overlay:
         assert not self._taken, "writes that nobody took"
         self._written.clear()
         self._put.clear()
+        self._deleted.clear()
         self._passed.clear()
 
     def _write(self, key: bytes, value: bytes | None) -> None:
+        rowset = key[:ROWSET_PREFIX_BYTES]
+        put = self._put.get(rowset)
         if value is None:
-            self._put.discard(key)
-        else:
-            self._put.add(key)
+            self._deleted.add(rowset)
+            if put is not None:
+                put.discard(key)
+        elif put is not None:
+            put.add(key)
         self._written[key] = self._taken[key] = value

@@ -10,7 +10,7 @@ from instar.schemachange.online.shapes import column_places
 from instar.schemachange.online.stored_rows import LookUp, StoredRow, StoredRows, index_on
 from instar.schemachange.online.target_rows import SplitTargets
 from instar.store.engine import prefix_end
-from instar.transformations.records import Flag, Part, Row, SRecord
+from instar.transformations.records import Flag, Part, Row, SRecord, choosing
 
 
 class StoredSplit:
@@ -26,13 +26,14 @@ class StoredSplit:
         self.doubtful: set[Row] = set()
         self._r, self._s = StoredRows(targets.r, store), StoredRows(targets.s, store)
         r, s = targets.r.table, targets.s.table
-        self._r_key = [source.primary_key.index(column) for column in r.primary_key]
-        self._s_key = [made.on.index(column) for column in s.primary_key]
+        self._r_key = choosing(tuple([source.primary_key.index(column) for column in r.primary_key]))
+        self._s_key = choosing(tuple([made.on.index(column) for column in s.primary_key]))
         self._by_value = LookUp(targets.r, index_on(targets.r, made.on), made.on)
         found = column_places(s)
         self._counter, self._consistent = found[made.counter], found[made.consistent]
-        self._values = [place for column, place in found.items() if column not in (made.counter, made.consistent)]
-        self._on = [found[column] for column in made.on]
+        hidden = (made.counter, made.consistent)
+        self._values = choosing(tuple([place for column, place in found.items() if column not in hidden]))
+        self._on = choosing(tuple([found[column] for column in made.on]))
 
     @property
     def rows(self) -> int:
@@ -46,9 +47,7 @@ class StoredSplit:
 
     def put_r(self, key: Row, record: Part) -> None:
         """As in `SplitTarget`."""
-        row = self.targets.r_row(record)
-        assert row.key == self._key_in_r(key), "a record under another key than its own"
-        self._r.put(row)
+        self._r.put(self.targets.r_row(record, self._key_in_r(key)))
 
     def remove_r(self, key: Row) -> None:
         """As in `SplitTarget`."""
@@ -63,9 +62,7 @@ class StoredSplit:
 
     def put_s(self, value: Row, record: SRecord) -> None:
         """As in `SplitTarget`."""
-        row = self.targets.s_row(record)
-        assert row.key == self._key_in_s(value), "a record under another split value than its own"
-        self._s.put(row)
+        self._s.put(self.targets.s_row(record, self._key_in_s(value)))
         if record.flag is Flag.UNKNOWN:
             self.doubtful.add(value)
         else:
@@ -84,7 +81,7 @@ class StoredSplit:
         for key, value in self._s.store.scan(prefix, prefix_end(prefix)):
             row = self._s.row(key, value)
             if not row.image[self._consistent]:
-                self.doubtful.add(tuple([row.image[place] for place in self._on]))
+                self.doubtful.add(self._on(row.image))
             yield
 
     def source_keys(self, value: Row) -> Iterator[bytes]:
@@ -98,10 +95,10 @@ class StoredSplit:
         counter = image[self._counter]
         assert isinstance(counter, int)
         flag = Flag.CONSISTENT if image[self._consistent] else Flag.UNKNOWN
-        return SRecord(tuple([image[place] for place in self._values]), counter, row.timestamp, flag)
+        return SRecord(self._values(image), counter, row.timestamp, flag)
 
     def _key_in_r(self, key: Row) -> bytes:
-        return self.targets.r.key([key[place] for place in self._r_key])
+        return self.targets.r.key(self._r_key(key))
 
     def _key_in_s(self, value: Row) -> bytes:
-        return self.targets.s.key([value[place] for place in self._s_key])
+        return self.targets.s.key(self._s_key(value))

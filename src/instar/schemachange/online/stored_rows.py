@@ -1,17 +1,17 @@
 """Rows of an unseen table, read and written one by one, with the entries of its indexes: what the rules' targets are
 stored in.
 
-An unseen table has one layout, and nothing of it is logged: entries that go are gone without a tombstone.
+An unseen table has one layout, and nothing of it is logged: entries that go are gone without a tombstone. Nobody else
+writes to it either, so that a row which was met need not be read again before it is written here.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Index
-from instar.encoding.keys import ROWSET_PREFIX_BYTES
+from instar.encoding.keys import ROWSET_PREFIX_BYTES, compile_encoder, is_cut, limited_index_key
 from instar.schemachange.online.overlay import Writable
 from instar.schemachange.online.shapes import comparable
 from instar.schemachange.online.target_rows import NewRow, TargetTable
@@ -19,18 +19,18 @@ from instar.store.engine import ENTRY_VALUE, ROW_HEADER, prefix_end
 from instar.tables.index import IndexCodec
 from instar.tables.resolver import resolver
 from instar.tables.rowset import wanted
-from instar.transformations.records import Row
+from instar.transformations.records import Row, choosing
 
 # So many rows are kept as they were decoded.
 _MOST_KNOWN = 1_000
 
 
 class StoredRow(NamedTuple):
-    """A row as it was found: its store key, its timestamp, those of its layout's locks by their ids, all columns."""
+    """A row as it was found: its store key, its timestamp, those of its layout's locks in its order, all columns."""
 
     key: bytes
     timestamp: int
-    locks: dict[int, int]
+    locks: tuple[int, ...]
     image: Row
 
 
@@ -44,33 +44,35 @@ class StoredRows:
         self.written = 0
         self._decode = resolver(table.layout, [wanted(column) for column in table.columns])
         self._comparable = comparable(table.columns)
-        self._locks = table.layout.locks
-        self._stamps = struct.Struct(f"<{len(self._locks)}Q")
-        self._known: dict[bytes, tuple[bytes, StoredRow]] = {}
+        self._head = target.head.unpack_from
+        # The rules come to a row again and again before they are done with it: the last ones that were met, and not
+        # written since.
+        self._known: dict[bytes, StoredRow] = {}
 
     def get(self, key: bytes) -> StoredRow | None:
         """The row at this store key."""
-        value = self.store.get(key)
-        return None if value is None else self.row(key, value)
-
-    def row(self, key: bytes, value: bytes) -> StoredRow:
-        """A stored value as a row. The rules come to a row again and again before they are done with it, so the last
-        ones are kept as they were decoded."""
         known = self._known.get(key)
-        if known is not None and known[0] == value:
-            return known[1]
-        locks = dict(zip(self._locks, self._stamps.unpack_from(value, ROW_HEADER.size), strict=True))
-        row = StoredRow(key, ROW_HEADER.unpack_from(value)[0], locks, self._comparable(self._decode(value)))
+        if known is not None:
+            return known
+        value = self.store.get(key)
+        if value is None:
+            return None
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[key] = value, row
+        row = self._known[key] = self.row(key, value)
         return row
+
+    def row(self, key: bytes, value: bytes) -> StoredRow:
+        """A stored value as a row."""
+        timestamp, _record, _tag, *locks = self._head(value)
+        return StoredRow(key, timestamp, tuple(locks), self._comparable(self._decode(value)))
 
     def put(self, row: NewRow) -> None:
         """Put a row, or overwrite the one at its key; the entries follow."""
         old = self.get(row.key) if self.target.table.indexes else None
         if old is None or not self.target.indexed_alike(old.image, row.image):
             self._put_entries(row, set() if old is None else set(self._entries(old)))
+        self._known.pop(row.key, None)
         self.store.put(row.key, row.value)
         self.written += 1
 
@@ -88,24 +90,28 @@ class StoredRows:
         """Take away a row that is there, with its entries."""
         for entry in self._entries(row):
             self.store.delete(entry)
+        self._known.pop(row.key, None)
         self.store.delete(row.key)
         self.written += 1
 
-    def found(self, look_up: LookUp, values: Sequence[object]) -> Iterator[StoredRow]:
+    def found(self, look_up: LookUp, values: Row) -> Iterator[StoredRow]:
         """The rows with these values in the columns that are looked up."""
-        image = look_up.image(values)
-        whole = look_up.codec.whole(image)
-        for key in self.keys(look_up, values):
+        wanted = look_up.whole(values)
+        doubtful = is_cut(len(wanted))
+        for key in self._keys(wanted):
             row = self.get(key)
             assert row is not None, "an entry of no row"
-            if look_up.codec.whole(row.image) == whole:
+            if not doubtful or look_up.whole_of(row.image) == wanted:
                 yield row
 
-    def keys(self, look_up: LookUp, values: Sequence[object]) -> Iterator[bytes]:
+    def keys(self, look_up: LookUp, values: Row) -> Iterator[bytes]:
         """The store keys of these rows, and of rows whose entries cannot be told from theirs, since they are cut and
         hashed."""
-        prefix = look_up.codec.prefix + look_up.codec.part(look_up.image(values))
-        for entry, value in self.store.scan(prefix, prefix_end(prefix)):
+        return self._keys(look_up.whole(values))
+
+    def _keys(self, whole: bytes) -> Iterator[bytes]:
+        start = limited_index_key(whole, ROWSET_PREFIX_BYTES)
+        for entry, value in self.store.scan(start, prefix_end(start)):
             yield self.target.prefix + entry[ENTRY_VALUE.unpack(value)[2] :]
 
     def _entries(self, row: StoredRow) -> tuple[bytes, ...]:
@@ -116,18 +122,20 @@ class LookUp:
     """Finding rows of a target by values of some columns, which an index has, in whatever order."""
 
     def __init__(self, target: TargetTable, index: Index, columns: Sequence[int]) -> None:
-        self.codec = IndexCodec(target.table, index)
-        places = {column.id: place for place, column in enumerate(target.table.columns)}
-        assert {part.column for part in index.columns} == set(columns), "an index on other columns"
-        self._places = [places[column] for column in columns]
-        self._width = len(places)
+        codec = IndexCodec(target.table, index)
+        in_index = [part.column for part in index.columns]
+        assert set(in_index) == set(columns), "an index on other columns"
+        self._in_order = choosing(tuple([columns.index(column) for column in in_index]))
+        self._of_image = choosing(codec.ordinals)
+        self._encode = compile_encoder(codec.types, codec.descending, prefix=codec.prefix)
 
-    def image(self, values: Sequence[object]) -> Row:
-        """A row that has these values, and nothing else."""
-        image: list[object] = [None] * self._width
-        for place, value in zip(self._places, values, strict=True):
-            image[place] = value
-        return tuple(image)
+    def whole(self, values: Row) -> bytes:
+        """What the entries of the rows with these values would begin with, however long."""
+        return self._encode(self._in_order(values))
+
+    def whole_of(self, image: Row) -> bytes:
+        """The same of a row."""
+        return self._encode(self._of_image(image))
 
 
 def index_on(target: TargetTable, columns: Sequence[int]) -> Index:

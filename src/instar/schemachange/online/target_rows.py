@@ -7,7 +7,8 @@ with it: put together in one step, nothing is logged, and nothing points into th
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from instar import errors
@@ -17,7 +18,7 @@ from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, row
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.rowset import described, key_encoder
-from instar.transformations.records import Flag, Joined, Part, Row, Split, SRecord, chosen
+from instar.transformations.records import Flag, Joined, Part, Row, Split, SRecord, choosing, chosen
 
 # The hidden column `parts` of a join's target.
 R_PART, S_PART = 1, 2
@@ -63,13 +64,15 @@ class TargetTable:
         self.table = table
         self.prefix = rowset_prefix(table.rowset)
         places = column_places(table)
-        self._key = [places[column] for column in table.primary_key]
-        self._stored = [places[column] for column, _ in table.layout.columns]
+        self._key = choosing(tuple([places[column] for column in table.primary_key]))
+        self._stored = choosing(tuple([places[column] for column, _ in table.layout.columns]))
         self._encode_key = key_encoder(table)
         self._encode = body_encoder(table.layout)
         self._codecs = [IndexCodec(table, index) for index in table.indexes]
-        self._indexed = sorted({place for codec in self._codecs for place in codec.ordinals})
-        self._stamps = struct.Struct(f"<{len(table.layout.locks)}Q")
+        self._indexed = choosing(tuple(sorted({place for codec in self._codecs for place in codec.ordinals})))
+        self._tag = table.layout.id << 8
+        # What stands before the columns: a row's header and the timestamps of the layout's locks, in its order.
+        self.head = struct.Struct(f"{ROW_HEADER.format}{len(table.layout.locks)}Q")
 
     def key(self, values: Sequence[object]) -> bytes:
         """The store key of the row with these primary key values."""
@@ -79,19 +82,20 @@ class TargetTable:
         try:
             return self._encode_key(values)
         except errors.Error as failed:  # 54000, most of the time: the values say of which rows
-            columns = [self.table.columns[place] for place in self._key]
+            places = column_places(self.table)
+            columns = [self.table.columns[places[column]] for column in self.table.primary_key]
             shown = described(columns, values)
             shown = shown if len(shown) <= _MOST_SHOWN else shown[:_MOST_SHOWN] + "..."
             failed.detail = failed.detail or f'It is that of row {shown} of table "{self.table.name}".'
             raise
 
-    def row(self, image: Row, timestamp: int, locks: Mapping[int, int] | None = None) -> NewRow:
-        """A row as it is stored; `locks`: the timestamps of the layout's locks by their ids."""
-        key = self._encoded([image[place] for place in self._key])
-        stamps = b"" if locks is None else self._stamps.pack(*[locks[lock] for lock in self.table.layout.locks])
-        header = ROW_HEADER.pack(timestamp, NO_RECORD, self.table.layout.id << 8)
-        body = self._encode([image[place] for place in self._stored])
-        return NewRow(self.prefix + key, header + stamps + body, image)
+    def row(self, image: Row, timestamp: int, locks: Sequence[int] = (), key: bytes | None = None) -> NewRow:
+        """A row as it is stored; `locks`: the timestamps of the layout's locks in its order; `key`: its store key, if
+        that is known."""
+        head = self.head.pack(timestamp, NO_RECORD, self._tag, *locks)
+        if key is None:
+            key = self.key(self._key(image))
+        return NewRow(key, head + self._encode(self._stored(image)), image)
 
     def with_entries(self, row: NewRow) -> TargetRow:
         """The row with its index entries."""
@@ -99,7 +103,7 @@ class TargetTable:
 
     def indexed_alike(self, one: Row, other: Row) -> bool:
         """Whether two rows of one primary key have the same entries: an update leaves them alone, most of the time."""
-        return all(one[place] == other[place] for place in self._indexed)
+        return self._indexed(one) == self._indexed(other)
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""
@@ -121,24 +125,24 @@ class SplitTargets:
         self._only_s = [place for place in self.shape.s if source.columns[place].id not in kept]
         # Where a column of S has its value: counter and flag stand behind what the rules know as the values.
         behind = [*of_s, made.counter, made.consistent]
-        self._s_image = [behind.index(column.id) for column in s.columns]
+        self._s_image = choosing(tuple([behind.index(column.id) for column in s.columns]))
 
     def require_kept(self, row: Row) -> None:
         """23502 if a row of the source belongs to no record of S, and has a value that nothing else has."""
         require_kept(self._source, self.shape, self._only_s, row)
 
-    def r_row(self, record: Part) -> NewRow:
-        """R's record."""
-        return self.r.row(record.values, record.timestamp)
+    def r_row(self, record: Part, key: bytes | None = None) -> NewRow:
+        """R's record; `key`: its store key, if that is known."""
+        return self.r.row(record.values, record.timestamp, (), key)
 
-    def s_row(self, record: SRecord) -> NewRow:
-        """S's record."""
-        return self.s.row(self.s_image(record), record.timestamp)
+    def s_row(self, record: SRecord, key: bytes | None = None) -> NewRow:
+        """S's record; `key` as in `r_row`."""
+        return self.s.row(self.s_image(record), record.timestamp, (), key)
 
     def s_image(self, record: SRecord) -> Row:
         """S's record as a row of all columns."""
         values = (*record.values, record.counter, record.flag is Flag.CONSISTENT)
-        return tuple([values[place] for place in self._s_image])
+        return self._s_image(values)
 
 
 class JoinTarget:
@@ -150,33 +154,32 @@ class JoinTarget:
         self.made = made
         self.t = TargetTable(target)
         self.shape = join_shape(r, s, made)
+        self._no_r, self._no_s = (None,) * len(of_r), (None,) * len(of_s)
+        behind = len(of_r) + len(of_s)  # `_image` has row id and parts there
+        own = {target.primary_key[0]: behind, made.parts: behind + 1}
         r_places = {column: of_r[source] for source, column in made.r_columns}
-        s_places = {column: of_s[source] for source, column in made.s_columns}
-        self._columns = [(r_places.get(column.id), s_places.get(column.id)) for column in target.columns]
-        places = column_places(target)
-        self._id, self._parts = places[target.primary_key[0]], places[made.parts]
+        s_places = {column: len(of_r) + of_s[source] for source, column in made.s_columns}
+        # A column that both parts have is R's, if that part is there.
+        self._with_r = _image(target, {**s_places, **r_places, **own})
+        self._without_r = _image(target, {**r_places, **s_places, **own})
+        stamps = [DEFAULT_LOCK, made.r_lock, made.s_lock]
+        self._locks = itemgetter(*[stamps.index(lock) for lock in target.layout.locks])
 
-    def row(self, row_id: int, record: Joined) -> NewRow:
-        """T's record under this row id."""
-        r, s = (0 if part is None else part.timestamp for part in (record.r, record.s))
-        newest = max(r, s)
-        locks = {DEFAULT_LOCK: newest, self.made.r_lock: r, self.made.s_lock: s}
-        return self.t.row(self.image(row_id, record), newest, locks)
-
-    def image(self, row_id: int, record: Joined) -> Row:
-        """T's record as a row of all columns: a column that both parts have is R's, if that part is there."""
+    def row(self, row_id: int, record: Joined, key: bytes | None = None) -> NewRow:
+        """T's record under this row id; `key`: its store key, if that is known."""
         r, s = record.r, record.s
-        image: list[object] = [
-            r.values[of_r]
-            if r is not None and of_r is not None
-            else s.values[of_s]
-            if s is not None and of_s is not None
-            else None
-            for of_r, of_s in self._columns
-        ]
-        image[self._id] = row_id
-        image[self._parts] = (R_PART if r is not None else 0) | (S_PART if s is not None else 0)
-        return tuple(image)
+        r_values, r_stamp = (self._no_r, 0) if r is None else (r.values, r.timestamp)
+        s_values, s_stamp = (self._no_s, 0) if s is None else (s.values, s.timestamp)
+        parts = (0 if r is None else R_PART) | (0 if s is None else S_PART)
+        image = self._without_r if r is None else self._with_r
+        newest = max(r_stamp, s_stamp)
+        locks = self._locks((newest, r_stamp, s_stamp))
+        return self.t.row(image((*r_values, *s_values, row_id, parts)), newest, locks, key)
+
+
+def _image(target: Table, places: Mapping[int, int]) -> Callable[[Row], Row]:
+    """A function from R's values, S's, row id and parts, one behind the other, to a row of all columns."""
+    return choosing(tuple([places[column.id] for column in target.columns]))
 
 
 def made_by_split(table: Table) -> MadeBySplit:
