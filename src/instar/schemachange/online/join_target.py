@@ -52,8 +52,9 @@ class StoredJoin:
         began = self._known.cleared
         side = self._r if source is Source.R else self._s
         for row in self._rows.found(side.by_key, key):
-            if side.is_in(self._parts_of(row)):
-                yield self._record(row)
+            record = self._record(row)
+            if record.part(source) is not None:
+                yield record
         self._known.has_all(source, key, began)
 
     def matching(self, value: Row) -> Iterable[Joined]:
@@ -72,8 +73,9 @@ class StoredJoin:
         row_id = self._new_row_id() if old is None else old.image[self._id]
         assert isinstance(row_id, int)
         row = self.target.row(row_id, record, None if old is None else old.key)
-        self._rows.put(row)
-        self._known.add(keys, row.key)
+        self._rows.put(row, old)
+        if old is None:
+            self._known.add(keys, row.key)
 
     def remove(self, record: Joined) -> None:
         """As in `JoinTarget`."""
@@ -99,15 +101,11 @@ class StoredJoin:
         return None if r is None else self._r_key(r.values), None if s is None else self._s_key(s.values)
 
     def _record(self, row: StoredRow) -> Joined:
-        parts = self._parts_of(row)
+        parts = row.image[self._parts]
+        assert isinstance(parts, int)
         record = Joined(self._r.part(row, parts), self._s.part(row, parts))
         self._known.add(self._keys(record), row.key)
         return record
-
-    def _parts_of(self, row: StoredRow) -> int:
-        parts = row.image[self._parts]
-        assert isinstance(parts, int)
-        return parts
 
 
 class _Side:
@@ -127,8 +125,9 @@ class _Side:
         self._part = part
         self._in_target = dict(columns)
         self._lock = table.layout.locks.index(lock)
-        # Behind a row's columns there is a NULL, for what T has not.
         of_source = [self._in_target.get(column.id) for column in source.columns]
+        self._is_whole = None not in of_source
+        # Behind a row's columns there is a NULL, for what T has not.
         self._values = choosing(tuple([len(places) if column is None else places[column] for column in of_source]))
         found = next(one for one in table.indexes if one.id == index)
         self.by_key = LookUp(target.t, found, self.in_target(source.primary_key))
@@ -137,15 +136,12 @@ class _Side:
         """What columns of the source are in T."""
         return tuple([self._in_target[column] for column in columns])
 
-    def is_in(self, parts: int) -> bool:
-        """Whether these parts of a record are with that of the source."""
-        return bool(parts & self._part)
-
     def part(self, row: StoredRow, parts: int) -> Part | None:
         """The part of the source in a row that has these."""
         if not parts & self._part:
             return None
-        return Part(self._values((*row.image, None)), row.locks[self._lock])
+        image = row.image if self._is_whole else (*row.image, None)
+        return Part(self._values(image), row.locks[self._lock])
 
 
 def _by_value(target: JoinTarget, sides: Sequence[Sequence[int]]) -> list[LookUp]:

@@ -67,11 +67,12 @@ class StoredRows:
         timestamp, _record, _tag, *locks = self._head(value)
         return StoredRow(key, timestamp, tuple(locks), self._comparable(self._decode(value)))
 
-    def put(self, row: NewRow) -> None:
-        """Put a row, or overwrite the one at its key; the entries follow."""
-        old = self.get(row.key) if self.target.table.indexes else None
-        if old is None or not self.target.indexed_alike(old.image, row.image):
-            self._put_entries(row, set() if old is None else set(self._entries(old)))
+    def put(self, row: NewRow, old: StoredRow | None = None) -> None:
+        """Put a row, or overwrite the one at its key, which is `old` if that has been met; the entries follow."""
+        if self.target.table.indexes:
+            old = old or self.get(row.key)
+            if old is None or not self.target.indexed_alike(old.image, row.image):
+                self._put_entries(row, set() if old is None else set(self._entries(old)))
         self._known.pop(row.key, None)
         self.store.put(row.key, row.value)
         self.written += 1
