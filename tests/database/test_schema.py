@@ -10,10 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import instar
 from instar.database import schema
+from instar.schemachange.jobs import Problem
 from instar.store import presence
 from support.victims import Victim
 
@@ -57,13 +59,26 @@ def test_a_worker_that_cannot_start_is_told_of(tmp_path: Path, monkeypatch: pyte
         with monkeypatch.context() as there:
             there.setattr(schema, "_UNATTENDED_SECONDS", 0.5)
             there.setattr(presence, "LAUNCH_NS", 500_000_000)
-            there.chdir(tmp_path / "elsewhere")  # where Python looks first
+            there.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
             with pytest.raises(instar.Error) as caught:
                 connection.execute("CREATE INDEX i ON t (a)")
         assert caught.value.sqlstate == "58030"
         assert caught.value.message == "job 2 cannot go on: the background process has ended with status 1"
         assert str(caught.value.hint).startswith(f'"instar worker {tmp_path / "db"}" shows why. The job stays')
         assert connection.execute("SELECT state FROM instar.jobs WHERE id = 2").fetchone() == ("pending",)
+
+
+def test_a_worker_takes_no_module_from_where_the_client_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name in ("msgspec", "instar"):
+        (tmp_path / "elsewhere" / f"{name}.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("PYTHONPATH", "")
+    with instar.connect(tmp_path / "db", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, f"{number:040}") for number in range(ROWS)])
+        connection.execute("CREATE INDEX i ON t (a)")
+        assert connection.execute("CHECK DATABASE").fetchall() == []
 
 
 def test_a_check_survives_the_rename_of_its_table() -> None:
@@ -100,6 +115,21 @@ def building(tmp_path: Path) -> Iterator[instar.Connection]:
         connection.execute("CREATE INDEX i ON t (a)")
         connection.execute("PAUSE JOB 1")
         yield connection
+
+
+def test_who_waits_is_told_what_of_the_disk_keeps_a_job_from_going_on(building: instar.Connection) -> None:
+    """Its record can be written, but what it has to do cannot, however often it is tried."""
+
+    def failed(sqlstate: str) -> None:
+        problem = Problem(sqlstate, "it is so", None, "Mend it.")
+        building.database.jobs.update(1, lambda job: msgspec.structs.replace(job, attempts=3, failed=problem))
+        building.session._schema._require_possible(1, time.monotonic())
+
+    failed("40001")  # which goes away
+    with pytest.raises(instar.Error) as caught:
+        failed("53100")
+    assert (caught.value.sqlstate, caught.value.message) == ("53100", "job 1 cannot go on: it is so")
+    assert caught.value.hint == "Mend it. The job stays, and goes on once this is mended; CANCEL JOB 1 takes it back."
 
 
 @pytest.mark.parametrize(

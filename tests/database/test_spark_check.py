@@ -48,8 +48,15 @@ def lose(connection: Connection, entries: int) -> None:
     connection.database.store.background([step])
 
 
+def is_check(process: psutil.Process) -> bool:
+    try:
+        return "instar.worker.check" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
+
+
 def checks() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "instar.worker.check" in child.cmdline()]
+    return [child for child in psutil.Process().children() if is_check(child)]
 
 
 def on_notice(connection: Connection, action: Callable[[], None]) -> list[str]:

@@ -48,6 +48,8 @@ _POLL_SECONDS = 0.01
 _POLL_AT_MOST = 0.2
 # Nobody works on the job for so long: it is time to see whether anybody can.
 _UNATTENDED_SECONDS = 5.0
+# What is mended by somebody, if at all, and not by trying again.
+_OF_THE_DISK = (errors.DISK_FULL, errors.IO_ERROR)
 
 
 class SchemaChanges:
@@ -373,10 +375,15 @@ class SchemaChanges:
         return text
 
     def _require_possible(self, job_id: int, since: float) -> None:
-        """What a worker fails of that cannot even write down why it fails, or why there has been none `since`."""
+        """What a worker fails of that cannot even write down why it fails, why there has been none `since`, or what of
+        the disk keeps it from going on however often it tries."""
+        database = self._session.database
         try:
-            self._session.database.jobs.probe(job_id)
-            self._session.database.require_worker(since)
+            database.jobs.probe(job_id)
+            database.require_worker(since)
+            job = database.jobs.get(job_id)
+            if job.attempts and job.failed is not None and job.failed.sqlstate in _OF_THE_DISK:
+                raise job.failed.error()
         except errors.Error as failed:
             stays = f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back."
             raise errors.error(

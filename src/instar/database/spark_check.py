@@ -11,6 +11,7 @@ from typing import IO
 
 from instar import errors
 from instar.pipeline.consistency import Problem, Told
+from instar.schemachange.launching import SAFELY, environment
 from instar.worker import check
 
 _POLL_SECONDS = 0.1
@@ -25,13 +26,18 @@ def checked(path: str, tables: list[int], spark_rows: int, told: Told, pulse: Ca
     `told` is told which share of which table is checked; `pulse` is called all the while, and may raise to end it.
     What the check raises is raised here; 58030 if its process ends before the check.
     """
-    command = [sys.executable, "-m", "instar.worker.check", path, "--spark-rows", str(spark_rows)]
+    command = [sys.executable, SAFELY, "-m", "instar.worker.check", path, "--spark-rows", str(spark_rows)]
     for number in tables:
         command += ["--table", str(number)]
     with tempfile.TemporaryFile() as said:
         # A process group of its own: a Ctrl-C at the client is the client's, who then ends the check.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, process_group=0
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            process_group=0,
+            env=environment(),
         )
         try:
             for line in _lines(process, pulse):

@@ -307,6 +307,7 @@ class Executor:
                 found,
                 state=JobState.REVERTING if found.state is JobState.REVERTING else JobState.WAITING,
                 attempts=found.attempts + 1,
+                failed=problem,
                 retry_at=self._now() + int(seconds * 1e6),
                 reason=f"{said}; tried again after {seconds:g} s",
             )

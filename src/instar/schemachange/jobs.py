@@ -85,12 +85,13 @@ class Job(msgspec.Struct, frozen=True):
     """A job. `stage` counts the stages that are published; the work of the last of them may still be going on.
 
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
-    for. `attempts`: how often the step that it is at has failed in a row; before `retry_at` it is left alone. The
-    throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
-    statement is planned; until then it has no stages. `waiter`: the process (its number, and when it opened the store)
-    that must be there then, since its statement waits. `named`: the tables that the statement named, by id. `zone`: the
-    time zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that
-    would doom open transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
+    for. `attempts`: how often the step that it is at has failed in a row, the last time of what `failed` says; before
+    `retry_at` it is left alone. The throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job
+    that must end before this one's statement is planned; until then it has no stages. `waiter`: the process (number,
+    and when it opened the store) that must be there then, since its statement waits. `named`: the tables that the
+    statement named, by id. `zone`: the time zone that it was given in, for when it is planned, and for what it has
+    evaluated row by row. A stage that would doom open transactions waits for them for `ddl_wait` microseconds. Times:
+    microseconds since the epoch.
     """
 
     id: int
@@ -118,6 +119,7 @@ class Job(msgspec.Struct, frozen=True):
     named: tuple[tuple[str, int], ...] = ()
     ddl_wait: int = 5_000_000
     waiter: tuple[int, int] | None = None
+    failed: Problem | None = None
 
     @property
     def is_finished(self) -> bool:

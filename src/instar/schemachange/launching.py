@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from instar.store.engine import Store
 
 # What Python runs, before the path of the store.
 PROGRAM = ("-m", "instar.worker")
+# What lies in the client's working directory is no module of ours.
+SAFELY = "-P"
+
+
+def environment() -> dict[str, str]:
+    """That of a process which runs a program of this package: the very package that runs here, however it was found."""
+    own = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return os.environ | {"PYTHONPATH": own if not inherited else os.pathsep.join((own, inherited))}
 
 
 class WorkerLauncher:
@@ -33,12 +44,13 @@ class WorkerLauncher:
         # nobody waits for it; one that has ended is reaped when the next is asked for.
         self._begun = time.monotonic()
         self._started = subprocess.Popen(
-            [sys.executable, *PROGRAM, self._path],
+            [sys.executable, SAFELY, *PROGRAM, self._path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             process_group=0,
             close_fds=True,
+            env=environment(),
         )
 
     def failed(self, since: float) -> int | None:
