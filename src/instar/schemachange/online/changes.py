@@ -59,11 +59,7 @@ class Translator:
 
     def __init__(self, sources: Sequence[SourceRows]) -> None:
         self._sources = {rows.table.id: rows for rows in sources}
-        self.tables = frozenset(self._sources)
-
-    def is_source(self, record: LogRecord) -> bool:
-        """Whether the record is of a source."""
-        return record.table in self._sources
+        self.tables = frozenset(self._sources)  # by their ids
 
     def changes(self, records: Iterable[LogRecord], view: Readable) -> Iterator[tuple[int, list[Change]]]:
         """For each commit that touches a source its timestamp and its changes, all of them: a commit is applied as a

@@ -17,7 +17,7 @@ from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Stored, apply, rules_of
 from instar.store.apply import snapshot_too_old
 from instar.store.engine import LogRecord, Refused, View
-from instar.store.log import decode, log_key
+from instar.store.log import TABLE, decode, log_key, tables_told
 
 _TOO_MANY_ROWS = "too many rows are to be written"
 # What is computed in the atomic section takes twenty times as long there as what is only put: so a tenth of the rows
@@ -92,9 +92,9 @@ class Tail:
 
     def _records(self, view: View, after: int) -> Iterator[LogRecord]:
         """The log of the sources; as soon as it is seen to be too long, it is not read on."""
-        changes = 0
+        changes, told = 0, tables_told(self._translator.tables)
         for key, value in view.scan(log_key(after + 1, 0), log_key(view.timestamp + 1, 0)):
-            for record in filter(self._translator.is_source, decode(key, value)):
+            for record in decode(key, value) if value[TABLE] in told else ():
                 changes += 1
                 if changes > self._left:
                     raise Behind("too many changes are to be applied")

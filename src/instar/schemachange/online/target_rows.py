@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, MadeByJoin, MadeBySplit, Table
+from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.online.shapes import column_places, join_shape, split_shape
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
 from instar.tables.index import IndexCodec
@@ -68,8 +69,12 @@ class TargetTable:
         self._stored = choosing(tuple([places[column] for column, _ in table.layout.columns]))
         self._encode_key = key_encoder(table)
         self._encode = body_encoder(table.layout)
-        self._codecs = [IndexCodec(table, index) for index in table.indexes]
-        self._indexed = choosing(tuple(sorted({place for codec in self._codecs for place in codec.ordinals})))
+        codecs = [IndexCodec(table, index) for index in table.indexes]
+        self._indexed = choosing(tuple(sorted({place for codec in codecs for place in codec.ordinals})))
+        self._entries = [
+            (choosing(codec.ordinals), compile_encoder(codec.types, codec.descending, prefix=codec.prefix))
+            for codec in codecs
+        ]
         self._tag = table.layout.id << 8
         # What stands before the columns: a row's header and the timestamps of the layout's locks, in its order.
         self.head = struct.Struct(f"{ROW_HEADER.format}{len(table.layout.locks)}Q")
@@ -107,7 +112,7 @@ class TargetTable:
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""
-        return tuple([codec.entry(image, key) for codec in self._codecs])
+        return tuple([limited_index_key(encode(of(image)), _PREFIX_BYTES) + key for of, encode in self._entries])
 
 
 class SplitTargets:
