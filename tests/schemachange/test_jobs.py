@@ -475,6 +475,22 @@ def test_only_the_newest_finished_jobs_are_remembered(world: ChangingWorld, monk
     assert world.jobs.prune() == 0
 
 
+def test_a_job_that_ends_after_many_that_came_later_is_remembered(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statement still waits, and is to learn how it ended."""
+    monkeypatch.setattr(jobs, "KEPT_JOBS", 2)
+    long = begin(world)
+    others = [world.ids.next_job() for _ in range(3)]
+    for other in others:
+        ended = {"id": other, "state": JobState.SUCCEEDED, "finished": world.clock.wall_ns() // 1000}
+        world.jobs.begin(msgspec.structs.replace(world.jobs.get(long), **ended), b"another", [])
+    world.clock.advance(1.0)
+    world.executor().run(long)
+    assert world.jobs.prune() == 2
+    assert [job.id for job in world.jobs.all()] == [long, others[-1]]
+
+
 def test_a_late_claimer_of_a_finished_job_gets_nothing_and_leaves_nothing(world: ChangingWorld) -> None:
     """Rule 9: epochs are told apart by the claim, which goes when the job ends; so a claim needs a job that goes on."""
     number = begin(world)

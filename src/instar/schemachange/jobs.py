@@ -545,12 +545,14 @@ class Jobs:
         self._write_lease(held, _encode(Lease(held.epoch, self._clock.boot_id(), 0)))
 
     def prune(self) -> int:
-        """Forget all finished jobs but the newest KEPT_JOBS; returns how many were forgotten."""
+        """Forget all finished jobs but the KEPT_JOBS that ended last; returns how many were forgotten."""
         with self._store.read() as reader:
             version = reader.catalog_version
-            finished = [key for key, value in _scan(reader, Latest.JOB) if _jobs.decode(value).is_finished]
-        if gone := finished[:-KEPT_JOBS]:
-            self._store.commit(Commit(catalog_version=version, raw=[(key, None) for key in gone]))
+            found = [(_jobs.decode(value), key) for key, value in _scan(reader, Latest.JOB)]
+        # By their ends: one that took long is to be seen by whoever waits for it, whatever has come and gone meanwhile.
+        ended = sorted((job.finished or 0, key) for job, key in found if job.is_finished)
+        if gone := ended[:-KEPT_JOBS]:
+            self._store.commit(Commit(catalog_version=version, raw=[(key, None) for _, key in gone]))
         return len(gone)
 
     def finished_records(self, job: Job) -> list[tuple[bytes, bytes | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 import time
@@ -18,9 +19,13 @@ SAFELY = "-P"
 
 def environment() -> dict[str, str]:
     """That of a process which runs a program of this package: the very package that runs here, however it was found."""
-    own = str(Path(__file__).resolve().parents[2])
+    own = Path(__file__).resolve().parents[2]
+    if any(Path(found).resolve() == own for found in (*site.getsitepackages(), site.getusersitepackages())):
+        # It is installed, and found without that. Told of it, Python would look for its own modules there first, and
+        # so would whatever else the process runs: another Python's hook.
+        return dict(os.environ)
     inherited = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": own if not inherited else os.pathsep.join((own, inherited))}
+    return os.environ | {"PYTHONPATH": str(own) if not inherited else os.pathsep.join((str(own), inherited))}
 
 
 class WorkerLauncher:

@@ -1,7 +1,7 @@
 """The pulse of whoever works on a job: between two batches it renews the lease, heeds the job's record, and says how
 far the work is.
 
-What an operator asks for (PAUSE, CANCEL, another rate or priority) stands in the job's record, which is looked at ten
+What an operator asks for (PAUSE, CANCEL, another rate or priority) stands in the job's record, which is looked at five
 times a second: so it takes effect in a process that nobody can reach otherwise.
 """
 

@@ -1,0 +1,33 @@
+"""The environment of the processes that are started on demand."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import msgspec
+
+import instar
+
+# What a client does, and what the process that it starts does first.
+CLIENT = """
+import subprocess, sys
+from instar.schemachange.launching import SAFELY, environment
+program = "import dataclasses, os, instar; print(instar.__file__, os.environ.get('PYTHONPATH'))"
+subprocess.run([sys.executable, SAFELY, "-c", program], env=environment(), check=True)
+"""
+
+
+def test_an_installed_package_is_not_put_before_the_standard_library(tmp_path: Path) -> None:
+    """What is installed beside it may bear the name of a standard module: old backports do. Nor does the path of it
+    reach what the worker runs, a job hook in another Python, say."""
+    venv.create(tmp_path, symlinks=True)
+    (packages,) = tmp_path.glob("lib/python*/site-packages")
+    shutil.copytree(Path(instar.__file__).parent, packages / "instar")
+    (packages / "dataclasses.py").write_text("raise ImportError('not this one')")
+    (packages / "requirements.pth").write_text(str(Path(msgspec.__file__).parents[1]))
+    command = [str(tmp_path / "bin" / "python"), "-P", "-c", CLIENT]
+    said = subprocess.run(command, env={}, stdout=subprocess.PIPE, check=True, text=True).stdout
+    assert said.split() == [str(packages / "instar" / "__init__.py"), "None"]
