@@ -206,3 +206,22 @@ def test_a_new_rate_holds_from_the_next_batch_on(clock: ManualClock) -> None:
     assert pace.owed(1) == 0
     pace.rows_per_second = 100
     assert pace.owed(2) == 0  # what was done without a rate is not owed
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(None, 2), (2, 2 + 14 / 2), (0.5, 2 + 14 / 0.5)])
+def test_a_pause_by_a_rate_is_as_long_as_the_newest_rate_demands(
+    clock: ManualClock, rate: float | None, seconds: float
+) -> None:
+    """An operator who lifts a rate (ALTER JOB) need not wait for what the old one had asked for: minutes, if that was
+    low. 16 rows at one per second take 16 seconds; another rate is set after two."""
+
+    def interrupt() -> None:
+        if clock.monotonic - begun >= 2 * 10**9:
+            pace.rows_per_second = rate
+
+    presence, pace = Presence(clock, 3600.0), Pace(interrupt)
+    clock.monotonic += 10**10
+    begun = clock.monotonic
+    pace.rows_per_second = 1
+    batches(pace, clock, presence, 1, took=0)
+    assert (clock.monotonic - begun) / 1e9 == pytest.approx(seconds, abs=0.3)

@@ -88,7 +88,7 @@ def run_gated(
             _stay_out(min(int(rhythm.pauses * held * factor), LONGEST_PAUSE_NS), presence, clock, pace)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
-        _sleep(pace.owed(clock.monotonic_ns()), clock, pace)
+        _keep_to_rate(clock, pace)
         pace.interrupt()
         committing = held - stepped
         budget = max(committing, hold - committing)
@@ -103,6 +103,14 @@ def _stay_out(pause: int, presence: Presence, clock: Clock, pace: Pace) -> None:
         if not presence.foreground_queues():
             return
         pace.queued(clock.monotonic_ns())
+
+
+def _keep_to_rate(clock: Clock, pace: Pace) -> None:
+    while (owed := pace.owed(clock.monotonic_ns())) > SLICE_NS:
+        clock.sleep(SLICE_NS / 1e9)
+        pace.interrupt()
+    if owed > 0:
+        clock.sleep(owed / 1e9)
 
 
 def _sleep(pause: int, clock: Clock, pace: Pace) -> None:

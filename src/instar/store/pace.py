@@ -44,6 +44,7 @@ class Pace:
         self._latency = 0
         self._adjusted = 0
         self._due: int | None = None
+        self._kept: float | None = None  # the rate by which that is due
         self._counted = 0
         self._lately: dict[str, int] = {}
 
@@ -68,14 +69,17 @@ class Pace:
         self._lately["queue"] = now
 
     def owed(self, now: int) -> int:
-        """For how many nanoseconds to wait, by the rate, after what has been done by now."""
+        """For how many nanoseconds to wait, by the rate, after what has been done by now. What is waited for when the
+        rate is set anew (ALTER JOB) takes as long as by that."""
         done, self._counted = self.rows - self._counted, self.rows
-        if self.rows_per_second is None:
+        rate, kept = self.rows_per_second, self._kept
+        self._kept = rate
+        if rate is None:
             self._due = None
             return 0
         # A time in which less was done than the rate allows is not made up for.
-        begun = now if self._due is None or self._due < now else self._due
-        self._due = begun + int(done * 1e9 / self.rows_per_second)
+        left = 0 if self._due is None or kept is None else max(self._due - now, 0) * kept / rate
+        self._due = now + int(left + done * 1e9 / rate)
         if self._due > now:
             self._lately["rate"] = now
         return self._due - now
