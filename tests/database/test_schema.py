@@ -117,6 +117,14 @@ def building(tmp_path: Path) -> Iterator[instar.Connection]:
         yield connection
 
 
+def test_a_statement_that_waits_for_a_job_keeps_to_the_rate_it_was_given(building: instar.Connection) -> None:
+    building.execute("SET max_rows_per_second = 70")
+    building.execute("SET reorganize_latency_target = '3 ms'")
+    building.execute("ALTER TABLE t ALTER PRIMARY KEY USING COLUMNS (id, a)")
+    query = "SELECT state, max_rows_per_second, latency_target_ms FROM instar.jobs WHERE id = 2"
+    assert building.execute(query).fetchone() == ("waiting", 70, 3.0)
+
+
 def test_who_waits_is_told_what_of_the_disk_keeps_a_job_from_going_on(building: instar.Connection) -> None:
     """Its record can be written, but what it has to do cannot, however often it is tried."""
 

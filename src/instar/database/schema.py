@@ -199,6 +199,8 @@ class SchemaChanges:
             named_tables(wanted, session.change().view),
             duration_us(session.settings.get("ddl_wait")) or 0,
             database.store.this_process() if waits else None,
+            max_rows_per_second=rate_of(session.settings.get("max_rows_per_second")),
+            latency_target=duration_us(session.settings.get("reorganize_latency_target")),
         )
         session.change().write(job_key(self._queued.id), encode_job(self._queued))
 

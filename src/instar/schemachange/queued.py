@@ -23,6 +23,9 @@ def queued_job(
     named: tuple[tuple[str, int], ...],
     ddl_wait: int,
     waiter: tuple[int, int] | None,
+    *,
+    max_rows_per_second: int | None = None,
+    latency_target: int | None = None,
 ) -> Job:
     """The job of a statement that cannot be planned before job `first` has ended."""
     return Job(
@@ -41,6 +44,8 @@ def queued_job(
         named=named,
         ddl_wait=ddl_wait,
         waiter=waiter,
+        max_rows_per_second=max_rows_per_second,
+        latency_target=latency_target,
     ).noted(now_us, this_process())
 
 
