@@ -43,6 +43,20 @@ def test_it_is_planned_when_the_other_has_ended(world: ChangingWorld) -> None:
     assert world.rows(world.table()) == {}
 
 
+def test_it_fails_of_whatever_its_planning_fails_of(world: ChangingWorld) -> None:
+    """Else the worker ends over it each time that it is started, and nobody does what other jobs there are."""
+
+    def broken(change: CatalogChange, job: Job) -> Plan:
+        raise KeyError(job.statement)
+
+    done = world.executor(replan=broken).run(2)
+    assert done is not None
+    assert done.state is JobState.FAILED
+    assert done.problem is not None
+    assert (done.problem.sqlstate, done.problem.message) == ("XX000", f"KeyError: '{TRUNCATE}'")
+    assert len(world.rows(world.table())) == len(ROWS)
+
+
 def cancelled(world: ChangingWorld) -> None:
     world.jobs.cancel(2)
 

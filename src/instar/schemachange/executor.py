@@ -181,7 +181,7 @@ class Executor:
                     made = self._replan(change, current)
                 except TableBusy as busy:
                     return self._wait_again(job, held, busy)
-                except errors.Error as failed:
+                except Exception as failed:  # noqa: BLE001 - whatever it is, the job's record says it
                     return self._give_up(job, held, problem_of(failed))
                 doomed, moved = doomed_tables(made.first), moved_tables(made.first)
                 apply(made.first, change)
