@@ -225,3 +225,13 @@ def test_a_pause_by_a_rate_is_as_long_as_the_newest_rate_demands(
     pace.rows_per_second = 1
     batches(pace, clock, presence, 1, took=0)
     assert (clock.monotonic - begun) / 1e9 == pytest.approx(seconds, abs=0.3)
+
+
+def test_a_long_pause_by_a_rate_is_told_to_its_end(clock: ManualClock) -> None:
+    said: list[str] = []
+    presence, pace = Presence(clock, 3600.0), Pace(lambda: said.append(pace.held_back(clock.monotonic)))
+    clock.monotonic += 10**10
+    pace.rows_per_second = 1
+    batches(pace, clock, presence, 1, took=0)
+    assert len(said) > 16
+    assert set(said) == {"held back by max_rows_per_second = 1"}
