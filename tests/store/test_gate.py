@@ -12,6 +12,7 @@ from instar.clock import ManualClock
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Section, Store
 from instar.store.gate import LONGEST_HOLD_NS, MOST_PAUSES, SYNCED, UNSYNCED, Rhythm, Step, run_gated
+from instar.store.pace import Pace
 from instar.store.presence import ABOUT_NS, ANNOUNCED_NS, Presence, SharedPresence
 from store.building import change
 
@@ -157,7 +158,10 @@ def test_a_queue_of_processes_is_given_way_to_longer(
     slots = [SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2)]
     for slot in slots[:waiting]:
         slot.wait_begins()
-    run_gated([lambda _section: None], lambda drawn, _: (drawn.clear() or 1000, 1000), slots[0], clock)  # type: ignore[func-returns-value] # `or`
+    heard: list[int] = []
+    pace = Pace(lambda: heard.append(len(clock.slept)))
+    run_gated([lambda _section: None], lambda drawn, _: (drawn.clear() or 1000, 1000), slots[0], clock, pace)  # type: ignore[func-returns-value] # `or`
     assert clock.slept == [pytest.approx(PAUSE_FACTOR * 1000 / 1e9)] * pauses
+    assert set(range(1, pauses + 1)) <= set(heard)  # who cancels does not wait for all of them
     for slot in slots:
         slot.close()

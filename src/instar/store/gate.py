@@ -99,10 +99,11 @@ def run_gated(
 def _stay_out(pause: int, presence: Presence, clock: Clock, pace: Pace) -> None:
     """Sleep for `pause` nanoseconds, and again while foreground commits queue."""
     for _ in range(MOST_PAUSES if pace.urgency <= 1.0 else 1):
-        _sleep(pause, clock, pace)
+        clock.sleep(pause / 1e9)
         if not presence.foreground_queues():
             return
         pace.queued(clock.monotonic_ns())
+        pace.interrupt()
 
 
 def _keep_to_rate(clock: Clock, pace: Pace) -> None:
@@ -111,12 +112,3 @@ def _keep_to_rate(clock: Clock, pace: Pace) -> None:
         pace.interrupt()
     if owed > 0:
         clock.sleep(owed / 1e9)
-
-
-def _sleep(pause: int, clock: Clock, pace: Pace) -> None:
-    while pause > SLICE_NS:
-        clock.sleep(SLICE_NS / 1e9)
-        pause -= SLICE_NS
-        pace.interrupt()
-    if pause > 0:
-        clock.sleep(pause / 1e9)
