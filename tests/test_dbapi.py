@@ -55,6 +55,13 @@ class TestCompliance(dbapi20.DatabaseAPI20Test):
         connection.close()
 
 
+def test_the_public_names_are_listed_before_any_is_used() -> None:
+    """What completes names in a shell, and help(), ask for them."""
+    listed = subprocess.check_output([sys.executable, "-c", "import instar; print(*dir(instar))"], text=True).split()
+    assert {"__version__", "apilevel", "connect", "Connection", "Error", "TimestampFromTicks"} <= set(listed)
+    assert all(hasattr(instar, name) for name in listed)
+
+
 @pytest.fixture
 def connection() -> Iterator[instar.Connection]:
     with_table = instar.connect(autocommit=True)

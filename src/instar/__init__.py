@@ -23,3 +23,9 @@ def __getattr__(name: str) -> Any:
         if name in dbapi.__all__:
             return getattr(dbapi, name)
     raise AttributeError(f"module 'instar' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from instar import dbapi
+
+    return sorted({*globals(), *dbapi.__all__})
