@@ -31,6 +31,7 @@ def ends(slow: Slow, *statements: str, job: int = 1) -> None:
         (["ALTER a SET DEFAULT 5, ADD CHECK (a > 0)", "ALTER a SET DEFAULT 6, ADD CHECK (b > 0)"], 6),
         (["ALTER a SET DEFAULT 5, ADD CHECK (a > 0)", "ALTER a DROP DEFAULT, ADD CHECK (b > 0)"], None),
         (["ALTER a SET DEFAULT 5, ADD CHECK (a > 0)", "ALTER a SET DEFAULT 6"], 6),
+        (["ALTER a SET DEFAULT 5, ADD CHECK (a > 0), ALTER a DROP DEFAULT"], 5),
         (["ALTER a SET DEFAULT 5", "ALTER a SET DEFAULT 6, ADD CHECK (a > 0)"], 6),
         (["ALTER a SET DEFAULT 5, ADD CHECK (a > 0)", "RENAME a TO n", "ALTER n SET DEFAULT 6, ADD UNIQUE (s)"], 6),
         (

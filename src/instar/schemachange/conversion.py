@@ -70,9 +70,7 @@ def convert_columns(draft: Draft, wanted: want.ConvertColumns) -> None:
 def _require_convertible(draft: Draft, table: Table, pairs: list[tuple[Column, want.NewType]]) -> None:
     """0A000 for columns of keys, primary or foreign, and for those that views use; 22023 for an identity that would be
     no integer."""
-    for place, (column, new) in enumerate(pairs):
-        if any(found.id == column.id for found, _new in pairs[:place]):
-            raise errors.unsupported(f'altering the type of column "{column.name}" twice')
+    for column, new in pairs:
         what = f'converting column "{column.name}" of table "{table.name}" to {new.type}'
         if column.id in table.primary_key:
             raise errors.unsupported(f"{what}, as it is part of the primary key,")

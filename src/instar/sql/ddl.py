@@ -255,6 +255,7 @@ class _Translator:
         actions = statement.actions
         if isinstance(found, Table):
             actions = _drops_first(found, actions)
+            _require_types_once(found, actions)
             key = _replaced_key(found, actions)
             if key is not None:
                 yield want.AlterPrimaryKey(name, key.columns, key.name)
@@ -561,6 +562,9 @@ _STATEMENTS: dict[type, tuple[str, Callable[..., Iterable[want.Wanted]]]] = {
 }
 
 
+_DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity)
+
+
 def _is_of_key(table: Table, action: ast.AlterAction) -> bool:
     """Whether the action takes the table's primary key away or brings one."""
     if isinstance(action, ast.AddConstraint):
@@ -581,4 +585,12 @@ def _drops_first(table: Table, actions: tuple[ast.AlterAction, ...]) -> tuple[as
     dropped = {action.name for action in actions if isinstance(action, ast.DropColumn)}
     if dropped.issuperset(column.name for column in table.columns if not column.hidden):
         return actions
-    return tuple(sorted(actions, key=lambda action: not isinstance(action, ast.DropColumn | ast.DropConstraint)))
+    return tuple(sorted(actions, key=lambda action: not isinstance(action, _DROPS)))
+
+
+def _require_types_once(table: Table, actions: tuple[ast.AlterAction, ...]) -> None:
+    """0A000 where a column is given two types, whether its values have to be converted or not."""
+    types = [action.column for action in actions if isinstance(action, ast.SetType)]
+    for column in table.columns:
+        if not column.hidden and types.count(column.name) > 1:
+            raise errors.error(errors.FEATURE_NOT_SUPPORTED, f'cannot alter type of column "{column.name}" twice')
