@@ -105,6 +105,19 @@ def test_what_is_being_added_is_dropped_when_it_is_there(slow: Slow, sql: str, d
         run(slow.connection, "INSERT INTO t (id, b) VALUES (6, -1)")
 
 
+@pytest.mark.parametrize(("own", "hint"), [(False, "Wait for the job"), (True, "end the transaction first")])
+def test_what_is_refused_for_a_change_under_way_is_told_what_helps(slow: Slow, own: bool, hint: str) -> None:
+    """A change of the transaction itself has no job yet that could be waited for."""
+    add = "ALTER TABLE t ADD CONSTRAINT k CHECK (b > 0)"
+    run(slow.connection, *(["BEGIN", add] if own else [add, "BEGIN"]), "SAVEPOINT s")
+    with fails("55006", '"k" is not complete') as failed:
+        run(slow.connection, "ALTER TABLE t DROP COLUMN b")
+    assert hint in str(failed.error.hint)
+    assert ("job, or cancel it" in str(failed.error.hint)) is not own
+    run(slow.connection, "ROLLBACK TO s", "COMMIT", "ALTER TABLE t DROP COLUMN b")
+    assert [job.state for job in slow.finish()] == [JobState.SUCCEEDED] * 2
+
+
 def test_drop_not_null_takes_back_what_a_job_has_validated(slow: Slow) -> None:
     run(slow.connection, "ALTER TABLE t ALTER COLUMN a SET NOT NULL")
     slow.finish()

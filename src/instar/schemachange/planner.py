@@ -49,6 +49,8 @@ _ON_PATHS = (
 )  # fmt: skip
 _LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint)
 
+_OWN_CHANGE = "This transaction has begun that itself, and its job starts at COMMIT: end the transaction first."
+
 
 def plan(
     view: CatalogSnapshot,
@@ -67,10 +69,12 @@ def plan(
         require_staying(view, made.first, facts.bound)
         return made
     except TableBusy as found:
-        if found.on_record or moving(view.table(found.table)):
+        before = ids.committed(found.table)
+        if found.on_record or (isinstance(before, Table) and moving(before)):
             raise
-        # What it drops is what it builds itself: no job is there to wait for.
-        raise errors.error(errors.OBJECT_IN_USE, str(found)) from None
+        # No job is there to wait for: what it drops, the statement or one before it in its transaction has begun.
+        begun = bool(moving(view.table(found.table)))
+        raise errors.error(errors.OBJECT_IN_USE, str(found), hint=_OWN_CHANGE if begun else None) from None
 
 
 def _plan(
