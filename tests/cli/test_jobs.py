@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pytest
 from rich.console import Console
@@ -23,6 +22,7 @@ import instar
 from instar import errors
 from instar.cli import jobs
 from instar.dbapi import Connection
+from support.children import end_worker
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src"), "COLUMNS": "160"}
 ROWS = 30_000
@@ -38,10 +38,7 @@ def shop(tmp_path: Path) -> Iterator[Connection]:
         connection.execute("SET max_rows_per_second = 500")
         connection.execute("CREATE INDEX t_a ON t (a)")
         yield connection
-        for child in psutil.Process().children():
-            if connection.database.path in child.cmdline():
-                child.terminate()
-                child.wait(10)
+        end_worker(connection.database.path)
 
 
 def instar_jobs(shop: Connection, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -24,6 +22,7 @@ from instar.dbapi import Connection
 from instar.schemachange.jobs import JobState, lease_key
 from instar.schemachange.shown import NO_WORKER
 from instar.store.engine import Section
+from support.children import end_worker
 from support.databases import fails, rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
@@ -350,7 +349,7 @@ def test_an_orphan_is_adopted_by_who_commits_now_and_then(shop: Shop, monkeypatc
     assert rows(shop.connection, "CHECK DATABASE") == []
     seen = shop.connection.database.store.worker_present()
     assert seen, "it was not a worker that adopted it"
-    stop_worker(shop)
+    end_worker(shop.path)
 
 
 def test_an_orphan_is_adopted_by_who_waits_for_another_job(shop: Shop) -> None:
@@ -360,7 +359,7 @@ def test_an_orphan_is_adopted_by_who_waits_for_another_job(shop: Shop) -> None:
     run(shop.connection, "SET schema_change_mode = wait", "CREATE INDEX u_a ON u (a)")
     wait_for(lambda: shop.job(number)["state"] == "succeeded")
     assert rows(shop.connection, "CHECK DATABASE") == []
-    stop_worker(shop)
+    end_worker(shop.path)
 
 
 def test_an_orphan_is_adopted_by_the_worker_that_is_started(shop: Shop) -> None:
@@ -370,15 +369,6 @@ def test_an_orphan_is_adopted_by_the_worker_that_is_started(shop: Shop) -> None:
     shop.start_worker()
     wait_for(lambda: shop.job(number)["progress"] > share)
     wait_for(lambda: shop.job(number)["state"] == "succeeded")
-
-
-def stop_worker(shop: Shop) -> None:
-    """End the worker that this process has started on its own."""
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.ZombieProcess):  # one that has ended before, and nobody has waited for yet
-            if shop.path in child.cmdline():
-                child.terminate()
-                child.wait(10)
 
 
 def test_in_memory_who_resumes_or_cancels_a_job_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:

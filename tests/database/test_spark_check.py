@@ -15,6 +15,7 @@ from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
 from instar.pipeline import consistency
 from instar.store.engine import prefix_end, rowset_prefix
+from support.children import children
 
 
 @pytest.fixture
@@ -48,15 +49,8 @@ def lose(connection: Connection, entries: int) -> None:
     connection.database.store.background([step])
 
 
-def is_check(process: psutil.Process) -> bool:
-    try:
-        return "instar.worker.check" in process.cmdline()
-    except psutil.Error:  # it has ended
-        return False
-
-
 def checks() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if is_check(child)]
+    return children("instar.worker.check")
 
 
 def on_notice(connection: Connection, action: Callable[[], None]) -> list[str]:
