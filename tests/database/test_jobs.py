@@ -20,7 +20,7 @@ from instar.database import database
 from instar.database.settings import duration_us
 from instar.dbapi import Connection
 from instar.schemachange.jobs import JobState, lease_key
-from instar.schemachange.shown import NO_WORKER
+from instar.schemachange.shown import NO_WORKER, STARTING
 from instar.store.engine import Section
 from support.children import end_worker
 from support.databases import fails, rows, run, value
@@ -132,6 +132,21 @@ def test_a_cancel_takes_effect_at_once_however_slow_the_job_is(shop: Shop) -> No
     assert time.monotonic() - begun < 2
     assert shop.job(number)["reason"] == f"job {number} was cancelled"
     assert rows(shop.connection, "CHECK DATABASE") == []
+
+
+def test_a_worker_that_is_starting_is_told_of(shop: Shop) -> None:
+    """On a busy machine it takes ten seconds until it is there."""
+    shop.table("t", 6_000)
+    shop.connection.database.ensure_worker = lambda: None  # type: ignore[method-assign]  # nobody starts one yet
+    run(shop.connection, "CREATE INDEX t_a ON t (a)")
+    number = shop.newest()
+    assert shop.job(number)["reason"] == NO_WORKER
+    assert shop.connection.database.store.wants_worker()  # as asks who starts one at once
+    shop.connection.notices.clear()
+    (listed,) = [row for row in rows(shop.connection, "SHOW JOBS") if row[0] == number]
+    assert (listed[3:5], shop.connection.notices) == (("pending", STARTING), [])
+    shop.start_worker()
+    wait_for(lambda: shop.job(number)["state"] == "succeeded")
 
 
 def test_paused_before_it_began_and_cancelled_while_it_is_paused(shop: Shop) -> None:

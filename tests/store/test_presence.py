@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from instar.clock import ManualClock
-from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, WORKER_NS, SharedPresence
+from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, STARTING_NS, WORKER_NS, SharedPresence
 
 
 def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Path) -> None:
@@ -15,14 +15,22 @@ def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Pa
     assert first.wants_worker()
     assert not second.wants_worker()
     assert not first.wants_worker()
+    assert second.worker_starting()
     clock.monotonic += LAUNCH_NS  # it has died of something
     assert second.wants_worker()
     assert not first.wants_worker()
     worker = SharedPresence(str(tmp_path / "presence"), clock, 3600.0)
+    assert second.worker_starting()
     worker.announce_worker(True)
+    assert not second.worker_starting()
     assert not first.wants_worker()
     worker.close()  # without a word, as who is killed
+    assert not second.worker_starting()
     assert first.wants_worker()
+    clock.monotonic += STARTING_NS - 1
+    assert second.worker_starting()
+    clock.monotonic += 1  # it has died of something
+    assert not second.worker_starting()
     first.close()
     second.close()
 

@@ -13,7 +13,7 @@ from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
 from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState
 from instar.schemachange.progress import Progress
-from instar.schemachange.shown import Shown, shown
+from instar.schemachange.shown import NO_WORKER, STARTING, Shown, shown
 from instar.sql import statements as ast
 from instar.types import TIMESTAMPTZ, Type
 
@@ -28,9 +28,10 @@ COLUMNS: tuple[tuple[str, Type], ...] = next(
 
 def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
     """The job as it is shown at this moment."""
-    worker = database.store.worker_present()
+    store = database.store
+    lacking = "" if store.worker_present() else STARTING if store.worker_starting() else NO_WORKER
     now = database.clock.wall_ns() // 1000
-    seen = shown(job, progress, held=database.jobs.is_held(job.id), worker=worker, now=now)
+    seen = shown(job, progress, held=database.jobs.is_held(job.id), lacking=lacking, now=now)
     return seen._replace(reason=f"{seen.reason}, which is paused") if _waits_for_paused(database, job) else seen
 
 
@@ -66,11 +67,12 @@ def history_rows(database: Database) -> Iterator[tuple[object, ...]]:
 
 
 def show(session: Session) -> Result:
-    """SHOW JOBS: every job on record; a notice where there is work and no worker runs."""
+    """SHOW JOBS: every job on record; a notice where there is work and no worker runs, nor one is starting."""
     database = session.database
     rows = list(job_rows(database))
-    if database.jobs.runnable() and not database.store.worker_present():
-        session.notice("no worker runs: jobs go on when a statement waits for them or `instar worker` is started")
+    store = database.store
+    if database.jobs.runnable() and not store.worker_present() and not store.worker_starting():
+        session.notice(f"{NO_WORKER}: jobs go on when a statement waits for them or `instar worker` is started")
     places = [place for place, (_, type_) in enumerate(COLUMNS) if type_ is TIMESTAMPTZ]
     return rows_of("SHOW JOBS", COLUMNS, (_with_moments(row, places) for row in rows))
 

@@ -8,6 +8,7 @@ from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
 from instar.schemachange.progress import Progress
 
 NO_WORKER = "no worker runs"
+STARTING = "a worker is starting"
 # What would take longer does not move, for all that anybody can tell.
 _LONGEST_SECONDS = 10 * 365 * 86_400.0
 
@@ -21,12 +22,13 @@ class Shown(NamedTuple):
     eta: int | None
 
 
-def shown(job: Job, progress: Progress, *, held: bool, worker: bool, now: int) -> Shown:
-    """`held`: somebody has a claim on the job that is believed; `worker`: a worker runs; `now`: as in `Job`."""
+def shown(job: Job, progress: Progress, *, held: bool, lacking: str, now: int) -> Shown:
+    """`held`: somebody who lives has a claim on the job that is believed; `lacking`: what there is to say where no
+    worker runs, empty where one does; `now`: as in `Job`."""
     state = job.state
     if state is JobState.RUNNING and (not held or (progress.status is not None and progress.status.waits)):
         state = JobState.WAITING
-    reason = _reason(job, progress, held, worker)
+    reason = _reason(job, progress, held, lacking)
     if not held or job.is_finished or progress.status is None:
         return Shown(state, reason, _average(job, progress, now), None)
     status = progress.status
@@ -43,32 +45,31 @@ def _average(job: Job, progress: Progress, now: int) -> float | None:
     return progress.rows_done * 1e6 / max(1, (job.finished or now) - job.started)
 
 
-def _reason(job: Job, progress: Progress, held: bool, worker: bool) -> str:
+def _reason(job: Job, progress: Progress, held: bool, lacking: str) -> str:
     problem = "" if job.problem is None else ": ".join(filter(None, (job.problem.message, job.problem.detail)))
     if job.is_finished:
         return problem
-    going = _going(job, progress, held, worker)
+    going = _going(job, progress, held, lacking)
     if job.state is JobState.REVERTING:
         return f"is taken back: {problem}" + (f"; {going}" if going else "")
     return going
 
 
-def _going(job: Job, progress: Progress, held: bool, worker: bool) -> str:
+def _going(job: Job, progress: Progress, held: bool, lacking: str) -> str:
     """What keeps the job from going on, or how it goes on."""
     if job.state is JobState.PAUSED:
         return "cancelled while it was paused" if job.requested == "cancel" else "paused by PAUSE JOB"
     if job.requested is not None:
         asked = "PAUSE JOB" if job.requested == "pause" else "CANCEL JOB"
-        return f"{asked} takes effect at the next batch" if held else f"{asked}: {_awaited(job, worker)}"
+        return f"{asked} takes effect at the next batch" if held else f"{asked}: {_awaited(job, lacking)}"
     if job.reason:
         return job.reason
     if not held:
-        return _awaited(job, worker)
+        return _awaited(job, lacking)
     return "" if progress.status is None else progress.status.reason
 
 
-def _awaited(job: Job, worker: bool) -> str:
+def _awaited(job: Job, lacking: str) -> str:
     if job.state is JobState.PENDING:
-        return "waits for the worker" if worker else NO_WORKER
-    gone = "whoever worked on it is gone; "
-    return gone + (f"the worker takes it up within {LEASE_SECONDS:g} s" if worker else NO_WORKER)
+        return lacking or "waits for the worker"
+    return "whoever worked on it is gone; " + (lacking or f"the worker takes it up within {LEASE_SECONDS:g} s")

@@ -213,6 +213,10 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._presence.worker_present()
 
+    def worker_starting(self) -> bool:
+        """As in `Store`."""
+        return self._presence.worker_starting()
+
     def wants_worker(self) -> bool:
         """As in `Store`."""
         return self._presence.wants_worker()

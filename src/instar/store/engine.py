@@ -498,6 +498,10 @@ class Store(Protocol):
         """Whether a living process has announced itself as a worker, and goes on."""
         ...
 
+    def worker_starting(self) -> bool:
+        """Whether a worker was started lately, by any process, that has not announced itself yet."""
+        ...
+
     def wants_worker(self) -> bool:
         """Whether the caller is to start a worker: none is there, and no process has started one a moment ago."""
         ...

@@ -54,6 +54,8 @@ ANNOUNCED_NS = 100_000_000
 WORKER_NS = 10_000_000_000
 # A worker that was started is given so long to announce itself before another one is started.
 LAUNCH_NS = 5_000_000_000
+# Who asks is told for so long that it is starting: where the processors are busy, that takes ten seconds.
+STARTING_NS = 15_000_000_000
 
 # struct flock: type, whence, start, length, pid (0 for open-file-description locks).
 _FLOCK = struct.Struct("hhqqi4x")
@@ -336,6 +338,11 @@ class Presence:
             return False
         words[_LAUNCHED] = now
         return True
+
+    def worker_starting(self) -> bool:
+        """Whether a worker was started lately that has not announced itself yet: it is on its way, or has failed."""
+        launched = self._words[_LAUNCHED]
+        return launched > 0 and 0 <= self._monotonic_ns() - launched < STARTING_NS
 
     def worker_present(self) -> bool:
         """Whether a living process does background work, and has said so of late: a stopped one does none."""
