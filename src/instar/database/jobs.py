@@ -13,7 +13,7 @@ from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
 from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState
 from instar.schemachange.progress import Progress
-from instar.schemachange.shown import NO_WORKER, STARTING, Shown, shown
+from instar.schemachange.shown import NO_WORKER, STARTING, Shown, process_of, shown
 from instar.sql import statements as ast
 from instar.types import TIMESTAMPTZ, Type
 
@@ -31,8 +31,17 @@ def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
     store = database.store
     lacking = "" if store.worker_present() else STARTING if store.worker_starting() else NO_WORKER
     now = database.clock.wall_ns() // 1000
-    seen = shown(job, progress, held=database.jobs.is_held(job.id), lacking=lacking, now=now)
+    seen = shown(job, progress, held=_is_worked_on(database, job), lacking=lacking, now=now)
     return seen._replace(reason=f"{seen.reason}, which is paused") if _waits_for_paused(database, job) else seen
+
+
+def _is_worked_on(database: Database, job: Job) -> bool:
+    """Whether somebody who lives has a claim on the job that is believed: that of a killed process is, for a while."""
+    owner = database.jobs.owner(job.id)
+    if owner is None:
+        return False
+    number = process_of(owner)
+    return number is None or any(process.pid == number for process in database.store.processes())
 
 
 def _waits_for_paused(database: Database, job: Job) -> bool:

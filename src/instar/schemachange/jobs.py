@@ -356,8 +356,13 @@ class Jobs:
 
     def is_held(self, job: int) -> bool:
         """Whether somebody works on the job: its lease has not ended."""
+        return self.owner(job) is not None
+
+    def owner(self, job: int) -> bytes | None:
+        """Who works on the job: whose claim it is, if its lease has not ended."""
         with self._store.read() as reader:
-            return self._is_leased(reader, job)
+            claim = reader.get(claim_key(job)) if self._is_leased(reader, job) else None
+        return None if claim is None else _claims.decode(claim).owner
 
     def checkpoints(self, job: int, stage: int) -> dict[int, Checkpoint]:
         """The checkpoints of a stage's work by number of key range."""

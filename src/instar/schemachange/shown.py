@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, Job, JobState
 from instar.schemachange.progress import Progress
 
 NO_WORKER = "no worker runs"
 STARTING = "a worker is starting"
 # What would take longer does not move, for all that anybody can tell.
 _LONGEST_SECONDS = 10 * 365 * 86_400.0
+_OWNER = re.compile(rb"[a-z]+ (\d+)(?::|$)")
 
 
 class Shown(NamedTuple):
@@ -20,6 +22,12 @@ class Shown(NamedTuple):
     reason: str
     rows_per_second: float | None
     eta: int | None
+
+
+def process_of(owner: bytes) -> int | None:
+    """The process that the owner of a claim names ("worker 12:..."); None if it names none."""
+    found = _OWNER.match(owner)
+    return None if found is None else int(found[1])
 
 
 def shown(job: Job, progress: Progress, *, held: bool, lacking: str, now: int) -> Shown:
@@ -72,4 +80,5 @@ def _going(job: Job, progress: Progress, held: bool, lacking: str) -> str:
 def _awaited(job: Job, lacking: str) -> str:
     if job.state is JobState.PENDING:
         return lacking or "waits for the worker"
-    return "whoever worked on it is gone; " + (lacking or f"the worker takes it up within {LEASE_SECONDS:g} s")
+    seconds = LEASE_SECONDS if job.stages or job.state is not JobState.RUNNING else LOAD_LEASE_SECONDS
+    return "whoever worked on it is gone; " + (lacking or f"the worker takes it up within {seconds:g} s")
