@@ -179,6 +179,29 @@ def test_a_rate_is_kept_with_nobody_about(clock: ManualClock, rate: int) -> None
     assert pace.held_back(clock.monotonic) == f"held back by max_rows_per_second = {rate}"
 
 
+@pytest.mark.parametrize(("rate", "ran"), [(100, [1] * 24), (20_000, [1, 2, *[3] * 7]), (None, [8, 16])])
+def test_no_batch_does_more_than_the_rate_allows_in_a_moment_the_first_neither(
+    clock: ManualClock, rate: int | None, ran: list[int]
+) -> None:
+    """Each work of a job begins with a first batch; what it did beyond the rate made rows_per_second and eta jump."""
+    presence, pace = Presence(clock, 3600.0), Pace()
+    clock.monotonic += 10**10
+    pace.rows_per_second = rate
+    batched: list[int] = []
+
+    def step(_section: object) -> None:
+        pace.rows += 512
+
+    def run_batch(drawn: deque[Step], _budget: int) -> tuple[int, int]:
+        batched.append(len(drawn))
+        while drawn:
+            drawn.popleft()(None)  # type: ignore[arg-type]  # the step asks for nothing
+        return HOLD_NS, HOLD_NS
+
+    run_gated([step] * 24, run_batch, presence, clock, pace)
+    assert batched == ran
+
+
 def test_a_long_pause_is_interrupted(clock: ManualClock) -> None:
     class Stop(Exception):
         pass

@@ -68,12 +68,14 @@ def run_gated(
 
     `run_batch` enters the atomic section, runs and removes steps from the left for about the given nanoseconds,
     commits, and returns how long the steps took and how long it held the section. Steps are drawn before the section
-    is entered, about as many as the last batch could run. A `pace` slows batches down, or speeds them up.
+    is entered, about as many as the last batch could run. A `pace` slows batches down, or speeds them up. By a rate the
+    first batch is one step: it tells how many rows a step does.
     """
     pace = pace or Pace()
     source = iter(steps)
     drawn: deque[Step] = deque()
-    wanted, batches, budget, hold = 8, 0, rhythm.hold_ns, rhythm.hold_ns
+    wanted = 8 if pace.rows_per_second is None else 1
+    batches, budget, hold = 0, rhythm.hold_ns, rhythm.hold_ns
     while True:
         drawn.extend(islice(source, max(0, wanted - len(drawn))))
         if not drawn:
