@@ -61,6 +61,22 @@ def test_null_is_allowed_twice(slow: Slow) -> None:
     run(slow.connection, "INSERT INTO t VALUES (4, NULL, 4, '')")
 
 
+@pytest.mark.parametrize("others", ["", ", ADD CHECK (b > 0)"])
+@pytest.mark.parametrize("actions", [("DROP", "SET"), ("SET", "DROP")])
+@pytest.mark.parametrize("before", ["DROP", "SET"])
+def test_not_null_that_is_dropped_and_set_is_set(
+    slow: Slow, before: str, actions: tuple[str, str], others: str
+) -> None:
+    """PostgreSQL drops first, whichever is written first."""
+    run(slow.connection, f"ALTER TABLE t ALTER a {before} NOT NULL")
+    slow.finish()
+    both = ", ".join(f"ALTER a {action} NOT NULL" for action in actions)
+    run(slow.connection, f"ALTER TABLE t {both}{others}")
+    assert all(job.state is JobState.SUCCEEDED for job in slow.finish())
+    with fails("23502", '"a"'):
+        run(slow.connection, "INSERT INTO t VALUES (9, NULL, 9, '')")
+
+
 def test_edits_come_before_a_drop_and_not_after_it(slow: Slow) -> None:
     run(slow.connection, "BEGIN", "ALTER TABLE t ALTER b SET DEFAULT 4, ADD CHECK (a > 0)")
     run(slow.connection, "ALTER TABLE t DROP COLUMN b")

@@ -92,6 +92,7 @@ def _plan(
         raise errors.unsupported("UNDROP COLUMN together with other actions in one statement")
     if len(wanted) > 1 and any(isinstance(action, want.ConvertColumns) for action in wanted):
         raise errors.unsupported("converting a column to another type together with other actions in one statement")
+    wanted = _without_put_back(wanted)
     draft = Draft(view, ids, facts, statement)
     for action in wanted:
         if type(action) in _ALONE:
@@ -125,6 +126,17 @@ def _plan(
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
+
+
+def _without_put_back(wanted: Sequence[want.Wanted]) -> list[want.Wanted]:
+    """Without DROP NOT NULL of a column for which the statement has SET NOT NULL too: the drop is first in PostgreSQL,
+    and rows that have had values all along need no look."""
+    back = {(action.table, action.column) for action in wanted if isinstance(action, want.SetNotNull)}
+    return [
+        action
+        for action in wanted
+        if not (isinstance(action, want.DropNotNull) and (action.table, action.column) in back)
+    ]
 
 
 def _alone(draft: Draft, action: want.Wanted) -> Plan:
