@@ -7,7 +7,7 @@ searches of the second half leave a state out, and must find the damage that the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -32,9 +32,14 @@ from support import model as checker
 from support.changes import ChangingWorld
 from support.changes import Server as Writer
 from support.model import Model, Node, Violation
-from support.model_servers import GIVEN, Write, columns_of, written
+from support.model_servers import FIRST, GIVEN, Write, columns_of, written
 
-CHECKS = {"positive": lambda row: row[0] is None or row[0] > 0, "present": lambda row: row[0] is not None}
+CHECKS = {
+    "positive": lambda row: row[0] is None or row[0] > 0,
+    "present": lambda row: row[0] is not None,
+    "other": lambda row: True,
+    "another": lambda row: True,
+}
 COLUMNS = tuple(NewColumn(name, types.BIGINT) for name in ("id", "a", "b"))
 
 
@@ -147,38 +152,61 @@ def entries_of(model: Model, table: Table, index: Index, rows: dict[object, tupl
 
 
 def serial(model: Model, node: Node) -> None:
-    """The rows are those that the committed transactions, and a conversion, leave one after the other, in some
+    """The rows are those that the committed transactions, and a change of all rows, leave one after the other, in some
     order."""
+    table = table_of(model, node, "t")
+    if table is None:
+        return
     committed = [number for number, server in enumerate(node.servers) if server.outcome == "committed"]
+    rows = {name: rows_of(model, node, name) for name in ("t", "p")}
+    assert any(_applied(model, order) == rows for order in _orders(model, node, table, committed)), "not serializable"
+
+
+def _orders(model: Model, node: Node, table: Table, committed: Sequence[int]) -> Iterator[Sequence[int | None]]:
+    """What may have come after what; None is the change of all rows."""
+    if isinstance(model.wanted[0], want.Truncate) and node.change.moment.stage:
+        yield from permutations([*committed, None])
+        return
+    converts = any(column.derived is not None and column.state is State.PUBLIC for column in table.columns)
     before = [number for number in committed if not node.servers[number].anew]
     after = [number for number in committed if node.servers[number].anew]
-    table = model.catalog(node.change.moment).lookup("public", "t")
-    assert isinstance(table, Table)
-    converts = any(column.derived is not None and column.state is State.PUBLIC for column in table.columns)
-    rows = {name: rows_of(model, node, name) for name in ("t", "p")}
-    orders = (
-        [*one, *([None] if converts else []), *other] for one in permutations(before) for other in permutations(after)
-    )
-    assert any(_applied(model, order) == rows for order in orders), "not serializable"
+    for one in permutations(before):
+        for other in permutations(after):
+            yield [*one, *([None] if converts else []), *other]
+
+
+def table_of(model: Model, node: Node, name: str) -> Table | None:
+    """The table that had the name at first, unless it is gone."""
+    first = model.catalog(FIRST).lookup("public", name)
+    assert isinstance(first, Table)
+    found = model.catalog(node.change.moment).by_id(first.id)
+    return found if isinstance(found, Table) else None
 
 
 def rows_of(model: Model, node: Node, name: str) -> dict[object, tuple[object, ...]]:
     """The rows as they stand, without columns that come with the change."""
-    table = model.catalog(node.change.moment).lookup("public", name)
-    assert isinstance(table, Table)
+    table = table_of(model, node, name)
+    if table is None:
+        return {}
+    first = model.catalog(FIRST).lookup("public", name)
+    assert isinstance(first, Table)
+    found = {column.id: place for place, column in enumerate(table.columns)}
     width = len(COLUMNS if name == "t" else COLUMNS[:1])
-    return {key: image[:width] for key, image in model.rows(table, node.change.moment.back).items()}
+    places = [found.get(column.id, place) for place, column in enumerate(first.columns[:width])]
+    rows = model.rows(table, node.change.moment.back)
+    return {key: tuple([image[place] for place in places]) for key, image in rows.items()}
 
 
 def _applied(model: Model, order: Sequence[int | None]) -> dict[str, dict[object, tuple[object, ...]]]:
-    """What transactions leave one after the other; None stands for the conversion of a."""
+    """What transactions leave one after the other; None stands for the conversion of a, or for TRUNCATE."""
     initial = {name: model.initial[name] for name in ("t", "p")}
     tables = {name: {key: row[: len(COLUMNS)] for key, row in rows.items()} for name, rows in initial.items()}
     for number in order:
-        if number is None:
+        if number is None and isinstance(model.wanted[0], want.Truncate):
+            tables["t"] = {}
+        elif number is None:
             tables["t"] = {key: (row[0], converted(row[1]), row[2]) for key, row in tables["t"].items()}
-            continue
-        for write in model.writes[number]:
+        for write in () if number is None else model.writes[number]:
             rows, values = tables[write.table], dict(write.values)
             if write.kind == "delete":
                 rows.pop(write.key, None)
@@ -221,6 +249,7 @@ LOCK = want.AddLock("t", "l", ("a",))
 MOVE = want.AlterLock("t", "l", ("a", "b"))
 PRIMARY = want.AlterPrimaryKey("t", ("b",))
 GIVES = want.Default(lambda _: Frozen("7", ()), True, None)
+SEVEN = want.Default(lambda _: Frozen("7", ()), False, "7")
 POPULATED = want.AddColumn("t", NewColumn("c", types.BIGINT, nullable=False, default=GIVES))
 POPULATED_NULLABLE = want.AddColumn("t", NewColumn("c", types.BIGINT, default=GIVES))
 COLUMN = want.AddColumn("t", NewColumn("c", types.BIGINT), (want.Unique(("c",), "uc"),))
@@ -310,6 +339,36 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "conversion that is another each time": (lambda: built(INDEX), (ANOTHER_EACH_TIME,), CONVERTED),
 }
 
+NARROW = want.AddColumn("t", NewColumn("c", types.INTEGER, nullable=False, default=SEVEN))
+UNDROPPED = want.AddColumn("t", NewColumn("gone", types.INTEGER))
+OTHER = want.AddConstraint("t", check("other"))
+# In one step, and no job.
+AT_ONCE: dict[str, tuple[want.Wanted, ...]] = {
+    "add a column": (want.AddColumn("t", NewColumn("d", types.BIGINT)),),
+    "add a column with a default": (want.AddColumn("t", NewColumn("d", types.BIGINT, nullable=False, default=SEVEN)),),
+    "add a column among others": (want.AddColumn("t", NewColumn("d", types.BIGINT), place=want.Place("id")),),
+    "drop a column": (want.DropColumn("t", "c"),),
+    "undrop a column": (want.UndropColumn("t", "gone"),),
+    "rename a column": (want.RenameColumn("t", "c", "d"),),
+    "move a column": (want.MoveColumn("t", "c", want.Place("a")),),
+    "widen": (want.SetType("t", "c", types.BIGINT),),
+    "set a default": (want.SetDefault("t", "b", SEVEN),),
+    "drop a default": (want.SetDefault("t", "c", None),),
+    "drop not null": (want.DropNotNull("t", "c"),),
+    "add an identity": (want.AddIdentity("t", "id", "always", want.SequenceOptions()),),
+    "rename an index": (want.RenameIndex("i", "j"),),
+    "rename a constraint": (want.RenameConstraint("t", "other", "another"),),
+    "set the migration": (want.SetMigration("t", "read"),),
+    "rename the table": (want.RenameObject("table", "t", "u"),),
+    "truncate": (want.Truncate(("t",)),),
+    "drop the table": (want.DropTables(("t",)),),
+    "several": (
+        want.DropColumn("t", "c"),
+        want.AddColumn("t", NewColumn("c", types.TEXT)),
+        want.SetDefault("t", "b", SEVEN),
+    ),
+}
+
 
 def search(world: ChangingWorld, wanted: Sequence[want.Wanted], servers: Sequence[Sequence[Write]], **how: bool) -> int:
     return Model(world, wanted, servers, CHECKS, **how).run(judge)
@@ -329,6 +388,17 @@ def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
     for one, two in pairs:
         cancels = (one, two) == pairs[0]
         assert search(make(), wanted, (WRITES[one], WRITES[two]), cancels=cancels) > 50
+
+
+def at_once() -> ChangingWorld:
+    """With what the changes at once change."""
+    return built(UNDROPPED, want.DropColumn("t", "gone"), NARROW, INDEX, OTHER)
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_two_transactions_beside_a_change_of_one_step_corrupt_nothing(name: str) -> None:
+    for one, two in SOME:
+        assert search(at_once(), AT_ONCE[name], (WRITES[one], WRITES[two])) > 30
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,18 @@ def test_every_action_that_may_take_a_job() -> None:
     assert wanted >= {*planner._ON_PATHS, *planner._ALONE, *alone}
 
 
+def test_every_action_that_takes_one_step() -> None:
+    """Beside those on paths. The rest is of no table with rows, or changes nothing that a write is derived by: views
+    and sequences, and what makes or brings back a whole table."""
+    wanted = {type(action) for _world, actions in cases() for action in actions}
+    wanted |= {type(action) for actions in test_model.AT_ONCE.values() for action in actions}
+    others = {
+        want.CreateTable, want.UndropTables, want.CreateSequence, want.AlterSequence, want.DropSequences,
+        want.CreateView, want.DropViews, want.DropIdentity,
+    }  # fmt: skip
+    assert wanted >= planner._ACTIONS.keys() - others
+
+
 def test_every_constraint_that_yields(models: list[Model]) -> None:
     found = {
         element.kind

@@ -92,6 +92,7 @@ class Model:
         cancels: bool = False,
     ) -> None:
         self.world = world
+        self.wanted = wanted
         self.writes = servers
         self.checks = checks or {}
         self._fences = fences
