@@ -153,6 +153,13 @@ def test_not_null_and_check(world: World) -> None:
     write(world, "insert into t values (900, null, null)")  # unknown is no violation
 
 
+def test_limits_as_large_as_they_come(world: World) -> None:
+    largest = 2**63 - 1
+    for ordered in ("from t where id < 4 order by id", "from (values (0), (1), (2), (3)) t (id)"):
+        assert query(world, f"select id {ordered} limit {largest} offset 2") == [(2,), (3,)]
+        assert query(world, f"select id {ordered} limit $1 offset $1", largest) == []
+
+
 def test_executemany_is_one_statement(world: World) -> None:
     program = compiled(world, "insert into t values ($1, $2, $3)", (1, 1, "x"))
     buffer = Buffer()

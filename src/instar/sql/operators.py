@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -282,7 +283,8 @@ class NodeCompiler:
         def rows(p: Frame) -> Iterator[Row]:
             begin = offset(p) or 0
             count = limit(p)
-            return islice(below(p), begin, None if count is None else begin + count)
+            # The sum of two bigints may be more than islice takes, which is more rows than there can be.
+            return islice(below(p), begin, None if count is None else min(begin + count, sys.maxsize))
 
         return rows
 
