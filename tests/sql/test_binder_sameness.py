@@ -70,6 +70,20 @@ def test_another_subquery_is_another_expression(world: World, other: str) -> Non
         query(world, f"select {SUBQUERIES[0]} from t group by {other}")
 
 
+@pytest.mark.parametrize("engines", ENGINES)
+def test_constants_are_the_same_if_they_are_written_alike(world: World, engines: Engines) -> None:
+    """1.5 and 1.50 are equal and yet two; NaN is not equal to itself, and yet one."""
+    few = "from t where id < 3"
+    sums = f"select sum(id * 1.5)::text, sum(id * 1.50)::text {few}"
+    assert query(world, sums, engines=engines) == [("4.5", "4.50")]
+    groups = f"select (id * 1.0)::text, (id * 1.00)::text {few} group by id * 1.0, id * 1.00"
+    assert sorted(query(world, groups, engines=engines)) == [("1.0", "1.00"), ("2.0", "2.00")]
+    nan = "id + 'NaN'::numeric::double precision"
+    assert query(world, f"select ({nan})::text from t group by {nan}", engines=engines) == [("NaN",)]
+    with fails(errors.GROUPING_ERROR, 'column "t.id" must appear in the GROUP BY clause'):
+        query(world, "select id * 1.50 from t group by id * 1.5", engines=engines)
+
+
 def test_a_view_keeps_them_the_same() -> None:
     engine = Engine(":memory:")
     connection = engine.connect()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import TYPE_CHECKING
 from typing import Literal as Choice
 
@@ -24,12 +25,26 @@ if TYPE_CHECKING:
 # --- expressions -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A constant: `value` is an internal value of `type` (types.py), None is NULL."""
+    """A constant: `value` is an internal value of `type` (types.py), None is NULL.
+
+    Two are the same expression if they are written alike: 1.5 and 1.50 are equal numbers that make others of what they
+    are multiplied by, and so are 0.0 and -0.0. One NaN is as good as another.
+    """
 
     value: object
     type: Type
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Type, object]:
+        return self.type, str(self.value) if isinstance(self.value, float | Decimal) else self.value
 
 
 @dataclass(frozen=True, slots=True)
