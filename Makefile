@@ -5,7 +5,7 @@ DEMO ?=
 BENCH ?=
 PYTEST ?=
 
-.PHONY: help setup demo test lint format bench docs lock clean
+.PHONY: help packages setup demo test lint format bench docs lock clean
 
 help:
 	@echo "make demo    schema changes under live traffic, with pictures (DEMO='--scale 1' and others)"
@@ -17,7 +17,10 @@ help:
 	@echo "make lock    choose new versions for requirements.lock"
 	@echo "make clean   remove what the other targets made, .venv too"
 
-setup:
+packages:
+	@scripts/bootstrap packages
+
+setup: packages
 	@scripts/bootstrap
 
 demo: setup
@@ -28,7 +31,7 @@ test: setup
 	@# Whatever the environment says of compiled files, they are kept: hundreds of processes import the package.
 	@PYTHONDONTWRITEBYTECODE= .venv/bin/python -m pytest -n $(WORKERS) --max-worker-restart=0 $(PYTEST)
 
-lint: setup
+lint: packages
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@# The tests have settings, and so a cache, of their own: both at once.
@@ -36,17 +39,17 @@ lint: setup
 	@# Its cache keeps imports of modules that were not there yet.
 	@.venv/bin/lint-imports --no-cache
 
-format: setup
+format: packages
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
 bench: setup
 	@.venv/bin/python -m benchmarks $(BENCH)
 
-docs: setup
+docs: packages
 	@.venv/bin/python scripts/check_docs.py
 
-lock: setup
+lock: packages
 	@.venv/bin/python scripts/lock.py
 
 clean:

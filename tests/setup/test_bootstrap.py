@@ -65,9 +65,9 @@ def command(tools: Path, name: str, script: str) -> Path:
     return path
 
 
-def bootstrap(checkout: Path, tools: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def bootstrap(checkout: Path, tools: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [tools / "sh", "scripts/bootstrap"],
+        [tools / "sh", "scripts/bootstrap", *arguments],
         cwd=checkout,
         env={"PATH": str(tools), "JVM_DIRECTORY": "/nowhere"} | environment,
         capture_output=True,
@@ -135,6 +135,17 @@ def test_installs_once_from_the_lock_and_then_leaves_at_once(checkout: Path, too
     assert not log.exists()
 
 
+def test_packages_alone_leave_the_archive_of_classes_to_a_later_run(checkout: Path, tools: Path):
+    command(tools, "java", JAVA_17)
+    log = fake_venv(checkout)
+    assert bootstrap(checkout, tools, "packages").returncode == 0
+    assert "--requirement requirements.lock" in log.read_text()
+    assert "class_archive" not in log.read_text()
+    log.unlink()
+    assert bootstrap(checkout, tools).returncode == 0
+    assert log.read_text() == "-m instar.pipeline.class_archive\n"
+
+
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
 def test_a_changed_pin_is_installed(checkout: Path, tools: Path, name: str):
     command(tools, "java", JAVA_17)
@@ -145,6 +156,7 @@ def test_a_changed_pin_is_installed(checkout: Path, tools: Path, name: str):
         file.write("# changed\n")
     assert bootstrap(checkout, tools).returncode == 0
     assert "--requirement requirements.lock" in log.read_text()
+    assert "class_archive" in log.read_text()
 
 
 def test_a_failed_installation_is_repeated(checkout: Path, tools: Path):
@@ -197,4 +209,4 @@ def test_every_target_of_the_makefile_sets_up_first(target: str):
         text=True,
         check=True,
     )
-    assert shown.stdout.splitlines()[0] == "scripts/bootstrap"
+    assert shown.stdout.splitlines()[0] == "scripts/bootstrap packages"

@@ -16,6 +16,8 @@ from collections.abc import Callable
 CYCLE_SECONDS = 5.0
 PARTS = 80
 _STEP_SECONDS = CYCLE_SECONDS / PARTS
+# While nothing is dirty, whether something is by now is looked at so often.
+_IDLE_SECONDS = 1.0
 _SYNC_FILE_RANGE_WRITE = 2
 
 # The file, where to begin, how much (0: all), what to do. It waits for the queue of the disk, and is no promise.
@@ -68,7 +70,7 @@ class WriteBack:
     def _run(self, file: int) -> None:
         try:
             part = parts_left = 0
-            while not self._stopped.wait(_STEP_SECONDS):
+            while not self._stopped.wait(_STEP_SECONDS if parts_left else _IDLE_SECONDS):
                 if self.dirty:
                     self.dirty, parts_left = False, PARTS
                 if parts_left and self._takes_turn(_STEP_SECONDS):
