@@ -321,6 +321,26 @@ def test_executemany_is_all_or_nothing(connection: instar.Connection) -> None:
     assert rows(connection, "SELECT * FROM t") == []
 
 
+def test_executemany_reads_what_the_sets_before_have_written(connection: instar.Connection) -> None:
+    upsert = "INSERT INTO t (id, a) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET a = t.a + excluded.a"
+    assert connection.executemany(upsert, [(1, 1), (2, 20), (1, 2), (1, 4)]).rowcount == 4
+    assert rows(connection, "SELECT id, a FROM t ORDER BY id") == [(1, 7), (2, 20)]
+    nothing = "INSERT INTO t (id, a) VALUES (?, ?) ON CONFLICT DO NOTHING"
+    assert connection.executemany(nothing, [(2, 0), (3, 30), (3, 0)]).rowcount == 1
+    connection.executemany("INSERT INTO t (id, a) SELECT max(id) + 1, ? FROM t", [(40,), (50,)])
+    connection.executemany("INSERT INTO t (id, a) VALUES ((SELECT max(id) + 1 FROM t), ?)", [(60,), (70,)])
+    found = [(1, 7), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60), (7, 70)]
+    assert rows(connection, "SELECT id, a FROM t ORDER BY id") == found
+
+
+def test_a_subquery_of_executemany_is_computed_for_each_set(connection: instar.Connection) -> None:
+    connection.executemany("INSERT INTO t (id, a) VALUES (?, ?)", [(1, 10), (2, 20), (3, 0), (4, 0)])
+    upsert = """INSERT INTO t (id) VALUES ($1)
+        ON CONFLICT (id) DO UPDATE SET a = (SELECT a FROM t s WHERE id = $2) WHERE t.id IN (SELECT $1 FROM t)"""
+    connection.executemany(upsert, [(3, 1), (4, 2)])
+    assert rows(connection, "SELECT id, a FROM t WHERE id > 2 ORDER BY id") == [(3, 10), (4, 20)]
+
+
 def test_executemany_with_classes_that_change(connection: instar.Connection) -> None:
     given = [(1, 1, "a"), (2, None, None), ("3", 3, "c"), (4, False, "d")]
     with fails(errors.DATATYPE_MISMATCH):

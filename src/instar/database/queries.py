@@ -159,7 +159,8 @@ class Queries:
         return {number: self._session.catalog().table(number) for number in found}
 
     def execute_many(self, text: str, statement: ast.Dml, sets: Iterable[Sequence[object]]) -> Result:
-        """Execute DML once per parameter set; those that one plan serves are one statement of many rows."""
+        """Execute DML once per parameter set. Rows of an INSERT that one plan serves are one statement where that makes
+        no difference."""
         total = 0
         prepared: Prepared | None = None
         classes: tuple[type, ...] = ()
@@ -197,8 +198,9 @@ class Queries:
     def _run_many(self, prepared: Prepared | None, sets: list[Sequence[object]]) -> int:
         if prepared is None or not sets:
             return 0
-        if isinstance(prepared.program, InsertProgram):
-            total = prepared.program.run_many(self._context(()), sets).rowcount
+        program = prepared.program
+        if isinstance(program, InsertProgram) and program.takes_many:
+            total = program.run_many(self._context(()), sets).rowcount
             self._session.enlist()
             return total
         total = 0

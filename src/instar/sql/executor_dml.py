@@ -73,8 +73,17 @@ class InsertProgram:
         image = self._image
         return self._insert(context, frame, (image(row, frame) for row in self._source.rows(context)))
 
+    @property
+    def takes_many(self) -> bool:
+        """Whether one statement of many rows does what as many statements do: if each says all of its row itself, and
+        none changes what another has inserted."""
+        conflict = self.plan.statement.on_conflict
+        return self._direct is not None and (conflict is None or not conflict.update)
+
     def run_many(self, context: ExecutionContext, parameters: Iterable[Sequence[object]]) -> Result:
-        """As one statement: the source evaluated for each of the parameter tuples (executemany)."""
+        """As one statement: a row for each of the parameter tuples (executemany), where it `takes_many`."""
+        direct = self._direct
+        assert direct is not None  # see `takes_many`
         count = self._layout.parameters
         context.parameters = [None] * count  # until the first set comes
         frame = self._frame(context)
@@ -82,12 +91,7 @@ class InsertProgram:
         def images() -> Iterator[Row]:
             for given in parameters:
                 frame[:count] = given
-                if self._direct is not None:
-                    yield self._direct((), frame)
-                    continue
-                context.parameters = given
-                for row in self._source.rows(context):
-                    yield self._image(row, frame)
+                yield direct((), frame)
 
         return self._insert(context, frame, images())
 
