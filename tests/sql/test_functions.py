@@ -27,7 +27,7 @@ from instar.types import (
     Kind,
     Type,
 )
-from instar.values import cast, from_text, to_text
+from instar.values import cast, datetimes, from_text, to_text
 
 OPERATORS = [
     ("7", "/", "2", INTEGER, "3"),
@@ -67,6 +67,32 @@ FUNCTIONS = [
     ("extract", [(TEXT, "century"), (DATE, "2000-01-01")], "20"),
     ("extract", [(TEXT, "decade"), (DATE, "0001-02-03 BC")], "0"),
     ("date_trunc", [(TEXT, "week"), (TIMESTAMP, "2024-02-29 12:00:00")], "2024-02-26 00:00:00"),
+    (
+        "date_trunc",
+        [(TEXT, "hour"), (TIMESTAMPTZ, "2024-10-27 00:30+00"), (TEXT, "Europe/Berlin")],
+        "2024-10-27 00:00:00+00",
+    ),
+    (
+        "date_trunc",
+        [(TEXT, "hour"), (TIMESTAMPTZ, "2024-10-27 01:30+00"), (TEXT, "Europe/Berlin")],
+        "2024-10-27 01:00:00+00",
+    ),
+    (
+        "date_trunc",
+        [(TEXT, "minute"), (TIMESTAMPTZ, "2024-10-27 00:30:09+00"), (TEXT, "Europe/Berlin")],
+        "2024-10-27 00:30:00+00",
+    ),
+    (
+        "date_trunc",
+        [(TEXT, "day"), (TIMESTAMPTZ, "2024-10-27 12:00+00"), (TEXT, "Europe/Berlin")],
+        "2024-10-26 22:00:00+00",
+    ),
+    ("date_trunc", [(TEXT, "day"), (TIMESTAMPTZ, "2024-07-15 12:00+00"), (TEXT, "+3")], "2024-07-15 03:00:00+00"),
+    ("timezone", [(TEXT, "+03"), (TIMESTAMPTZ, "2024-07-15 12:00+00")], "2024-07-15 09:00:00"),
+    ("timezone", [(TEXT, "-3:30"), (TIMESTAMPTZ, "2024-07-15 12:00+00")], "2024-07-15 15:30:00"),
+    ("timezone", [(TEXT, "03"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 15:00:00+00"),
+    ("timezone", [(TEXT, "cet"), (TIMESTAMPTZ, "2024-07-15 12:00+00")], "2024-07-15 13:00:00"),
+    ("timezone", [(TEXT, "CET"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 11:00:00+00"),
     ("jsonb_typeof", [(JSONB, "[1]")], "array"),
     ("chr", [(INTEGER, "65")], "A"),
 ]
@@ -141,6 +167,7 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
         (lambda: resolve_function("to_char", [DATE, TEXT]), "0A000", "function to_char is not supported"),
         (lambda: resolve_operator("~", [TEXT, TEXT]), "0A000", "operator ~ is not supported"),
         (lambda: resolve_operator("-", [TIMESTAMP, TIMESTAMP]), "0A000", "interval"),
+        (lambda: datetimes.zone_in_expression("-0330"), "22023", 'time zone "-0330" not recognized'),
         (lambda: common_type([INTEGER, TEXT], "CASE"), "42804", "CASE types integer and text cannot be matched"),
         (lambda: cast(1, INTEGER, DATE, True), "42846", "cannot cast type integer to date"),
     ],

@@ -92,7 +92,29 @@ def time_zone(name: str) -> datetime.tzinfo:
         for known in zoneinfo.available_timezones():
             if known.lower() == name.lower():
                 return zoneinfo.ZoneInfo(known)
-    raise errors.error(errors.INVALID_PARAMETER, f'time zone "{name}" not recognized')
+    raise _unknown_zone(name)
+
+
+# In a text and in an expression PostgreSQL takes these for abbreviations without summer time; as TimeZone they have it.
+_ABBREVIATIONS = {"CET": "+01", "EET": "+02", "MET": "+01", "WET": "+00"}
+_POSIX = re.compile(r"([+-]?)(\d{1,3})((?::\d{2}){0,2})", re.ASCII)
+
+
+def zone_in_expression(name: str) -> str:
+    """What AT TIME ZONE and date_trunc mean by a zone: an offset has POSIX's sign there, +03 is west of Greenwich.
+
+    Errors: 22023.
+    """
+    match = _POSIX.fullmatch(name)
+    if match:
+        return f"{'+' if match[1] == '-' else '-'}{int(match[2]):02}{match[3]}"
+    if name.startswith(("+", "-")):
+        raise _unknown_zone(name)
+    return _ABBREVIATIONS.get(name.upper(), name)
+
+
+def _unknown_zone(name: str) -> errors.Error:
+    return errors.error(errors.INVALID_PARAMETER, f'time zone "{name}" not recognized')
 
 
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -329,7 +351,7 @@ def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
         if "/" in rest:
             raise
         raise _invalid(name, text) from None
-    return micros, rest
+    return micros, _ABBREVIATIONS.get(rest.upper(), rest)
 
 
 def _offset_seconds(match: re.Match[str]) -> int | None:

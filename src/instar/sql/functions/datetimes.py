@@ -208,7 +208,8 @@ def _extracts() -> list[Function]:
 
 # --- date_trunc ------------------------------------------------------------------------------------------------------
 
-_UNITS = {"hour": HOUR, "minute": MINUTE, "second": SECOND, "millisecond": 1000, "microsecond": 1, "day": DAY}
+_CLOCK_UNITS = {"hour": HOUR, "minute": MINUTE, "second": SECOND, "millisecond": 1000, "microsecond": 1}
+_UNITS = _CLOCK_UNITS | {"day": DAY}
 
 
 def _truncate(field: str, local: int, kind: Kind = Kind.TIMESTAMP) -> int:
@@ -237,12 +238,21 @@ def _first_year(name: str, year: int) -> int:
 
 
 def _truncate_zoned(field: str, instant: int, zone: str) -> int:
-    local = _truncate(field, datetimes.to_local(instant, zone), Kind.TIMESTAMPTZ)
+    offset = datetimes.offset_at(instant, zone)
+    local = _truncate(field, instant + offset, Kind.TIMESTAMPTZ)
+    if _FIELDS.get(field.lower()) in _CLOCK_UNITS:
+        # Within an hour the offset stays: of an hour that a clock shows twice it may be the first one.
+        return datetimes.check_timestamp(local - offset)
     return datetimes.to_utc(local, zone)
+
+
+def _truncate_in_zone(field: str, instant: int, zone: str) -> int:
+    return _truncate_zoned(field, instant, datetimes.zone_in_expression(zone))
 
 
 _truncate_call = register("date_trunc", _truncate, [TEXT, TIMESTAMP], TIMESTAMP)
 _truncate_zoned_call = register("date_trunc_zoned", _truncate_zoned, [TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ)
+_truncate_in_zone_call = register("date_trunc_in_zone", _truncate_in_zone, [TEXT, TIMESTAMPTZ, TEXT], TIMESTAMPTZ)
 
 
 def _render_truncate(args: Sequence[Sql], context: Context) -> Sql:
@@ -254,8 +264,7 @@ def _render_truncate(args: Sequence[Sql], context: Context) -> Sql:
 
 
 def _render_truncate_zoned(args: Sequence[Sql], context: Context) -> Sql:
-    zone = args[2].text if len(args) > 2 else quote(context.zone)
-    return Sql(_truncate_zoned_call(args[0].text, args[1].text, zone), TIMESTAMPTZ)
+    return Sql(_truncate_zoned_call(args[0].text, args[1].text, quote(context.zone)), TIMESTAMPTZ)
 
 
 # --- construction and zones ------------------------------------------------------------------------------------------
@@ -285,11 +294,11 @@ def _to_timestamp(seconds: float) -> int:
 
 
 def _at_zone(zone: str, instant: int) -> int:
-    return datetimes.check_timestamp(datetimes.to_local(instant, zone))
+    return datetimes.check_timestamp(datetimes.to_local(instant, datetimes.zone_in_expression(zone)))
 
 
 def _in_zone(zone: str, local: int) -> int:
-    return datetimes.to_utc(local, zone)
+    return datetimes.to_utc(local, datetimes.zone_in_expression(zone))
 
 
 def _called(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
@@ -342,7 +351,13 @@ ENTRIES = (
         volatility="stable",
         context=True,
     ),
-    Function("date_trunc", (TEXT, TIMESTAMPTZ, TEXT), TIMESTAMPTZ, _truncate_zoned, _render_truncate_zoned),
+    Function(
+        "date_trunc",
+        (TEXT, TIMESTAMPTZ, TEXT),
+        TIMESTAMPTZ,
+        _truncate_in_zone,
+        _truncate_in_zone_call("{0}", "{1}", "{2}"),
+    ),
     _called("make_date", _make_date, [INTEGER] * 3, DATE),
     _called("make_timestamp", _make_timestamp, [*[INTEGER] * 5, DOUBLE], TIMESTAMP),
     _called("to_timestamp", _to_timestamp, [DOUBLE], TIMESTAMPTZ),
