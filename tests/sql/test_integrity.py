@@ -43,3 +43,21 @@ def test_set_default_to_the_key_that_is_gone(engine: Engine, within: tuple[str, 
     )
     with fails(errors.FOREIGN_KEY_VIOLATION, "c_p_fkey", "(id)=(5)"):
         run(connection, *within, action)
+
+
+@pytest.mark.parametrize("type_", ["numeric", "double precision"])
+def test_a_key_that_was_and_is_nan_goes_nowhere(engine: Engine, within: tuple[str, ...], type_: str) -> None:  # noqa: F811
+    connection = engine.connect()
+    run(
+        connection,
+        f"CREATE TABLE p (k {type_} PRIMARY KEY, v int)",
+        f"CREATE TABLE c (id int PRIMARY KEY, k {type_} REFERENCES p ON UPDATE SET NULL)",
+        f"CREATE TABLE d (id int PRIMARY KEY, k {type_} REFERENCES p)",
+        "INSERT INTO p VALUES ('NaN', 1), (1, 1)",
+        "INSERT INTO c VALUES (1, 'NaN')",
+        "INSERT INTO d VALUES (1, 'NaN')",
+    )
+    run(connection, *within, "UPDATE p SET k = k + 0, v = 2")
+    connection.commit()
+    assert rows(connection, "SELECT c.k::text, d.k::text FROM c, d") == [("NaN", "NaN")]
+    assert rows(connection, "SELECT k::text, v FROM p ORDER BY k") == [("1", 2), ("NaN", 2)]

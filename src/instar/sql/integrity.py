@@ -91,6 +91,10 @@ class KeyLookup:
             if self._key(self.values(version.values)) == wanted:
                 yield version
 
+    def same(self, one: Row, other: Row) -> bool:
+        """Whether both name the same rows. NaN, which is not equal to itself, is one value of a key."""
+        return one == other or (None not in one and None not in other and self._key(one) == self._key(other))
+
     def resource(self, values: Row) -> bytes:
         """What is locked by whoever gives these values up or takes them, as a unique key."""
         if self._index is None:
@@ -388,9 +392,10 @@ class StatementEnd:
             for reference in staged.table.children:
                 values = reference.parents.values(staged.old)
                 new = staged.new
-                if None in values or (new is not None and reference.parents.values(new) == values):
+                moved = None if new is None else reference.parents.values(new)
+                if None in values or (moved is not None and reference.parents.same(moved, values)):
                     continue
-                if new is not None and staged.leaves and None in reference.parents.values(new):
+                if moved is not None and staged.leaves and None in moved:
                     new = None
                 self._cascade(reference, new, values, found)
         for staged in found.values():

@@ -411,8 +411,13 @@ class Derivation:
                     gone[probe.values(change.old)] = key
                 if change.image is not None:
                     borne.add(probe.values(change.image))
-            for values in gone.keys() - borne:
+            vanished = gone.keys() - borne
+            # NaN is not equal to itself, but for keys.
+            kept = {probe.key(values) for values in borne} if vanished else set()
+            for values in vanished:
                 prefix = probe.key(values)
+                if prefix in kept:
+                    continue
                 flag = self._flag(probe.child, probe.foreign_key, writer.table, gone[values])
                 if prefix is not None and not self._is_flagged(flag):
                     failure = ConstraintFailure(
