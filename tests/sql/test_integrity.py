@@ -61,3 +61,20 @@ def test_a_key_that_was_and_is_nan_goes_nowhere(engine: Engine, within: tuple[st
     connection.commit()
     assert rows(connection, "SELECT c.k::text, d.k::text FROM c, d") == [("NaN", "NaN")]
     assert rows(connection, "SELECT k::text, v FROM p ORDER BY k") == [("1", 2), ("NaN", 2)]
+
+
+def test_on_conflict_meets_rows_where_the_statement_has_put_them(engine: Engine, within: tuple[str, ...]) -> None:  # noqa: F811
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, k numeric UNIQUE)", "INSERT INTO t VALUES (1, 10)")
+    run(connection, *within, "INSERT INTO t VALUES (2, 10), (3, 10) ON CONFLICT (k) DO UPDATE SET k = 20")
+    connection.commit()
+    assert rows(connection, "SELECT id, k::int FROM t ORDER BY id") == [(1, 20), (3, 10)]
+    run(connection, *within, "INSERT INTO t VALUES (1, 1), (1, 2) ON CONFLICT (id) DO UPDATE SET id = 100")
+    connection.commit()
+    assert rows(connection, "SELECT id, k::int FROM t ORDER BY id") == [(1, 2), (3, 10), (100, 20)]
+    with fails(errors.CARDINALITY_VIOLATION, "second time"):
+        run(connection, *within, "INSERT INTO t VALUES (4, 10), (5, 30) ON CONFLICT (k) DO UPDATE SET k = 30")
+    connection.rollback()
+    nothing = "INSERT INTO t SELECT id + 1000, k * 'NaN' FROM t ON CONFLICT DO NOTHING RETURNING k::text"
+    run(connection, *within)
+    assert rows(connection, nothing) == [("NaN",)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from instar import errors
 from instar.catalog.descriptors import Table
@@ -186,39 +185,33 @@ class _Conflict:
     def stage(self, context: ExecutionContext, frame: Frame, images: Iterable[Row]) -> list[Staged]:
         """The changes that the proposed rows make."""
         changes: list[Staged] = []
-        touched: set[bytes] = set()  # primary keys of rows that this statement has inserted or updated
-        proposed: dict[tuple[int, Any], bytes] = {}
+        made = _Made()
         for given in images:
             image = self._target.checked(given, context)
-            found = self._standing(context, image, proposed, touched)
+            found = self._standing(context, image, made)
             if found is None:
                 key = self._target.key(image)
                 changes.append(Staged(self._target, key, None, None, image, key))
-                touched.add(key)
-                for number, arbiter in enumerate(self._arbiters):
-                    proposed[number, arbiter.values(image)] = key
+                made.add(self._arbiters, key, image)
             elif self._action.update:
                 staged = self._update(context, frame, found, image)
-                if staged is not None:
-                    touched.add(found.key)
+                if staged is not None and staged.new is not None:
+                    made.add(self._arbiters, found.key, staged.new)
                     changes.append(staged)
         return changes
 
-    def _standing(
-        self, context: ExecutionContext, image: Row, proposed: dict[tuple[int, Any], bytes], touched: set[bytes]
-    ) -> RowVersion | None:
+    def _standing(self, context: ExecutionContext, image: Row, made: _Made) -> RowVersion | None:
         """The row in the way of `image`; 21000 if DO UPDATE would change a row for the second time."""
-        for number, arbiter in enumerate(self._arbiters):
+        for arbiter in self._arbiters:
             values = arbiter.values(image)
-            own = proposed.get((number, values)) if None not in values else None
-            found = None
-            if own is not None:
-                found = RowVersion(own, None, image)
-            else:
-                found = next(arbiter.find(context.view, values), None)
-            if found is None:
+            if None in values:
                 continue
-            if self._action.update and found.key in touched:
+            own = made.taken.get(arbiter.resource(values))
+            found = next(arbiter.find(context.view, values), None) if own is None else RowVersion(own, None, image)
+            # A row that the statement has changed is in the way where it is now.
+            if found is None or (own is None and found.key in made.rows):
+                continue
+            if self._action.update and found.key in made.rows:
                 raise errors.error(
                     errors.CARDINALITY_VIOLATION,
                     "ON CONFLICT DO UPDATE command cannot affect row a second time",
@@ -237,6 +230,22 @@ class _Conflict:
             updated[ordinal] = value
         new = self._target.checked(tuple(updated), context)
         return Staged(self._target, found.key, found.base, found.values, new, self._target.key(new))
+
+
+class _Made:
+    """What ON CONFLICT has inserted and updated so far: the primary keys that the rows were found or put under, and
+    what they have of the unique keys that it looks at."""
+
+    def __init__(self) -> None:
+        self.rows: set[bytes] = set()
+        self.taken: dict[bytes, bytes] = {}
+
+    def add(self, arbiters: Iterable[KeyLookup], key: bytes, image: Row) -> None:
+        self.rows.add(key)
+        for arbiter in arbiters:
+            values = arbiter.values(image)
+            if None not in values:
+                self.taken[arbiter.resource(values)] = key
 
 
 class ModifyProgram:
