@@ -280,6 +280,15 @@ def test_errors_have_postgresqls_sqlstate(world: World, sql: str, sqlstate: str,
     assert caught.value.sqlstate == sqlstate
 
 
+def test_what_duckdb_refuses_of_a_join_with_lateral_the_executor_does(world: World) -> None:
+    sql = """select count(*) from t join lateral (select id from u where u.id = t.id) x
+             on x.id in (select id from t where id > 2)"""
+    with pytest.raises(errors.NotSupportedError, match="the condition of a join with LATERAL"):
+        query(world, sql, engines="analytic")
+    wanted = "select count(*) from t join u on u.id = t.id where t.id > 2"
+    assert query(world, sql, engines="executor") == query(world, wanted, engines="executor") != [(0,)]
+
+
 def test_literals_cannot_leave_their_quotes(world: World) -> None:
     nasty = "'); drop table r1; --\"\\"
     for engines in BOTH:

@@ -379,6 +379,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
          "the offset of a frame must be neither negative nor null"),
         (r"window functions are not allowed in window definitions", errors.FEATURE_NOT_SUPPORTED,
          "a subquery with window functions within a window's definition is not supported"),
+        (r"subqueries are not supported in lateral join conditions", errors.FEATURE_NOT_SUPPORTED,
+         "a subquery in the condition of a join with LATERAL is not supported in an analytic query"),
         (r"more than one row returned by a subquery", errors.CARDINALITY_VIOLATION,
          "more than one row returned by a subquery used as an expression"),
         (r"overflow in .*INT16|INT16", errors.NUMERIC_OUT_OF_RANGE, "smallint out of range"),
