@@ -86,13 +86,14 @@ class ExpressionGrammar(CallGrammar):
             return place(exp.Or(this=left, expression=self.expression(OR)), position)
         if level == IS:
             node = self._is(left, word, position)
-            if self.at_any(("is", "isnull", "notnull")):
-                self.fail()  # nor do these
+            if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ) and self.at_any(("is", "isnull", "notnull")):
+                self.fail()  # nor do these, which end in an expression
             return node
         if level == RANGE:
             negated = word == "not"
-            node = self._range(left, self.advance().value if negated else word, negated, position)
-            if self.at_any(_NEGATABLE):
+            word = self.advance().value if negated else word
+            node = self._range(left, word, negated, position)
+            if word != "in" and self.at_any(_NEGATABLE):
                 self.fail()
             return node
         if word == "operator":
