@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from instar.pipeline import session
-from instar.pipeline.session import spark_session, stop_session
+from instar.pipeline.session import activate, spark_session, stop_session
 from pipeline.small_database import SmallDatabase
 
 
@@ -26,7 +26,9 @@ def _session() -> Iterator[None]:
 @pytest.fixture
 def spark(_session: None) -> Any:
     """Instar's own Spark session, with two tasks at a time; another one after a test has killed its JVM."""
-    return spark_session("local[2]", "512m")
+    made = spark_session("local[2]", "512m")
+    activate(made)  # the thread of a job may have started it
+    return made
 
 
 @pytest.fixture

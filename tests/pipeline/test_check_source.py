@@ -208,10 +208,10 @@ def failing(monkeypatch, times: int) -> list[None]:
         taken.append(None)
         if len(taken) <= times:
 
-            def read(self: Any) -> Any:
+            def fail(self: Any, *given: object) -> Any:
                 raise Gone
 
-            found.__class__ = type("Failing", (type(found),), {"read": property(read)})
+            found.__class__ = type("Failing", (type(found),), {"range": fail})
         return found
 
     monkeypatch.setattr(check_source, "spark_session", session)

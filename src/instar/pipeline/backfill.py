@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from instar.pipeline import key_ranges
-from instar.pipeline.entries import FORMAT, KEY, RANGE, Work, put_run
+from instar.pipeline.arrow_tasks import frame_of, hand_over
+from instar.pipeline.entries import COLUMNS, KEY, RANGE, Work, put_run, read_entries, write_runs
 from instar.pipeline.runs import Todo, rows_read
 from instar.pipeline.stores import identity
 from instar.schemachange.jobs import Checkpoint
@@ -58,10 +59,10 @@ class SparkBackfill:
 
     def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
         """Derive, bring into ranges and order, write runs."""
-        option = self._work(todo, runs).option()
-        entries = session.read.format(FORMAT).option("work", option).load()
-        ranged = entries.repartitionById(len(todo), RANGE).sortWithinPartitions(KEY)
-        ranged.write.format(FORMAT).option("work", option).mode("append").save()
+        work = self._work(todo, runs)
+        told = work.encoded()
+        entries = frame_of(session, read_entries, told, len(work.rows), COLUMNS)
+        hand_over(entries.repartitionById(len(todo), RANGE).sortWithinPartitions(KEY), write_runs, told)
 
     def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
         """Put the entries of a run."""

@@ -1,4 +1,4 @@
-"""A table's checks on Spark: a Python data source with a task per range of rows, entries or parents.
+"""A table's checks on Spark: a task per range of rows, entries or parents.
 
 What a row or an entry shows by itself, and by look-ups beside it, its task says: a problem. What takes all rows is left
 to Spark, on encoded key bytes: tasks hand over what each row refers to, and what stands of the parents, for an
@@ -7,7 +7,6 @@ anti-join; and what no two rows may have, for a grouping. All of it comes in one
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from itertools import islice
@@ -15,13 +14,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
-from instar.pipeline.failures import from_spark, in_task
+from instar.pipeline.arrow_tasks import frame_of
+from instar.pipeline.failures import from_spark
 from instar.pipeline.importable import imported
 from instar.pipeline.row_checks import (
     Pair,
@@ -39,13 +37,12 @@ from instar.pipeline.session import spark_session
 from instar.pipeline.spark_job import SparkJob
 from instar.pipeline.stores import opened
 
-FORMAT = "instar-check"
 # How often Spark may fail for a reason that is none of Instar's before the table is left to this process.
 MAX_LOSSES = 3
 
 
 class Kind(IntEnum):
-    """What a row of the source is."""
+    """What a row is that a task hands over: a `Problem`, or bytes of a row or parent."""
 
     PROBLEM = 0
     REFERENCE = 1
@@ -76,6 +73,7 @@ _TYPES: list[tuple[str, pa.DataType]] = [
     *((name, pa.string()) for name in _TEXTS),
 ]
 _ARROW = pa.schema(_TYPES)
+_COLUMNS = "kind int, item int, bytes binary, `row` binary, " + ", ".join(f"`{name}` string" for name in _TEXTS)
 _BATCH = 8_192
 
 
@@ -109,8 +107,8 @@ def _found(session: Any, work: Work) -> Iterator[Problem]:
     from pyspark.sql import functions as f
 
     table = next(table for table in work.objects if table.id == work.table)
-    option = base64.b64encode(_ENCODER.encode(work)).decode()
-    read = session.read.format(FORMAT).option("work", option).load().persist(StorageLevel.DISK_ONLY)
+    read = frame_of(session, check, _ENCODER.encode(work), len(work.parts), _COLUMNS)
+    read.persist(StorageLevel.DISK_ONLY)
     try:
         yield from (Problem(*row) for row in read.where(read.kind == Kind.PROBLEM).select(*_TEXTS).collect())
         if any(part.parents for part in work.parts):
@@ -129,42 +127,14 @@ def _found(session: Any, work: Work) -> Iterator[Problem]:
         read.unpersist()
 
 
-class CheckSource(DataSource):
-    """Option `work`: a `Work` in Base64."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """A `Problem`, or bytes of a row or parent, as `kind` says; `item`: of which foreign key or index."""
-        return "kind int, item int, bytes binary, `row` binary, " + ", ".join(f"`{name}` string" for name in _TEXTS)
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Checks the parts."""
-        return CheckReader(base64.b64decode(self.options["work"]))
-
-
-class CheckReader(DataSourceReader):
-    """One part per task."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def partitions(self) -> list[InputPartition]:
-        """One per part."""
-        return [InputPartition(place) for place in range(len(_DECODER.decode(self._work).parts))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What there is to say of one part."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            found = opened(work.path, work.identity)
-            by_id = {table.id: table for table in work.objects}
-            catalog = CatalogSnapshot.of(work.objects)
-            snapshot = Snapshot(found.store, found.layouts, work.timestamp, catalog)
-            yield from _checked(snapshot, by_id[work.table], work, work.parts[partition.value])
+def check(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """What there is to say of one part."""
+    work = _DECODER.decode(told)
+    found = opened(work.path, work.identity)
+    by_id = {table.id: table for table in work.objects}
+    catalog = CatalogSnapshot.of(work.objects)
+    snapshot = Snapshot(found.store, found.layouts, work.timestamp, catalog)
+    yield from _checked(snapshot, by_id[work.table], work, work.parts[place])
 
 
 def _checked(snapshot: Snapshot, table: Table, work: Work, part: Part) -> Iterator[pa.RecordBatch]:
@@ -204,5 +174,5 @@ def _batch(kind: Kind, pairs: list[Pair]) -> Iterator[pa.RecordBatch]:
 
 
 def _arrow(columns: list[Any]) -> pa.RecordBatch:
-    """A batch of the source's columns."""
+    """A batch of the columns; `item`: of which foreign key or index."""
     return pa.RecordBatch.from_pydict(dict(zip(_ARROW.names, columns, strict=True)), schema=_ARROW)

@@ -10,18 +10,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import class_archive, java_home, spark_session, stop_session
 
@@ -29,23 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ROWS = 1_000
+_COLUMNS = "number bigint, key binary"
 
 
 class _Numbers(DataSource):
-    """A source and sink of Arrow batches, as Instar's own are."""
+    """A source of Arrow batches, as what exports read."""
 
     @classmethod
     def name(cls) -> str:
         return "instar-numbers"
 
     def schema(self) -> str:
-        return "number bigint, key binary"
+        return _COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _NumbersReader()
-
-    def writer(self, schema: StructType, overwrite: bool) -> _NumbersWriter:
-        return _NumbersWriter()
 
 
 class _NumbersReader(DataSourceReader):
@@ -53,27 +46,28 @@ class _NumbersReader(DataSourceReader):
         return [InputPartition(number) for number in range(2)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        numbers = pa.array(range(_ROWS), pa.int64())
-        keys = pa.array([number.to_bytes(4, "big") for number in range(_ROWS)], pa.binary())
-        yield pa.RecordBatch.from_arrays([numbers, keys], names=["number", "key"])
+        return _make(b"", partition.value)
 
 
-class _NumbersWriter(DataSourceArrowWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]  # as PySpark itself does
-        for _batch in iterator:
-            pass
-        return WriterCommitMessage()
+def _make(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    numbers = pa.array(range(_ROWS), pa.int64())
+    keys = pa.array([number.to_bytes(4, "big") for number in range(_ROWS)], pa.binary())
+    yield pa.RecordBatch.from_arrays([numbers, keys], names=["number", "key"])
+
+
+def _take(told: bytes, batches: Iterator[pa.RecordBatch]) -> None:
+    for _batch in batches:
+        pass
 
 
 def _exercise(session: SparkSession, directory: Path) -> None:
     """What jobs, imports and exports do, in small."""
+    numbers: Any = frame_of(session, _make, b"", 2, _COLUMNS)
+    ranged = numbers.selectExpr("cast(number % 4 as int) as range", "number", "key")
+    hand_over(ranged.repartitionById(4, "range").sortWithinPartitions("key"), _take, b"")
+    numbers.groupBy("key").count().where("count > 1").join(numbers, "key", "left_anti").count()
     session.dataSource.register(_Numbers)
     numbers = session.read.format(_Numbers.name()).load()
-    ranged = numbers.selectExpr("cast(number % 4 as int) as range", "number", "key")
-    ranged.repartitionById(4, "range").sortWithinPartitions("key").select("number", "key").write.format(
-        _Numbers.name()
-    ).mode("append").save()
-    numbers.groupBy("key").count().where("count > 1").join(numbers, "key", "left_anti").count()
     for kind in ("parquet", "csv"):
         path = str(directory / kind)
         numbers.select("number").write.format(kind).save(path)

@@ -1,13 +1,11 @@
 """The two ends of an index backfill on Spark: rows to index entries, and sorted entries into runs.
 
-Both are Python data sources of one format, because that is how Arrow batches enter and leave Spark: reading it derives
-entries from key ranges of the table (schemachange/reorganize.py says how), writing to it puts the sorted entries of
-each range into a file, its run (runs.py). What tasks made is put into the store by the worker process itself.
+Some tasks derive entries from key ranges of the table (schemachange/reorganize.py says how), others put the sorted
+entries of each range into a file, its run (runs.py). The worker process itself puts them into the store.
 """
 
 from __future__ import annotations
 
-import base64
 import bisect
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,17 +17,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import StructType
 
 from instar.catalog.descriptors import Index, Table
-from instar.pipeline.failures import in_task
 from instar.pipeline.runs import Todo, beat, note_read, write_run
 from instar.pipeline.stores import opened, require_shared
 from instar.schemachange.jobs import Checkpoint, decode_checkpoint
@@ -37,10 +26,10 @@ from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill, Entry
 from instar.schemachange.tasks import BATCH_ROWS
 
-FORMAT = "instar-index-entries"
 # Entries put between two looks at whether to go on, and so with one checkpoint: a fraction of a second's work.
 PUT_ROWS = 1_024
 RANGE, KEY, OFFSET, HEADER, UNIQUE = "range", "key", "offset", "header", "unique"
+# Number of the entry range, entry key, offset of the primary key, header of the row, whether to probe.
 COLUMNS = f"{RANGE} int, `{KEY}` binary, `{OFFSET}` int, {HEADER} binary, `{UNIQUE}` boolean"
 _TYPES: list[tuple[str, pa.DataType]] = [
     (RANGE, pa.int32()),
@@ -70,9 +59,9 @@ class Work(msgspec.Struct, frozen=True):
     entries: tuple[Todo, ...]
     unseen: bool
 
-    def option(self) -> str:
-        """The work as the text of a Spark option."""
-        return base64.b64encode(_ENCODER.encode(self)).decode()
+    def encoded(self) -> bytes:
+        """The work as tasks are told of it."""
+        return _ENCODER.encode(self)
 
     def backfill(self) -> Backfill:
         """The backfill in a task's own process."""
@@ -86,61 +75,27 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Work)
 
 
-class EntriesSource(DataSource):
-    """Option `work`: what `Work.option` gave."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """Number of the entry range, entry key, offset of the primary key, header of the row, whether to probe."""
-        return COLUMNS
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Derives entries."""
-        return EntriesReader(self._work())
-
-    def writer(self, schema: StructType, overwrite: bool) -> EntriesWriter:
-        """Writes runs."""
-        return EntriesWriter(self._work())
-
-    def _work(self) -> bytes:
-        return base64.b64decode(self.options["work"])
-
-
-class EntriesReader(DataSourceReader):
-    """Rows as stored now to entries, a key range per task (rule 20: current keys, no snapshot)."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def partitions(self) -> list[InputPartition]:
-        """One per key range of the table."""
-        return [InputPartition(bounds) for bounds in _DECODER.decode(self._work).rows]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of entries that belong to ranges that are not done."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            backfill = work.backfill()
-            require_shared(work.runs)
-            starts = [todo.start for todo in work.entries]
-            start, stop = partition.value
-            read = 0
-            while start < stop:
-                with backfill.store.read() as reader:
-                    keys, stored = reader.batch(start, stop, BATCH_ROWS)
-                    made = backfill.entries(reader, keys, stored)
-                read += len(keys)
-                note_read(Path(work.runs), partition.value[0], read)
-                beat(Path(work.runs))
-                if made:
-                    yield _batch(work.entries, starts, made)
-                if len(keys) < BATCH_ROWS:
-                    return
-                start = keys[-1] + b"\x00"
+def read_entries(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """Rows as stored now to entries of a key range (rule 20: current keys, no snapshot): batches of those entries that
+    belong to ranges that are not done."""
+    work = _DECODER.decode(told)
+    backfill = work.backfill()
+    require_shared(work.runs)
+    starts = [todo.start for todo in work.entries]
+    start, stop = bounds = work.rows[place]
+    read = 0
+    while start < stop:
+        with backfill.store.read() as reader:
+            keys, stored = reader.batch(start, stop, BATCH_ROWS)
+            made = backfill.entries(reader, keys, stored)
+        read += len(keys)
+        note_read(Path(work.runs), bounds[0], read)
+        beat(Path(work.runs))
+        if made:
+            yield _batch(work.entries, starts, made)
+        if len(keys) < BATCH_ROWS:
+            return
+        start = keys[-1] + b"\x00"
 
 
 def _batch(todo: tuple[Todo, ...], starts: list[bytes], made: list[Entry]) -> pa.RecordBatch:
@@ -160,25 +115,13 @@ def _batch(todo: tuple[Todo, ...], starts: list[bytes], made: list[Entry]) -> pa
     return pa.RecordBatch.from_pydict(columns, schema=_ARROW)
 
 
-class Written(WriterCommitMessage):
-    """A task is done; what it made lies in its runs."""
-
-
-class EntriesWriter(DataSourceArrowWriter):
-    """Writes the entries of a task, which come sorted by range and key, as runs."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as PySpark itself does
-        """A run per range."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            runs = Path(work.runs)
-            for number, batches in groupby(by_range(iterator), key=itemgetter(0)):
-                write = partial(_write_batches, directory=runs, batches=(batch for _, batch in batches))
-                write_run(runs, work.entries[number], write)
-            return Written()
+def write_runs(told: bytes, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write the entries of a task, which come sorted by range and key: a run per range."""
+    work = _DECODER.decode(told)
+    runs = Path(work.runs)
+    for number, found in groupby(by_range(batches), key=itemgetter(0)):
+        write = partial(_write_batches, directory=runs, batches=(batch for _, batch in found))
+        write_run(runs, work.entries[number], write)
 
 
 def _write_batches(file: BufferedWriter, directory: Path, batches: Iterable[pa.RecordBatch]) -> None:

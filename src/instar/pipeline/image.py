@@ -8,7 +8,6 @@ its beginning, which come in the same order each time; so a range that was put i
 
 from __future__ import annotations
 
-import base64
 import bisect
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,19 +19,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import StructType
 
 from instar.catalog.descriptors import Table
 from instar.pipeline import key_ranges
+from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.entries import RANGE, by_range
-from instar.pipeline.failures import in_task
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.rewriting import row_bytes
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
@@ -43,7 +34,6 @@ from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow
 from instar.schemachange.tasks import Step, planned, record
 
-FORMAT = "instar-image"
 # A range of so many items is put in a few seconds, which is what a kill costs at most, and read by a task as quickly.
 ITEMS_PER_RANGE = 100_000
 ROWS_PER_READ = 100_000
@@ -93,9 +83,9 @@ class Work(msgspec.Struct, frozen=True):
     ranges: tuple[Todo, ...]
     compile_check: str
 
-    def option(self) -> str:
-        """The work as the text of a Spark option."""
-        return base64.b64encode(_ENCODER.encode(self)).decode()
+    def encoded(self) -> bytes:
+        """The work as tasks are told of it."""
+        return _ENCODER.encode(self)
 
     def image(self) -> Image:
         """The task in a process of Spark's."""
@@ -168,10 +158,10 @@ class SparkImage:
             ranges=todo,
             compile_check=name_of(task.compile_check),
         )
-        option = work.option()
-        items = session.read.format(FORMAT).option("work", option).load()
+        told = work.encoded()
+        items = frame_of(session, read_items, told, len(work.reads), _COLUMNS)
         ranged = items.repartitionById(len(todo), RANGE).sortWithinPartitions(_GROUP, _SIDE, _KEY)
-        ranged.write.format(FORMAT).option("work", option).mode("append").save()
+        hand_over(ranged, write_rows, told)
 
     def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
         """Put the rows of a run."""
@@ -198,55 +188,21 @@ class SparkImage:
 # --- in Spark's tasks ------------------------------------------------------------------------------------------------
 
 
-class ItemsSource(DataSource):
-    """Option `work`: what `Work.option` gave."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """The number of an item's range, and the item."""
-        return _COLUMNS
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Makes items."""
-        return ItemsReader(self._work())
-
-    def writer(self, schema: StructType, overwrite: bool) -> RowsWriter:
-        """Makes rows, and writes runs."""
-        return RowsWriter(self._work())
-
-    def _work(self) -> bytes:
-        return base64.b64decode(self.options["work"])
-
-
-class ItemsReader(DataSourceReader):
-    """Rows of the sources at the snapshot to items, a key range per task."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def partitions(self) -> list[InputPartition]:
-        """One per key range of a source."""
-        return [InputPartition(read) for read in _DECODER.decode(self._work).reads]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of the items that belong to ranges that are not done."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            image = work.image()
-            require_shared(work.runs)
-            runs = Path(work.runs)
-            starts = [todo.start for todo in work.ranges]
-            place, start, stop = partition.value
-            rows = 0
-            for read, items in image.items(place, start, stop, ROWS_AT_ONCE):
-                rows += read
-                note_read(runs, start, rows)
-                beat(runs)
-                yield _batch(work.ranges, starts, items)
+def read_items(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """Rows of a key range of a source, at the snapshot, to items: batches of those that belong to ranges that are not
+    done."""
+    work = _DECODER.decode(told)
+    image = work.image()
+    require_shared(work.runs)
+    runs = Path(work.runs)
+    starts = [todo.start for todo in work.ranges]
+    source, start, stop = work.reads[place]
+    rows = 0
+    for read, items in image.items(source, start, stop, ROWS_AT_ONCE):
+        rows += read
+        note_read(runs, start, rows)
+        beat(runs)
+        yield _batch(work.ranges, starts, items)
 
 
 def _batch(todo: Sequence[Todo], starts: list[bytes], items: list[Item]) -> pa.RecordBatch:
@@ -261,26 +217,14 @@ def _batch(todo: Sequence[Todo], starts: list[bytes], items: list[Item]) -> pa.R
     return pa.RecordBatch.from_arrays(arrays, schema=_ITEMS)
 
 
-class Written(WriterCommitMessage):
-    """A task is done; what it made lies in its runs."""
-
-
-class RowsWriter(DataSourceArrowWriter):
-    """Makes the rows of the items of a task, which come in order, and writes them as runs."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override]  # as PySpark itself does
-        """A run per range."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            image, runs = work.image(), Path(work.runs)
-            for number, batches in groupby(by_range(iterator), key=itemgetter(0)):
-                todo = work.ranges[number]
-                made = _made(image, todo, _items((batch for _, batch in batches), runs), runs)
-                write_run(runs, todo, partial(write_batches, schema=_ROWS, made=made))
-            return Written()
+def write_rows(told: bytes, batches: Iterator[pa.RecordBatch]) -> None:
+    """Make the rows of the items of a task, which come in order: a run per range."""
+    work = _DECODER.decode(told)
+    image, runs = work.image(), Path(work.runs)
+    for number, found in groupby(by_range(batches), key=itemgetter(0)):
+        todo = work.ranges[number]
+        made = _made(image, todo, _items((batch for _, batch in found), runs), runs)
+        write_run(runs, todo, partial(write_batches, schema=_ROWS, made=made))
 
 
 def _items(batches: Iterable[pa.RecordBatch], runs: Path) -> Iterator[Item]:

@@ -10,9 +10,7 @@ of rows, so that what is sorted is bounded, and a kill costs one wave.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
-from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
@@ -20,17 +18,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.types import StructType
 
 from instar.pipeline import key_ranges
-from instar.pipeline.failures import in_task
+from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.runs import Todo, beat, note_read, noted, rows_read, run_path
 from instar.pipeline.stores import require_shared
 from instar.pipeline.validation import MAX_RANGES, ROWS_PER_RANGE, Finding, SparkValidation, Work, write_finding
@@ -38,7 +28,6 @@ from instar.schemachange.tasks import BATCH_ROWS, NAMED_ROWS
 from instar.schemachange.validate import Offender, Validation
 from instar.store.engine import prefix_end
 
-FORMAT = "instar-references"
 # Rows of the child that are joined at a time.
 WAVE_ROWS = 10_000_000
 # Rows of the child in a partition of the join: sorted in a second or so.
@@ -53,7 +42,9 @@ PAIR_BYTES = 64
 RANGE, KEY, ROW = "range", "key", "row"
 _TYPES: list[tuple[str, pa.DataType]] = [(RANGE, pa.int32()), (KEY, pa.binary()), (ROW, pa.binary())]
 _CHILDREN = pa.schema(_TYPES)
+_CHILD_COLUMNS = f"{RANGE} int, `{KEY}` binary, `{ROW}` binary"
 _PARENTS = pa.schema(_TYPES[1:2])
+_PARENT_COLUMNS = f"`{KEY}` binary"
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -93,9 +84,9 @@ class SparkReferences(SparkValidation):
     def _join(self, session: Any, wave: tuple[Todo, ...], runs: Path) -> None:
         ranges = key_ranges.merged(self._parents.ranges, self._parents.rows // ROWS_PER_RANGE + 1)
         join = Join(self.work(wave, runs), tuple(ranges))
-        option = base64.b64encode(_ENCODER.encode(join)).decode()
-        read = partial(session.read.format(FORMAT).option("work", option).option, "side")
-        children, parents = read("children").load(), read("parents").load()
+        told = _ENCODER.encode(join)
+        children = frame_of(session, read_children, told, len(wave), _CHILD_COLUMNS)
+        parents = frame_of(session, read_parents, told, len(ranges), _PARENT_COLUMNS)
         if self._parents.rows <= BROADCAST_ROWS:
             parents = parents.hint("broadcast")
         else:
@@ -103,7 +94,7 @@ class SparkReferences(SparkValidation):
             children, parents = children.repartition(partitions, KEY), parents.repartition(partitions, KEY)
         left = children.join(parents, KEY, "left_anti").select(RANGE, ROW)
         ranged = left.repartitionById(len(wave), RANGE).sortWithinPartitions(RANGE, ROW)
-        ranged.write.format(FORMAT).option("work", option).mode("append").save()
+        hand_over(ranged, judge, told)
 
     def tell(self, runs: Path, taken: int) -> None:
         """Rows are read, then joined."""
@@ -136,102 +127,42 @@ def _pair_bytes(task: Validation) -> int:
     return longest + PAIR_BYTES
 
 
-class ReferencesSource(DataSource):
-    """Options `work`: a `Join` in Base64; `side`: which of the two is read."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """What rows refer to, or what can be referred to, as bytes."""
-        return f"{RANGE} int, `{KEY}` binary, `{ROW}` binary" if self._children() else f"`{KEY}` binary"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads a side."""
-        return ChildrenReader(self._join()) if self._children() else ParentsReader(self._join())
-
-    def writer(self, schema: StructType, overwrite: bool) -> CandidatesWriter:
-        """Judges candidates."""
-        return CandidatesWriter(self._join())
-
-    def _join(self) -> bytes:
-        return base64.b64decode(self.options["work"])
-
-    def _children(self) -> bool:
-        return self.options.get("side") == "children"
+def read_children(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """Of a range of the child: its number among those of the wave, what a row refers to, the row's key."""
+    work = _DECODER.decode(told).work
+    task = work.validation()
+    require_shared(work.runs)
+    runs, todo = Path(work.runs), work.ranges[place]
+    rows = 0
+    for found in task.references(todo.start, todo.stop):
+        rows += found.rows
+        note_read(runs, todo.start, rows)
+        beat(runs)
+        if found.keys:
+            columns: list[list[Any]] = [[place] * len(found.keys), found.keys, found.referring]
+            yield pa.RecordBatch.from_pydict(dict(zip(_CHILDREN.names, columns, strict=True)), schema=_CHILDREN)
 
 
-class ChildrenReader(DataSourceReader):
-    """What rows refer to: a range of the child per task."""
-
-    def __init__(self, join: bytes) -> None:
-        self._join = join
-
-    def partitions(self) -> list[InputPartition]:
-        """One per range."""
-        return [InputPartition(place) for place in range(len(_DECODER.decode(self._join).work.ranges))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The number of the range among those of the wave, what a row refers to, the row's key."""
-        with in_task():
-            work = _DECODER.decode(self._join).work
-            task = work.validation()
-            require_shared(work.runs)
-            runs, todo = Path(work.runs), work.ranges[partition.value]
-            rows = 0
-            for found in task.references(todo.start, todo.stop):
-                rows += found.rows
-                note_read(runs, todo.start, rows)
-                beat(runs)
-                if found.keys:
-                    columns = [[partition.value] * len(found.keys), found.keys, found.referring]
-                    yield pa.RecordBatch.from_pydict(dict(zip(_CHILDREN.names, columns, strict=True)), schema=_CHILDREN)
+def read_parents(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """What can be referred to: the keys of a range of the parents' rowset."""
+    join = _DECODER.decode(told)
+    work = join.work
+    require_shared(work.runs)
+    for standing in work.validation().standing(*join.parents[place]):
+        beat(Path(work.runs))
+        yield pa.RecordBatch.from_pydict({KEY: standing}, schema=_PARENTS)
 
 
-class ParentsReader(DataSourceReader):
-    """What can be referred to: a range of the parents' rowset per task."""
-
-    def __init__(self, join: bytes) -> None:
-        self._join = join
-
-    def partitions(self) -> list[InputPartition]:
-        """One per range."""
-        return [InputPartition(bounds) for bounds in _DECODER.decode(self._join).parents]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Keys of parents."""
-        with in_task():
-            work = _DECODER.decode(self._join).work
-            require_shared(work.runs)
-            for standing in work.validation().standing(*partition.value):
-                beat(Path(work.runs))
-                yield pa.RecordBatch.from_pydict({KEY: standing}, schema=_PARENTS)
-
-
-class Judged(WriterCommitMessage):
-    """A task is done; what it found lies in its runs."""
-
-
-class CandidatesWriter(DataSourceArrowWriter):
-    """Judges what the join has left over, as it stands now, and writes what it finds as runs."""
-
-    def __init__(self, join: bytes) -> None:
-        self._join = join
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Judged:  # type: ignore[override]  # as PySpark itself does
-        """A run per range; candidates come in order."""
-        with in_task():
-            work = _DECODER.decode(self._join).work
-            candidates: Iterator[tuple[Any, Any]] = (
-                pair
-                for batch in iterator
-                for pair in zip(batch.column(RANGE).to_pylist(), batch.column(ROW).to_pylist(), strict=True)
-            )
-            for place, found in groupby(candidates, key=itemgetter(0)):
-                _judge(work, work.ranges[place], (row for _, row in found))
-            return Judged()
+def judge(told: bytes, batches: Iterator[pa.RecordBatch]) -> None:
+    """Judge what the join has left over, which comes in order, as it stands now: a run per range."""
+    work = _DECODER.decode(told).work
+    candidates: Iterator[tuple[Any, Any]] = (
+        pair
+        for batch in batches
+        for pair in zip(batch.column(RANGE).to_pylist(), batch.column(ROW).to_pylist(), strict=True)
+    )
+    for place, found in groupby(candidates, key=itemgetter(0)):
+        _judge(work, work.ranges[place], (row for _, row in found))
 
 
 def _judge(work: Work, todo: Todo, candidates: Iterator[bytes]) -> None:

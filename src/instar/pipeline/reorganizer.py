@@ -36,8 +36,8 @@ from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import RowTask, Task, planned
 from instar.schemachange.validate import Validation
 
-# How often Spark may fail for a reason that is none of Instar's (a killed JVM, or a killed process that plans for it;
-# killed tasks it tries again by itself) before the job is left to another reorganizer.
+# How often Spark may fail for a reason that is none of Instar's (a killed JVM; killed tasks it tries again by itself)
+# before the job is left to another reorganizer.
 MAX_LOSSES = 3
 # How long nothing may be heard of a Spark that starts, or of its tasks, before the job is left to another reorganizer:
 # it hangs, or others keep it from the processor.

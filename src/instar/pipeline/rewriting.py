@@ -9,7 +9,6 @@ is lost, as is what any process has drawn and not used.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -21,13 +20,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from instar.catalog.descriptors import CoverageChange, Sequence, Table
 from instar.catalog.sequences import LentNumbers, Sequences
 from instar.pipeline import key_ranges
-from instar.pipeline.failures import in_task
+from instar.pipeline.arrow_tasks import frame_of
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
 from instar.pipeline.stores import Opened, identity, opened, require_shared
@@ -39,7 +36,6 @@ from instar.schemachange.rekey import Copy, KeyBackfill
 from instar.schemachange.tasks import RowTask, Step, planned, record
 from instar.store.engine import Store
 
-FORMAT = "instar-rows"
 # A range of so many rows is derived in about a second, which is what a kill costs at most: what was put of it stays.
 ROWS_PER_RANGE = 50_000
 MAX_RANGES = 512
@@ -136,9 +132,9 @@ class Work(msgspec.Struct, frozen=True):
     ranges: tuple[Todo, ...]
     lent: tuple[dict[int, Lent], ...] | None
 
-    def option(self) -> str:
-        """The work as the text of a Spark option."""
-        return base64.b64encode(_ENCODER.encode(self)).decode()
+    def encoded(self) -> bytes:
+        """The work as tasks are told of it."""
+        return _ENCODER.encode(self)
 
     def task(self, place: int) -> RowTask[Any]:
         """The task in a process of Spark's, for range `place`."""
@@ -147,6 +143,10 @@ class Work(msgspec.Struct, frozen=True):
         common: dict[str, Any] = {"job": self.job, "stage": self.stage, "claim": self.claim, "place": self.place}
         return self.what.task(found, lent, **common)
 
+
+# Of ranges that are counted: place of the range, sequence, how many of its values the range takes.
+_COUNT_COLUMNS = "place int, sequence bigint, count bigint"
+_COUNTS = pa.schema([pa.field("place", pa.int32()), pa.field("sequence", pa.int64()), pa.field("count", pa.int64())])
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Work)
@@ -269,57 +269,29 @@ def _shares(drawn: list[range], counts: list[int]) -> Iterator[Lent]:
 
 def _collected(session: Any, work: Work) -> list[Any]:
     """Run a Spark job to its end."""
-    found: list[Any] = session.read.format(FORMAT).option("work", work.option()).load().collect()
+    found: list[Any] = frame_of(session, derive, work.encoded(), len(work.ranges), _COUNT_COLUMNS).collect()
     return found
 
 
 # --- in Spark's tasks ------------------------------------------------------------------------------------------------
 
 
-class RowsSource(DataSource):
-    """Option `work`: what `Work.option` gave."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """Place of a range, sequence, how many of its values the range takes; nothing of ranges that are derived."""
-        return "place int, sequence bigint, count bigint"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Counts, or derives."""
-        return RowsReader(base64.b64decode(self.options["work"]))
-
-
-class RowsReader(DataSourceReader):
-    """One range per task."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def partitions(self) -> list[InputPartition]:
-        """One per range."""
-        return [InputPartition(place) for place in range(len(_DECODER.decode(self._work).ranges))]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, int, int]]:
-        """Count what one range takes, or write its run."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            require_shared(work.runs)
-            task = work.task(partition.value)
-            todo = work.ranges[partition.value]
-            runs = Path(work.runs)
-            if work.lent is None:
-                assert isinstance(task, Population)
-                taken: Counter[int] = Counter()
-                for found in task.count_numbers(todo.position, todo.stop):
-                    taken += found
-                    beat(runs)
-                yield from ((partition.value, number, count) for number, count in taken.items())
-            else:
-                write_run(runs, todo, partial(_write, task=task, todo=todo, runs=runs))
+def derive(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """Count what one range takes of sequences, or write its run."""
+    work = _DECODER.decode(told)
+    require_shared(work.runs)
+    task = work.task(place)
+    todo = work.ranges[place]
+    runs = Path(work.runs)
+    if work.lent is None:
+        assert isinstance(task, Population)
+        taken: Counter[int] = Counter()
+        for found in task.count_numbers(todo.position, todo.stop):
+            taken += found
+            beat(runs)
+        yield _batch([(place, number, count) for number, count in taken.items()], _COUNTS)
+    else:
+        write_run(runs, todo, partial(_write, task=task, todo=todo, runs=runs))
 
 
 def _write(file: BufferedWriter, task: RowTask[Any], todo: Todo, runs: Path) -> None:

@@ -109,8 +109,8 @@ def is_lost() -> bool:
 
 
 def activate(session: SparkSession) -> None:
-    """Make `session` the calling thread's own: Spark looks up data sources that are written to in the thread's session,
-    and a new thread has none. (Spark's Python API offers this to the thread that made the session only.)"""
+    """Make `session` the calling thread's own: where PySpark is handed functions it looks for the thread's session, and
+    a new thread has none. (Spark's Python API offers this to the thread that made the session only.)"""
     jvm: Any = session._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
@@ -286,17 +286,9 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
         raise errors.error(
             errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
         ) from problem
-    from instar.pipeline.check_source import CheckSource
     from instar.pipeline.datasource import InstarDataSource
-    from instar.pipeline.entries import EntriesSource
-    from instar.pipeline.image import ItemsSource
-    from instar.pipeline.reference_join import ReferencesSource
-    from instar.pipeline.rewriting import RowsSource
-    from instar.pipeline.validation import ValidationSource
 
-    sources = (EntriesSource, CheckSource, ValidationSource, ReferencesSource, RowsSource, ItemsSource)
-    for source in (InstarDataSource, *sources):
-        session.dataSource.register(source)
+    session.dataSource.register(InstarDataSource)
     return session
 
 

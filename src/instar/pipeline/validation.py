@@ -7,18 +7,16 @@ findings.
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from instar.pipeline import key_ranges
-from instar.pipeline.failures import in_task
+from instar.pipeline.arrow_tasks import frame_of
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, write_run
 from instar.pipeline.stores import identity, opened, require_shared
@@ -27,7 +25,6 @@ from instar.schemachange.jobs import Checkpoint
 from instar.schemachange.tasks import NAMED_ROWS, planned, record
 from instar.schemachange.validate import Offender, Validation
 
-FORMAT = "instar-validation"
 # A range of so many rows is examined in about a second, which is what a kill costs at most.
 ROWS_PER_RANGE = 100_000
 MAX_RANGES = 512
@@ -107,8 +104,8 @@ class SparkValidation:
 
     def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
         """Run the Spark job to its end."""
-        option = base64.b64encode(_ENCODER.encode(self.work(todo, runs))).decode()
-        session.read.format(FORMAT).option("work", option).load().collect()
+        told = _ENCODER.encode(self.work(todo, runs))
+        frame_of(session, examine, told, len(todo), "nothing int").collect()
 
     def work(self, todo: tuple[Todo, ...], runs: Path) -> Work:
         """What tasks are told of the ranges that are not done."""
@@ -148,46 +145,18 @@ class SparkValidation:
             raise self.task.problem(sum(finding.violations for finding in found), offenders)
 
 
-class ValidationSource(DataSource):
-    """Option `work`: a `Work` in Base64."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for `format`."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """The numbers of the ranges that were examined."""
-        return "number int"
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Examines the ranges."""
-        return ValidationReader(base64.b64decode(self.options["work"]))
-
-
-class ValidationReader(DataSourceReader):
-    """One range per task."""
-
-    def __init__(self, work: bytes) -> None:
-        self._work = work
-
-    def partitions(self) -> list[InputPartition]:
-        """One per range."""
-        return [InputPartition(place) for place in range(len(_DECODER.decode(self._work).ranges))]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        """Examine one range, and write its run."""
-        with in_task():
-            work = _DECODER.decode(self._work)
-            task = work.validation()
-            require_shared(work.runs)
-            todo = work.ranges[partition.value]
-            rows = violations = 0
-            offenders: list[Offender] = []
-            for examined in task.examine(todo.start, todo.stop):
-                rows += examined.rows
-                violations += examined.violations
-                offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
-                beat(Path(work.runs))
-            write_finding(Path(work.runs), todo, Finding(rows, violations, offenders))
-            yield (todo.number,)
+def examine(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
+    """Examine one range, and write its run: nothing else comes of it."""
+    work = _DECODER.decode(told)
+    task = work.validation()
+    require_shared(work.runs)
+    todo = work.ranges[place]
+    rows = violations = 0
+    offenders: list[Offender] = []
+    for examined in task.examine(todo.start, todo.stop):
+        rows += examined.rows
+        violations += examined.violations
+        offenders += examined.offenders[: NAMED_ROWS - len(offenders)]
+        beat(Path(work.runs))
+    write_finding(Path(work.runs), todo, Finding(rows, violations, offenders))
+    yield from ()
