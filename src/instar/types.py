@@ -45,7 +45,7 @@ class Kind(enum.Enum):
     UNKNOWN = "unknown"  # an untyped literal, NULL or parameter until its context decides; never a column's type
 
 
-class Type(msgspec.Struct, frozen=True, array_like=True):
+class Type(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A type with modifiers. `precision`, `scale`: numeric only (None: unconstrained); `length`: varchar only."""
 
     kind: Kind

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
+import weakref
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -218,3 +220,28 @@ def test_a_change_of_another_table_leaves_the_short_way_as_it_is(engine: Engine)
     c.execute(text, ("1",))  # of another class, after yet another change
     c.execute(text, (1,))
     assert rows(c, "SELECT a, b FROM t") == [(TIMES + 4, 7)]
+
+
+def test_a_short_way_that_is_superseded_is_freed_at_once(engine: Engine) -> None:
+    """Without the garbage collector, for which changes in quick succession would leave much to do."""
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int, CHECK (a >= 0))")
+    texts = (
+        "INSERT INTO t (id, a) VALUES (?, ?)",
+        "UPDATE t SET a = id + ? WHERE id = ?",
+        "UPDATE t SET a = ? WHERE id = ?",
+    )
+    for number in range(TIMES):
+        for text in texts:
+            c.execute(text, (number, number))
+    kept = c.database.point_writers
+    before = [weakref.ref(kept[text][2]) for text in texts]
+    gc.disable()
+    try:
+        run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+        for text in texts:
+            c.execute(text, (TIMES, TIMES))
+        assert all(text in kept for text in texts)
+        assert [found() for found in before] == [None] * len(texts)
+    finally:
+        gc.enable()

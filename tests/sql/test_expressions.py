@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import product
 
 import pytest
@@ -170,3 +172,15 @@ def test_pipeline_filters_and_projects_in_one_loop() -> None:
 def test_types_of_parameters_are_as_bound() -> None:
     assert evaluate(op("+", param(0, BIGINT), lit(1, BIGINT)), (), (2**40,)) == 2**40 + 1
     assert evaluate(call("length", param(0, TEXT)), (), ("four",)) == 4
+
+
+def test_a_compiled_expression_is_freed_with_its_last_user() -> None:
+    """Not by the garbage collector, as it would be if it were among its own globals."""
+    gc.disable()
+    try:
+        made = Compiler(SCOPE, FrameLayout(0)).value(op("+", X, lit(1)))
+        found = weakref.ref(made)
+        del made
+        assert found() is None
+    finally:
+        gc.enable()

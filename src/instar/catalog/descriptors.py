@@ -2,6 +2,9 @@
 
 Expressions inside descriptors (defaults, checks, views) are SQL text in which tables and columns are named by id:
 the identifier `"#12"` is the table, or within a table the column, of id 12. So renames touch nothing.
+
+Nothing here refers back to what it is part of. The parts of which a table has many are kept from the garbage collector
+(`gc=False`), which would look at them again and again as versions come and go, and free none.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Derivation(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Column(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A column. `missing` is the canonical text (values.py) of what rows in layouts without the column have in it;
     `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column.
 
@@ -99,12 +102,12 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.not_null is not None and self.not_null_yields
 
 
-class IndexColumn(msgspec.Struct, frozen=True, array_like=True):
+class IndexColumn(msgspec.Struct, frozen=True, gc=False, array_like=True):
     column: int
     descending: bool = False
 
 
-class Index(msgspec.Struct, frozen=True, kw_only=True):
+class Index(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A secondary index. Its entries' keys are the index columns, then the primary key."""
 
     id: int
@@ -117,7 +120,7 @@ class Index(msgspec.Struct, frozen=True, kw_only=True):
     yields: bool = False  # as of a check: to two rows of one key
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A CHECK. `yields`, until it is public: a write that violates it is committed, and the change that brings it
     aborted for that."""
 
@@ -140,7 +143,7 @@ Migration = Literal["write", "read"]
 Action = Literal["no action", "restrict", "cascade", "set null", "set default"]
 
 
-class ForeignKey(msgspec.Struct, frozen=True, kw_only=True):
+class ForeignKey(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A foreign key, kept with the child; the parent lists the child in `referenced_by`.
 
     `parent_index` is the unique index of the parent that is probed (None: its primary key); `child_index` the index
@@ -195,7 +198,7 @@ def may_have_column(encoded: bytes, column: int) -> bool:
     return b"\xa2id" + _column.encode(column) in encoded
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Layout(msgspec.Struct, frozen=True, gc=False):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
@@ -236,7 +239,7 @@ DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does; it ha
 DEFAULT_LOCK_NAME = "default"
 
 
-class Lock(msgspec.Struct, frozen=True, kw_only=True):
+class Lock(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An optimistic lock (F1 §2.5): concurrent changes of one row conflict if they change columns that it covers."""
 
     id: int
@@ -452,7 +455,7 @@ class StepKind(enum.Enum):
     ELEMENT_STATE = "element state"  # a step of a path: no vote, writes are derived anew
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One direct step from version - 1 to `version` of a table."""
 
     version: int

@@ -193,7 +193,7 @@ class PointWriter:
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._classes = tuple(map(class_of, parameters))
         self._frame = _conversion(tuple(types), self._classes)
-        self._act = self._insert if write.operation == "insert" else self._modify
+        self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
 
     def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
         """Serve this version of the catalog from now on, if `write` and `writer` are there what they were, and
@@ -214,7 +214,9 @@ class PointWriter:
         """From Python parameters to the number of rows changed; -1: take the general way; or OUTDATED."""
         try:
             frame = self._frame(parameters, self._rest)
-            return -1 if frame is None else self._act(frame)
+            if frame is None:
+                return -1
+            return self._insert(frame) if self._inserts else self._modify(frame)
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
                 raise  # it may stand

@@ -20,4 +20,4 @@ def compile_function(name: str, lines: Sequence[str], scope: dict[str, Any]) -> 
     The source is made from types and positions alone, never from names, data or SQL text.
     """
     exec(compile_source("\n".join(lines), name), scope)
-    return scope[name]
+    return scope.pop(name)  # a function that is among its own globals is freed by the garbage collector only

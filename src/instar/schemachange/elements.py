@@ -53,7 +53,7 @@ def state_in(phase: Phase) -> State:
     return _STATES[phase]
 
 
-class Element(msgspec.Struct, frozen=True, array_like=True):
+class Element(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One element. Ids of columns, indexes and constraints of one table share a number space and are never reused; a
     NOT NULL bears the id of its column."""
 

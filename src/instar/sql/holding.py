@@ -12,6 +12,7 @@ statements in which its name occurs, in whatever place. `*`, NATURAL and lists o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 
 from sqlglot import exp
 
@@ -112,7 +113,8 @@ def _only_local_steps(one: Table, other: Table) -> bool:
     older, newer = (one, other) if one.version <= other.version else (other, one)
     if len(newer.steps) >= KEPT_STEPS and newer.steps[0].version > older.version:
         return False  # some are forgotten
-    return all(step.kind in _LOCAL for step in newer.steps if step.version > older.version)
+    new = takewhile(lambda step: step.version > older.version, reversed(newer.steps))
+    return all(step.kind in _LOCAL for step in new)
 
 
 def _named(table: Table, names: frozenset[str]) -> Iterator[tuple[str, int]]:
