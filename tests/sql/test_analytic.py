@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from instar import errors
+from instar.sql import analytic
 from instar.sql.executor import QueryProgram
 from instar.sql.planner import Engines
 from instar.transactions.buffer import Buffer
@@ -261,6 +262,48 @@ def test_grouping_sets_in_both_engines(world: World) -> None:
     assert sorted(map(repr, query(world, sql, engines="executor"))) == sorted(
         map(repr, query(world, sql, engines="analytic"))
     )
+
+
+GROUPED_BY_ROW = (
+    "select q.a, q.n, t.id, count(*) over () from t join lateral (select u.a, count(*) as n from u where u.id <= t.id "
+    "group by rollup (u.a) having count(*) > 1) q on true"
+)
+
+
+def test_windows_over_grouping_sets_of_each_row(world: World) -> None:
+    found = query(world, GROUPED_BY_ROW, engines="analytic")
+    expected = 0
+    for number in range(40):
+        sql = "select a, count(*) from u where id <= $1 group by rollup (a) having count(*) > 1"
+        for row_ in query(world, sql, number, engines="executor"):
+            assert any(row[:3] == (*row_, number) for row in found)
+            expected += 1
+    assert [row[3] for row in found] == [expected] * expected
+
+
+def test_duckdb_begins_anew_after_an_internal_error(world: World) -> None:
+    engine = analytic._current()
+    # With this optimizer DuckDB fails inside, for good.
+    engine.connection().execute("SET disabled_optimizers = 'outer_join_simplification,projection_pullup'")
+    with pytest.raises(errors.Error, match=r"INTERNAL Error: [^\n]+$") as caught:
+        query(world, GROUPED_BY_ROW, engines="analytic")
+    assert caught.value.sqlstate == errors.INTERNAL_ERROR
+    assert analytic._current() is not engine
+    assert query(world, "select count(*) over () from t limit 1", engines="analytic") == [(40,)]
+
+
+def test_a_query_that_another_ones_internal_error_hits_is_run_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = analytic._current()
+    connection = engine.connection()
+    connection.execute("SET disabled_optimizers = 'outer_join_simplification,projection_pullup'")
+    with pytest.raises(errors.Error):
+        query(world, GROUPED_BY_ROW, engines="analytic")
+    # As for a thread that has got the engine just before it was retired.
+    monkeypatch.setattr(analytic, "_engine", engine)
+    assert query(world, "select count(*) over () from t limit 1", engines="analytic") == [(40,)]
+    assert analytic._current() is not engine
 
 
 @pytest.mark.parametrize(

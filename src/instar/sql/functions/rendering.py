@@ -401,6 +401,9 @@ def duckdb_error(message: str) -> errors.Error:
     ours = _OURS.search(message)
     if ours:
         return errors.error(ours[1], ours[2].split("\n\n")[0].strip())
+    if message.startswith(("INTERNAL Error", "FATAL Error")):
+        # What follows is a stack, where words stand for nothing.
+        return errors.error(errors.INTERNAL_ERROR, message.partition("\n")[0], detail=message)
     for pattern, sqlstate, text in _MEANINGS:
         if pattern.search(message):
             return errors.error(sqlstate, text, detail=message)
