@@ -15,8 +15,10 @@ import pytest
 
 import instar
 from instar.database import schema
+from instar.schemachange import executor
 from instar.schemachange.jobs import Problem
 from instar.store import presence
+from instar.worker.work import Worker
 from support.victims import Victim
 
 ROWS = 20_000
@@ -115,6 +117,38 @@ def building(tmp_path: Path) -> Iterator[instar.Connection]:
         connection.execute("CREATE INDEX i ON t (a)")
         connection.execute("PAUSE JOB 1")
         yield connection
+
+
+def test_a_statement_that_waits_for_a_job_is_told_why_it_cannot_be_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug there: it is told in its notices, and done once that is mended."""
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as connection:
+        database = connection.database
+        monkeypatch.setattr(database, "ensure_worker", lambda: None)
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(6_000)])
+        connection.execute("SET schema_change_mode = async")
+        connection.execute("CREATE INDEX i ON t (a)")
+        connection.execute("SET schema_change_mode = wait")
+        told: list[str] = []
+        connection.on_notice = told.append
+        worker = Worker(database.store, database.clock)
+        with ThreadPoolExecutor() as threads, monkeypatch.context() as there:
+            there.setattr(executor.Executor, "_plan", lambda *_: 1 / 0)
+            dropped = threads.submit(connection.execute, "DROP TABLE t")
+            deadline = time.monotonic() + 30
+            while not any("waiting: attempt 1 failed: XX000 ZeroDivisionError" in text for text in told):
+                assert time.monotonic() < deadline, told
+                worker.turn()
+                time.sleep(0.01)
+            there.undo()
+            while not dropped.done():
+                assert time.monotonic() < deadline, told
+                worker.turn()
+                time.sleep(0.01)
+            dropped.result()
+        assert [job.attempts for job in database.jobs.all()] == [0, 0]
 
 
 def test_a_statement_that_waits_for_a_job_keeps_to_the_rate_it_was_given(building: instar.Connection) -> None:

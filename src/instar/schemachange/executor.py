@@ -25,7 +25,6 @@ from instar.schemachange.dependents import require_unused, rest_of
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.jobs import (
     KEPT_EVENTS,
-    LONGEST_RETRY_SECONDS,
     Held,
     Job,
     Jobs,
@@ -34,7 +33,6 @@ from instar.schemachange.jobs import (
     encode_job,
     job_key,
     paused,
-    planned_job,
     problem_of,
 )
 from instar.schemachange.online.kept_views import outliving
@@ -42,8 +40,9 @@ from instar.schemachange.online.seeing import inherited
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
 from instar.schemachange.pulse import Interrupted, Pulse
-from instar.schemachange.queued import deserted, waits_for
+from instar.schemachange.queued import deserted, planned_job, waits_for
 from instar.schemachange.replacements import handed_on
+from instar.schemachange.retrying import put_off
 from instar.schemachange.stages import Plan, Publication, Stage, Superseded, advance
 from instar.schemachange.standing import orphaned, standing, table_of, unseen_of
 from instar.schemachange.tasks import Reorganizer, Task
@@ -74,7 +73,9 @@ Replan = Callable[[CatalogChange, Job], Plan]
 
 
 class Executor:
-    """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one."""
+    """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one.
+    `failed` is told what a run has ended with once the job's record says it; without it, nothing is written, and raised
+    as is what cannot be."""
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class Executor:
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
         hook: Callable[[Job], str] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
         self.jobs = Jobs(store, clock)
         self._store = store
@@ -105,6 +107,7 @@ class Executor:
         self._stopping = stopping
         self._overtaken = overtaken
         self._hook = hook
+        self._failed = failed
         self._published_ns = 0  # when the newest stage was surely there
         self._who = owner.partition(b":")[0].decode()  # for the history: the rest of it makes it unique
 
@@ -120,10 +123,13 @@ class Executor:
                 self.jobs.release(held)
         except ClaimLost:
             return None
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt) as failed:
+            put = self._put_off(held, failed)
             with contextlib.suppress(Exception):
                 self.jobs.release(held)
-            raise
+            if put is None:
+                raise
+            return put
         return found
 
     def _run(self, job: int, held: Held) -> Job:
@@ -242,11 +248,10 @@ class Executor:
 
     def _begun(self, found: Job) -> Job:
         state = JobState.RUNNING if found.state in (JobState.PENDING, JobState.WAITING) else found.state
-        after = msgspec.structs.replace(
-            found, state=state, started=found.started or self._now(), reason="", retry_at=None
-        )  # fmt: skip
+        after = msgspec.structs.replace(found, state=state, reason="", retry_at=None, met=found.requested)
         if found.state is JobState.PAUSED:
-            return found
+            return after
+        after = msgspec.structs.replace(after, started=found.started or self._now())
         return after.noted(self._now(), self._who, "claimed")
 
     @staticmethod
@@ -299,21 +304,23 @@ class Executor:
 
     def _retry_later(self, job: Job, held: Held, problem: Problem) -> Job:
         """Leave the job for a while, longer each time: what cannot be taken back has to be done."""
-        seconds = min(2.0 ** min(job.attempts, 10), LONGEST_RETRY_SECONDS)
-        said = f"attempt {job.attempts + 1} failed: {problem.sqlstate} {problem.message}"
+        put = self.jobs.update(job.id, lambda found: put_off(found, problem, self._now(), self._who), held)
+        return self._entered(put, held)
 
-        def wait(found: Job) -> Job:
-            after = msgspec.structs.replace(
-                found,
-                state=JobState.REVERTING if found.state is JobState.REVERTING else JobState.WAITING,
-                attempts=found.attempts + 1,
-                failed=problem,
-                retry_at=self._now() + int(seconds * 1e6),
-                reason=f"{said}; tried again after {seconds:g} s",
-            )
-            return after.noted(self._now(), self._who, said)
-
-        return self._entered(self.jobs.update(job.id, wait, held), held)
+    def _put_off(self, held: Held, failed: BaseException) -> Job | None:
+        """Have the job's record say what its run has ended with; None if that is for the caller: nobody else is to be
+        told of it, or the record cannot be written."""
+        if self._failed is None or not isinstance(failed, Exception):
+            return None
+        problem = problem_of(failed)
+        try:
+            put = self.jobs.update(held.job, lambda found: put_off(found, problem, self._now(), self._who), held)
+        except Exception:  # noqa: BLE001 - a full disk, say: it is the first failure that is raised
+            return None
+        self._failed(failed)
+        with contextlib.suppress(Exception):  # the hook is told of a record that stands
+            self._entered(put, held)
+        return put
 
     def _entered(self, job: Job, held: Held) -> Job:
         """Tell the hook, if there is one, of the state and stage that the job is in now; returns the job, with what

@@ -86,12 +86,12 @@ class Job(msgspec.Struct, frozen=True):
 
     `stages` are those of the plan, or of the way back once the job is reverting. `reason`: what a waiting job waits
     for. `attempts`: how often the step that it is at has failed in a row, the last time of what `failed` says; before
-    `retry_at` it is left alone. The throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job
-    that must end before this one's statement is planned; until then it has no stages. `waiter`: the process (number,
-    and when it opened the store) that must be there then, since its statement waits. `named`: the tables that the
-    statement named, by id. `zone`: the time zone that it was given in, for when it is planned, and for what it has
-    evaluated row by row. A stage that would doom open transactions waits for them for `ddl_wait` microseconds. Times:
-    microseconds since the epoch.
+    `retry_at` it is left alone, but for a request other than the one that it had `met` when that attempt began. The
+    throttle: `max_rows_per_second`, `latency_target` (microseconds). `after`: the job that must end before this one's
+    statement is planned; until then it has no stages. `waiter`: the process (number, and when it opened the store) that
+    must be there then, since its statement waits. `named`: the tables that the statement named, by id. `zone`: the time
+    zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that would doom
+    open transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
     """
 
     id: int
@@ -120,6 +120,7 @@ class Job(msgspec.Struct, frozen=True):
     ddl_wait: int = 5_000_000
     waiter: tuple[int, int] | None = None
     failed: Problem | None = None
+    met: Literal["pause", "cancel"] | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -256,7 +257,7 @@ def new_job(
     """The job of a plan, as it is committed together with the plan's first stage."""
     return Job(
         id=job,
-        kind=_kind(plan.stages),
+        kind=kind_of(plan.stages),
         statement=plan.statement,
         stages=plan.stages,
         stage=1,
@@ -272,20 +273,7 @@ def new_job(
     ).noted(now_us, this_process())
 
 
-def planned_job(job: Job, plan: Plan) -> Job:
-    """The job of a statement that has waited, as it is committed together with the first stage of its plan."""
-    return msgspec.structs.replace(
-        job,
-        kind=_kind(plan.stages) if plan.needs_job else job.kind,
-        stages=plan.stages,
-        stage=1,
-        rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
-        after=None,
-        priority=plan.priority or job.priority,
-    )
-
-
-def _kind(stages: tuple[Stage, ...]) -> str:
+def kind_of(stages: tuple[Stage, ...]) -> str:
     """What a job does, in two or three words: after what comes first, if that is not all."""
     first = next((move for stage in stages for move in stage.moves), None)
     if first is None:
@@ -330,21 +318,25 @@ class Jobs:
 
     def runnable(self) -> list[Job]:
         """Jobs that somebody should work on now, and nobody does: their lease, if they have one, has ended. The most
-        urgent first, and of those the oldest."""
+        urgent first, and of those the oldest. One whose records cannot be read keeps nobody from the others."""
         found = []
         with self._store.read() as reader:
             for _, value in _scan(reader, Latest.JOB):
-                job = _jobs.decode(value)
-                paused = job.state is JobState.PAUSED and job.requested is None
-                if job.is_finished or paused or self._is_leased(reader, job.id) or not self._is_due(job):
-                    continue
-                if job.requested is not None or not self._is_queued(reader, job):
-                    found.append(job)
+                with contextlib.suppress(msgspec.DecodeError):
+                    job = _jobs.decode(value)
+                    if self._is_runnable(reader, job):
+                        found.append(job)
         return sorted(found, key=lambda job: -job.priority)
+
+    def _is_runnable(self, reader: Reader, job: Job) -> bool:
+        paused = job.state is JobState.PAUSED and job.requested is None
+        if job.is_finished or paused or self._is_leased(reader, job.id) or not self._is_due(job):
+            return False
+        return job.requested is not None or not self._is_queued(reader, job)
 
     def _is_due(self, job: Job) -> bool:
         """Whether the pause after a failed attempt is over; a wall clock that was set back makes nobody wait longer."""
-        if job.retry_at is None or job.requested is not None:
+        if job.retry_at is None or job.requested not in (None, job.met):
             return True
         return not 0 < job.retry_at - self._now() <= LONGEST_RETRY_SECONDS * 1e6
 

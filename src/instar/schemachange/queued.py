@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from instar import errors
-from instar.schemachange.jobs import Job, Jobs, JobState, Problem, statement_hash, this_process
+from instar.schemachange.jobs import Job, Jobs, JobState, Problem, kind_of, statement_hash, this_process
+from instar.schemachange.stages import Plan
 from instar.store.engine import Store
 
 
@@ -47,6 +48,20 @@ def queued_job(
         max_rows_per_second=max_rows_per_second,
         latency_target=latency_target,
     ).noted(now_us, this_process())
+
+
+def planned_job(job: Job, plan: Plan) -> Job:
+    """The job of a statement that has waited, as it is committed together with the first stage of its plan."""
+    return msgspec.structs.replace(
+        job,
+        kind=kind_of(plan.stages) if plan.needs_job else job.kind,
+        stages=plan.stages,
+        stage=1,
+        rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
+        after=None,
+        attempts=0,
+        priority=plan.priority or job.priority,
+    )
 
 
 def waits_for(first: Job) -> str:

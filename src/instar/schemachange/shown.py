@@ -65,6 +65,8 @@ def _reason(job: Job, progress: Progress, held: bool, lacking: str) -> str:
 
 def _going(job: Job, progress: Progress, held: bool, lacking: str) -> str:
     """What keeps the job from going on, or how it goes on."""
+    if job.retry_at is not None and job.requested == job.met and job.reason:
+        return job.reason
     if job.state is JobState.PAUSED:
         return "cancelled while it was paused" if job.requested == "cancel" else "paused by PAUSE JOB"
     if job.requested is not None:

@@ -100,6 +100,7 @@ class Worker:
             stopping=stopping,
             overtaken=self._more_urgent,
             hook=hook,
+            failed=traceback.print_exception,
         )
         facts = StoreFacts(store, self._jobs, self._sequences)
         self._keeper = Keeper(store, self._catalog, IdAllocator(store), self._jobs, facts, clock, compile_check)
@@ -119,14 +120,12 @@ class Worker:
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
             self._collected_ns = now
-            try:
-                worked |= self.collect()
-                self._jobs.prune()
-                worked |= self.deallocate()
-                worked |= self._compactor.turn()
-            except errors.Error:  # a full disk, say: garbage can wait, and so can what is said of it
-                traceback.print_exc()
-                self._collected_ns = now + int(_BACKOFF_SECONDS * 1e9)
+            for part in (self.collect, self._prune, self.deallocate, self._compactor.turn):
+                try:
+                    worked |= part()
+                except Exception:  # noqa: BLE001 - a full disk or a bug: garbage can wait, and so can what is said of it
+                    traceback.print_exc()
+                    self._collected_ns = now + int(_BACKOFF_SECONDS * 1e9)
         return worked
 
     # --- jobs --------------------------------------------------------------------------------------------------------
@@ -139,8 +138,8 @@ class Worker:
             self._passed.add(job.id)
             try:
                 found = self._executor.run(job.id)
-            except errors.Error:
-                # Not the job's own failure, which it records, but the store's: the next turn may fare better.
+            except Exception:  # noqa: BLE001 - of one job, so that the others go on
+                # What not even the job's record could be told: the next turn may fare better.
                 traceback.print_exc()
                 self._retry_ns[job.id] = self._clock.monotonic_ns() + int(_BACKOFF_SECONDS * 1e9)
                 continue
@@ -181,7 +180,7 @@ class Worker:
             return False
         try:
             return self._keeper.turn(self._stopping)
-        except errors.Error:  # a full disk, say: the views are as old as they are
+        except Exception:  # noqa: BLE001 - a full disk or a bug: the views are as old as they are
             traceback.print_exc()
             self._views_ns = now + int(_BACKOFF_SECONDS * 1e9)
             return False
@@ -213,6 +212,11 @@ class Worker:
         )
         limit = min(limit, newest)
         return limit > watermark and self._store.collect(limit, self._dead_entries) > 0
+
+    def _prune(self) -> bool:
+        """Forget old jobs; that they are gone is no reason to look for more to do."""
+        self._jobs.prune()
+        return False
 
     def deallocate(self) -> bool:
         """Remove dead rowsets that no snapshot sees, and building ones whose job has ended (rules 9, 22)."""

@@ -98,7 +98,7 @@ class Keeper:
                 self._know(self._catalog.at(reader))
                 self._version = version
         worked, later = False, False
-        failed: errors.Error | None = None
+        failed: Exception | None = None
         self._retry_ns = 0
         for kept in self._views.values():
             try:
@@ -110,7 +110,7 @@ class Keeper:
                 kept.begin()
                 self._seen = 0
                 return True
-            except errors.Error as why:  # the others are not to wait until that is mended
+            except Exception as why:  # noqa: BLE001 - the others are not to wait until that is mended, be it a bug
                 failed = failed or why
             if kept.is_stale:
                 worked |= self._populate(kept.view)
