@@ -252,6 +252,7 @@ def test_a_parameter_used_twice_keeps_its_first_type() -> None:
         ("NOT (o.paid IS TRUE)", "IsTruth(operand=2.5:paid, truth=True, negated=True)"),
         ("NOT h.a IS NULL", "IsNull(operand=3.1:a, negated=True)"),
         ("(h.a, h.b) IS NULL", "(IsNull(operand=3.1:a) AND IsNull(operand=3.2:b))"),
+        ("nullif('2', h.a)", "Case(whens=((=(2:integer, 3.1:a), None:integer)), default=2:integer)"),
         ("nullif(h.a, 1)", "Case(whens=((=(3.1:a, 1:integer), None:integer)), default=3.1:a)"),
         ("CASE h.a WHEN 1 THEN 2.5 END",
          "Case(whens=((=(3.1:a, 1:integer), Decimal('2.5'):numeric)), default=None:numeric)"),

@@ -148,6 +148,7 @@ def test_aggregates(name: str, type_: Type, values: list[str], expected: str) ->
         ("+", [DATE, UNKNOWN], [DATE, INTEGER]),
         ("<", [DATE, TIMESTAMPTZ], [TIMESTAMPTZ, TIMESTAMPTZ]),
         ("||", [UNKNOWN, INTEGER], [TEXT, INTEGER]),
+        ("||", [TEXT, JSONB], [TEXT, JSONB]),
         ("->", [JSONB, UNKNOWN], [JSONB, TEXT]),
         ("^", [INTEGER, INTEGER], [DOUBLE, DOUBLE]),
     ],
@@ -169,6 +170,11 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
         (lambda: resolve_operator("-", [TIMESTAMP, TIMESTAMP]), "0A000", "interval"),
         (lambda: datetimes.zone_in_expression("-0330"), "22023", 'time zone "-0330" not recognized'),
         (lambda: common_type([INTEGER, TEXT], "CASE"), "42804", "CASE types integer and text cannot be matched"),
+        (lambda: resolve_operator("||", [UNKNOWN, JSONB]), "0A000", r"operator \|\| of jsonb is not supported"),
+        (lambda: resolve_operator("||", [JSONB, JSONB]), "0A000", r"operator \|\| of jsonb is not supported"),
+        (lambda: resolve_operator("-", [JSONB, UNKNOWN]), "0A000", "operator - of jsonb is not supported"),
+        (lambda: cast("null", JSONB, INTEGER, True), "22023", "cannot cast jsonb null to type integer"),
+        (lambda: cast("null", JSONB, BOOLEAN, True), "22023", "cannot cast jsonb null to type boolean"),
         (lambda: cast(1, INTEGER, DATE, True), "42846", "cannot cast type integer to date"),
     ],
 )
@@ -205,7 +211,6 @@ def test_kinds_of_functions() -> None:
         ("abc", TEXT, Type(Kind.VARCHAR, length=2), True, "ab"),
         (True, BOOLEAN, TEXT, False, "true"),
         ("1.50", JSONB, Type(Kind.NUMERIC, 3, 1), True, Decimal("1.5")),
-        ("null", JSONB, INTEGER, True, None),
     ],
 )
 def test_casts(value: Any, source: Type, target: Type, explicit: bool, expected: Any) -> None:

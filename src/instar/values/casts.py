@@ -139,7 +139,7 @@ def _same(value: object) -> object:
 
 
 def _from_jsonb(target: Type) -> Closure:
-    """A jsonb scalar as a number or boolean; anything else in it is 22023, JSON null included in that it is NULL."""
+    """A jsonb scalar as a number or boolean; anything else in it, JSON null too, is 22023."""
     name = str(Type(target.kind))
     finish: Closure
     if target.kind in FLOATS:
@@ -151,12 +151,10 @@ def _from_jsonb(target: Type) -> Closure:
 
     def convert(value: str) -> object:
         scalar = jsonb.scalar(value)
-        if scalar is None:
-            return None
         if target.kind is Kind.BOOLEAN:
             if isinstance(scalar, bool):
                 return scalar
-        elif not isinstance(scalar, (bool, str)) and scalar is not jsonb.CONTAINER:
+        elif scalar is not None and not isinstance(scalar, (bool, str)) and scalar is not jsonb.CONTAINER:
             return finish(scalar)
         raise errors.error(errors.INVALID_PARAMETER, f"cannot cast jsonb {jsonb.type_name(value)} to type {name}")
 

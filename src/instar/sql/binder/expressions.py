@@ -231,8 +231,11 @@ class ExpressionBinder(PredicateBinder, CallBinder):
         return args[0] if len(args) == 1 else tree.Coalesce(args, args[0].type)
 
     def _nullif(self, node: exp.Expr) -> Expr:
-        left, result = self._once(self.value(node.this))
-        equal = self.operator("=", [left, self.bind(node.expression)], position_of(node))
+        operand, other = self.bind(node.this), self.bind(node.expression)
+        if operand.type.kind is Kind.UNKNOWN:
+            operand, _ = coercion.unify(self.context, [operand, other], "NULLIF", position_of(node))
+        left, result = self._once(operand)
+        equal = self.operator("=", [left, other], position_of(node))
         return tree.Case(((equal, tree.Literal(None, left.type)),), result, left.type)
 
     def _once(self, operand: Expr) -> tuple[Expr, Expr]:

@@ -88,6 +88,8 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
         raise errors.unsupported(f"operator {symbol}", position=position)
     if symbol == "-" and len(types) == 2 and all(type_.kind in TIMESTAMPS for type_ in types):
         raise errors.unsupported("the difference of timestamps (type interval)", position=position)
+    if _is_of_documents(symbol, [type_.kind for type_ in types]):
+        raise errors.unsupported(f"operator {symbol} of jsonb", position=position)
     found = _select(candidates, tuple(types), operator=True)
     if isinstance(found, Resolution):
         assert isinstance(found.entry, Function)
@@ -101,6 +103,14 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
         hint=_HINTS[found].format(what="operator", s="" if len(names) == 1 else "s"),
         position=position,
     )
+
+
+def _is_of_documents(symbol: str, kinds: Sequence[Kind]) -> bool:
+    """Whether PostgreSQL has this operator for jsonb: || of two documents, where an unknown is one, and - of a key."""
+    if symbol == "||":
+        return Kind.JSONB in kinds and set(kinds) <= {Kind.JSONB, Kind.UNKNOWN}
+    keys = {Kind.UNKNOWN, Kind.SMALLINT, Kind.INTEGER, *STRINGS}
+    return symbol == "-" and len(kinds) == 2 and kinds[0] is Kind.JSONB and kinds[1] in keys
 
 
 def common_type(types: Sequence[Type], construct: str, *, position: int | None = None) -> Type:
