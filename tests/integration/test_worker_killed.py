@@ -23,9 +23,8 @@ from support.databases import rows, run, value
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
 ROWS = 40_000
-# Two numbers of rows: Spark has one processor, and what is to be met is only when it puts, or while it reads.
-PUT_BY_SPARK = 60_000
-READ_BY_SPARK = 150_000
+# Spark has one processor, and is to be met while it reads, and when it puts.
+ON_SPARK = 150_000
 
 # Two of these write while the index is built. Each owns the keys of its parity, and goes on until its input ends; what
 # it prints is what it was told is committed: its inserts less its deletes.
@@ -223,9 +222,12 @@ def test_killed_while_rows_are_given_values(build: Build):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("build", [PUT_BY_SPARK], indirect=True)
-def test_killed_on_spark(build: Build):
-    worker = build.start_worker(without_spark=0)
+@pytest.mark.parametrize("build", [ON_SPARK], indirect=True)
+def test_cancelled_and_killed_on_spark(build: Build):
+    """One worker, one JVM: progress moves while it reads, and a cancel is heard then; the next job is killed."""
+    worker = build.start_worker(without_spark=1_000)
+    build.begin("CREATE INDEX t_a ON t (a)")
+    cancelled_while_spark_reads(build)
     build.begin("CREATE INDEX t_a ON t (a)")
     build.wait_for(lambda: build.rows_done)
     jvms = [process for process in worker.children() if process.name() == "java"]
@@ -243,11 +245,7 @@ def test_killed_on_spark(build: Build):
     build.end()
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("build", [READ_BY_SPARK], indirect=True)
-def test_progress_moves_while_spark_reads_and_a_cancel_is_heard_then(build: Build):
-    build.start_worker(without_spark=1_000)
-    build.begin("CREATE INDEX t_a ON t (a)")
+def cancelled_while_spark_reads(build: Build) -> None:
     shares: list[float] = []
     reasons: set[str] = set()
 
@@ -268,4 +266,3 @@ def test_progress_moves_while_spark_reads_and_a_cancel_is_heard_then(build: Buil
     took = time.monotonic() - begun
     assert build.job.state is JobState.CANCELLED
     assert took < 5, "a second or two, where others leave it a processor"
-    build.end()

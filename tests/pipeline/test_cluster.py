@@ -1,8 +1,11 @@
-"""Spark as a standalone cluster: it works where executors see the store, and is refused in so many words where not."""
+"""Spark as a standalone cluster: it works where executors see the store, and is refused in so many words where not.
+
+What leaves no session behind stands here side by side, since starting one takes longer than any of the tests."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,13 +15,14 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Check, State
-from instar.pipeline import reorganizer, session, stores
+from instar.pipeline import reorganizer, session, spark_job, stores
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.validate import Validation
 from instar.types import BIGINT, INTEGER
 from pipeline.small_database import SmallDatabase, compile_check
+from pipeline.test_reorganizer import Midway, backfill, entries, filled, java, python_workers, tasks, with_index
 from support.clusters import Cluster
 
 ROWS = 5_000
@@ -32,6 +36,17 @@ def hidden(path: Path) -> list[str]:
 def copied(path: Path, copy: Path) -> list[str]:
     """What begins a command that sees a copy of a directory in the place of `path`."""
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'mount --bind {copy} {path} && exec "$@"', "sh"]
+
+
+# Begins a command that has a view of the file systems of its own, as do the processes that it starts.
+OF_ITS_OWN = ["unshare", "--map-root-user", "--mount"]
+
+
+def hide(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Have a process begun by `OF_ITS_OWN`, and those that it has started, see an empty directory in the place of
+    `path`."""
+    inside = ["nsenter", "--target", str(process.pid), "--user", "--mount", "--preserve-credentials"]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "none", str(path)], check=True)
 
 
 @pytest.fixture
@@ -49,9 +64,40 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)  # five JVMs, one after the other
+def test_a_session_that_has_given_up_is_replaced(spark):
+    """As Spark does when its cluster is gone."""
+    spark.sparkContext._jsc.stop()
+    assert session.spark_session("local[2]", "512m").range(3).count() == 3
+
+
+@pytest.mark.spark
+def test_a_spark_that_stands_still_is_given_up(spark, database, monkeypatch):
+    monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
+    monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 2.0)
+    table = filled(database, 40_000)
+    table = with_index(database, table, ["b"])
+
+    def stop() -> None:
+        for jvm in java():
+            for process in [*python_workers(), jvm]:
+                process.send_signal(signal.SIGSTOP)
+
+    pulse = Midway(tasks(database), stop)
+    work = backfill(database, table, database.claimed(1), 40_000)
+    with pytest.raises(errors.Error, match="nothing was heard of Spark for 2 seconds") as caught:
+        SparkReorganizer(database.path).run(work, pulse)
+    assert caught.value.sqlstate == errors.IO_ERROR
+    assert pulse.happened
+    assert java() == []
+    # Another reorganizer finishes what it left.
+    InProcess().run(work, lambda: None)
+    assert len(entries(database, table.indexes[-1])) == 40_000
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)  # four JVMs, one after the other
 def test_a_standalone_cluster(cluster, database, monkeypatch):
-    """Backfill and validation on executors of their own; then the worker goes, and one comes that sees no store."""
+    """Backfill and validation on executors of their own; then these do not see the store any more."""
     monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 300.0)  # executors start in their own time
     table = database.create("t", [("id", BIGINT), ("a", INTEGER)], ["id"])
     database.insert(table, [(i, i % 7) for i in range(ROWS)])
@@ -73,7 +119,7 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
             rows=ROWS,
         )
 
-    worker = cluster.worker()
+    worker = cluster.worker(within=OF_ITS_OWN)
     on_spark = SparkReorganizer(database.path)
     on_spark.run(validation(1), lambda: None)
     held = database.claimed(2)
@@ -81,20 +127,12 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
     on_spark.run(build, lambda: None)
     with database.store.read() as reader:
         assert len(reader.batch(*_entries(table.indexes[0].rowset), 2 * ROWS)[0]) == ROWS
-    cluster.stop(worker)
-    cluster.worker(within=hidden(Path(database.path)))
+    hide(Path(database.path), worker)
     with pytest.raises(errors.Error) as caught:
         on_spark.run(validation(3), lambda: None)
     assert caught.value.sqlstate == errors.FEATURE_NOT_SUPPORTED
     assert caught.value.message == f"a Spark executor does not see the store of the driver at {database.path}"
     assert "there is none" in (caught.value.detail or "")
-
-
-@pytest.mark.spark
-def test_a_session_that_has_given_up_is_replaced(spark):
-    """As Spark does when its cluster is gone."""
-    spark.sparkContext._jsc.stop()
-    assert session.spark_session("local[2]", "512m").range(3).count() == 3
 
 
 def _entries(rowset: int) -> tuple[bytes, bytes]:

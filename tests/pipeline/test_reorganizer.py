@@ -273,28 +273,6 @@ def test_survives_a_killed_jvm(spark, database, narrow):
     assert len(entries(database, table.indexes[-1])) == 40_000
 
 
-def test_a_spark_that_stands_still_is_given_up(spark, database, narrow, monkeypatch):
-    monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 2.0)
-    table = filled(database, 40_000)
-    table = with_index(database, table, ["b"])
-
-    def stop() -> None:
-        for jvm in java():
-            for process in [*python_workers(), jvm]:
-                process.send_signal(signal.SIGSTOP)
-
-    pulse = Midway(tasks(database), stop)
-    work = backfill(database, table, database.claimed(1), 40_000)
-    with pytest.raises(errors.Error, match="nothing was heard of Spark for 2 seconds") as caught:
-        SparkReorganizer(database.path).run(work, pulse)
-    assert caught.value.sqlstate == errors.IO_ERROR
-    assert pulse.happened
-    assert java() == []
-    # Another reorganizer finishes what it left.
-    InProcess().run(work, lambda: None)
-    assert len(entries(database, table.indexes[-1])) == 40_000
-
-
 def test_what_is_only_writes_is_done_without_spark(database, monkeypatch):
     class Writes(Task):
         def batches(self, at):
