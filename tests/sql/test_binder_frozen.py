@@ -184,6 +184,15 @@ def test_defaults(default: str, type_: types.Type, text: str, value: str) -> Non
         assert frozen == freeze_default(parse_expression(thawed or ""), "x", type_, CATALOG)[0]
 
 
+def test_a_constant_default_is_bound_once_per_type() -> None:
+    """Each change of a table has its INSERTs ask for its columns' defaults again."""
+    column = Column(id=1, name="x", type=types.BIGINT, default="'1'::bigint")
+    bound = bind_default(column, CATALOG)
+    assert bind_default(msgspec.structs.replace(column, id=2, name="y"), catalog(CUSTOMER)) is bound
+    other = bind_default(msgspec.structs.replace(column, type=types.NUMERIC), CATALOG)
+    assert (brief(bound), brief(other)) == ("1:bigint", "Decimal('1'):numeric")
+
+
 def test_defaults_of_sequences_and_of_none() -> None:
     assert brief(bind_default(CUSTOMER.columns[0], CATALOG)) == "NextValue(sequence=20)"
     assert brief(bind_default(ORDERS.columns[2], CATALOG)) == "None:double precision"

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from sqlglot import exp
 
 from instar import errors, types, values
+from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Derivation, Table, View
 from instar.sql import statements, tree
 from instar.sql.binder import coercion
@@ -160,6 +161,9 @@ def bind_default_of(context: Context, column: Column) -> Expr:
     """As `bind_default`, within a statement."""
     default = column.default
     if default is not None:
+        constant = _unplaced(lambda: _constant(default, column.type))
+        if constant is not None:
+            return constant
         binder = QueryBinder(context, by_ids=True)
         expr = _unplaced(lambda: _default(context, binder, _expression(default)))
     elif column.sequence is not None:
@@ -167,6 +171,21 @@ def bind_default_of(context: Context, column: Column) -> Expr:
     else:
         return tree.Literal(None, column.type)
     return coercion.assign(context, expr, column.type, column.name)
+
+
+@lru_cache(maxsize=1024)
+def _constant(default: str, type_: Type) -> tree.Literal | None:
+    """A default that is written as a constant, which every INSERT asks for again after each change of its table; None
+    for others. It is bound without a catalog, so that it is the same under any."""
+    node = written = _expression(default)
+    while isinstance(written, exp.Cast | exp.Paren):
+        written = written.this
+    if not isinstance(written, exp.Literal):
+        return None
+    context = Context(CatalogSnapshot.of(()))
+    bound = _default(context, QueryBinder(context, by_ids=True), node)
+    found = coercion.coerce(context, bound, type_, "assignment")
+    return found if isinstance(found, tree.Literal) else None
 
 
 def defaults_of(context: Context, table: Table, given: Collection[int]) -> tuple[tuple[int, Expr], ...]:
