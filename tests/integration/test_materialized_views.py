@@ -177,3 +177,49 @@ def test_the_log_is_cut_while_no_worker_follows_it(tmp_path: Path, monkeypatch: 
         assert value(connection, "SELECT count(*) FROM instar.jobs WHERE kind = 'materialize'") == populated
     assert rows(connection, "CHECK DATABASE") == []
     connection.close()
+
+
+# --- beside a job ----------------------------------------------------------------------------------------------------
+
+
+def soon(condition: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_a_view_does_not_wait_for_a_job_that_the_worker_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does who cancels the job wait for the view."""
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts it
+    path = str(tmp_path / "db")
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, g int, n int)",
+        "CREATE TABLE big (id int PRIMARY KEY, a int)",
+        "INSERT INTO big SELECT i, i FROM generate_series(1, 6000) i",
+        f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {GROUPED}",
+        "SET schema_change_mode = async",
+        "SET max_rows_per_second = 10",
+        "CREATE INDEX big_a ON big (a)",
+    )
+    one = worker(path)
+    state, reason = (
+        f"SELECT {what} FROM instar.jobs WHERE statement LIKE 'CREATE INDEX%'" for what in ("state", "reason")
+    )
+    soon(lambda: value(connection, reason) == "held back by max_rows_per_second = 10")
+    for key in (1, 2):
+        run(connection, f"INSERT INTO t VALUES ({key}, 1, 5)")
+        expected = [(1, key, 5 * key, key)]
+        soon(lambda expected=expected: rows(connection, "SELECT * FROM v") == expected)  # type: ignore[misc]  # bound
+    assert value(connection, state) == "running"
+    run(connection, *[f"INSERT INTO t VALUES ({key}, {key}, 1)" for key in range(10, 30)])
+    run(connection, f"CANCEL JOB {value(connection, 'SELECT max(id) FROM instar.jobs')}")
+    soon(lambda: value(connection, state) == "cancelled", 5)
+    run(connection, "REFRESH MATERIALIZED VIEW v")
+    assert sorted(rows(connection, "SELECT * FROM v")) == sorted(rows(connection, GROUPED))
+    assert rows(connection, "CHECK DATABASE") == []
+    one.terminate()
+    one.wait()
+    connection.close()

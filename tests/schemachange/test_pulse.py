@@ -7,10 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import LEASE_SECONDS, Held, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, Held, Job, JobState
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
@@ -208,3 +209,39 @@ def test_what_is_altered_takes_effect_at_the_next_look(world: ChangingWorld) -> 
     assert ROWS / 10 - 1 < seconds < ROWS / 10 + 1
     assert reason == "held back by max_rows_per_second = 10"
     world.check_index("i")
+
+
+def test_what_is_done_beside_beats_and_is_not_begun_again_meanwhile(world: ChangingWorld) -> None:
+    """Its beats renew the lease, and end it by whatever ends the work: that is not its own failure."""
+    number = begin(world)
+    begun: list[int] = []
+    seconds = LEASE_SECONDS / 3
+
+    def beside(beat: Callable[[], None]) -> None:
+        begun.append(1)
+        for _ in range(6):
+            world.clock.advance(seconds)
+            beat()
+
+    def judge(job: Job) -> None:
+        if job.max_rows_per_second:
+            raise errors.error("23505", "a write that the job gives way to")
+
+    pulse = pulse_of(world, number, beside=beside, judge=judge)
+    pulse()
+    assert len(begun) == 1
+    assert world.jobs.is_held(number)
+    world.jobs.alter(number, {"max_rows_per_second": 9})
+    with pytest.raises(Interrupted) as caught:
+        pulse()
+    assert isinstance(caught.value.__cause__, errors.Error)
+    assert len(begun) == 2
+    world.clock.advance(1)
+    with pytest.raises(errors.Error, match="gives way"):  # where it ends the work
+        pulse()
+    world.jobs.alter(number, {"max_rows_per_second": None})
+    pulse()
+    seconds = LEASE_SECONDS + 1
+    world.jobs.cancel(number)
+    with pytest.raises(Interrupted):
+        pulse()

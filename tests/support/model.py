@@ -348,7 +348,7 @@ class Model:
         assert storage.unseen is not None
         sources = [read_of(catalog.table(number), storage.unseen.made) for number in storage.unseen.made.sources]
         kept = KeptView(self.world.store, view, storage, sources, self._works.compile)
-        kept.follow(self.world.now(), lambda: False, lambda seconds: None)
+        kept.follow(self.world.now(), lambda: False, lambda seconds: None, lambda: None)
 
 
 def _told(way: tuple[Any, ...]) -> str:

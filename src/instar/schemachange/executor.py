@@ -75,7 +75,7 @@ Replan = Callable[[CatalogChange, Job], Plan]
 class Executor:
     """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one.
     `failed` is told what a run has ended with once the job's record says it; without it, nothing is written, and raised
-    as is what cannot be."""
+    as is what cannot be. `beside`: as in `Pulse`."""
 
     def __init__(
         self,
@@ -91,6 +91,7 @@ class Executor:
         *,
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
+        beside: Callable[[Callable[[], None]], None] = lambda beat: None,
         hook: Callable[[Job], str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -106,6 +107,7 @@ class Executor:
         self._works = Works(store, self.jobs, catalog, compile_check, compile_default)
         self._stopping = stopping
         self._overtaken = overtaken
+        self._beside = beside
         self._hook = hook
         self._failed = failed
         self._published_ns = 0  # when the newest stage was surely there
@@ -142,6 +144,7 @@ class Executor:
             stopping=self._stopping,
             overtaken=self._overtaken,
             judge=self._require_unviolated,
+            beside=self._beside,
         )
         if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
             found = self._plan(found, held, pulse)

@@ -1,5 +1,5 @@
-"""The pulse of whoever works on a job: between two batches it renews the lease, heeds the job's record, and says how
-far the work is.
+"""The pulse of whoever works on a job: between two batches it renews the lease, heeds the job's record, says how far
+the work is, and has a little of something else done that is not to wait for the end of the job.
 
 What an operator asks for (PAUSE, CANCEL, another rate or priority) stands in the job's record, which is looked at five
 times a second: so it takes effect in a process that nobody can reach otherwise.
@@ -51,7 +51,8 @@ class Pulse:
     """Called between two batches, at least every second. `pace` is that of the job: batches of its work keep to it.
 
     `overtaken`: a job that should be worked on in place of this one, if there is one; `gives_way_to` is then its id.
-    `judge` raises if the job has nothing to go on for.
+    `judge` raises if the job has nothing to go on for. `beside`: does a little of what else the process is there for,
+    if it is time to. Where that takes long, it calls what it is given as often as work on the job would call the pulse.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Pulse:
         stopping: Callable[[], bool] = lambda: False,
         overtaken: Callable[[Job], int | None] = lambda job: None,
         judge: Callable[[Job], None] = lambda job: None,
+        beside: Callable[[Callable[[], None]], None] = lambda beat: None,
     ) -> None:
         self.pace = Pace(self)
         self.gives_way_to: int | None = None
@@ -74,6 +76,7 @@ class Pulse:
         self._stopping = stopping
         self._overtaken = overtaken
         self._judge = judge
+        self._beside = beside
         self._renewed = self._looked = clock.monotonic_ns()
         self._told = 0
         self._rows: int | None = None
@@ -100,6 +103,20 @@ class Pulse:
         self()
 
     def __call__(self) -> None:
+        self._beat()
+        self._beside(self._beat_beside)
+
+    def _beat_beside(self) -> None:
+        """In the middle of what is done beside: whatever would end the job's work ends that. It comes up again when the
+        work goes on, and is no failure of what was done beside."""
+        try:
+            self._beat()
+        except Interrupted:
+            raise
+        except Exception as why:
+            raise Interrupted from why
+
+    def _beat(self) -> None:
         now = self._clock.monotonic_ns()
         if now - self._renewed > self._held.seconds * 1e9 / 3:
             self._jobs.renew(self._held)

@@ -22,6 +22,7 @@ from instar.schemachange.jobs import Job, Jobs, JobState
 from instar.schemachange.online.followed import followed_key
 from instar.schemachange.online.keeping import Keeper
 from instar.schemachange.online.retention import kept, needed
+from instar.schemachange.pulse import Interrupted
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task
@@ -58,6 +59,9 @@ WITHOUT_SPARK_ROWS = 100_000
 # A validation only reads, a million rows per second and core.
 VALIDATED_WITHOUT_SPARK_ROWS = 2_000_000
 _COLLECT_SECONDS = 1.0
+# Beside a job views are kept up so often, for so long at most; a commit that takes longer is applied as a whole.
+_BESIDE_SECONDS = 1.0
+_BESIDE_AT_MOST = 0.2
 # After a job has failed for a reason outside it (a full disk), it is left alone for so long.
 _BACKOFF_SECONDS = 5.0
 _KEYS_PER_STEP = 256
@@ -99,6 +103,7 @@ class Worker:
             Defaults(self._sequences),
             stopping=stopping,
             overtaken=self._more_urgent,
+            beside=self._beside_a_job,
             hook=hook,
             failed=traceback.print_exception,
         )
@@ -108,6 +113,7 @@ class Worker:
         self._dead_entries = DeadEntries(self._newest, self._dropped_table, self._layouts)
         self._collected_ns = 0
         self._views_ns = 0  # until then they are let alone
+        self._beside_ns = 0  # and until then beside a job
         self._retry_ns: dict[int, int] = {}
         self._passed: set[int] = set()  # jobs that are not run again in this turn
 
@@ -116,7 +122,8 @@ class Worker:
         self._store.worker_goes_on()
         self._catalog.cache.tend()
         worked = self._run_jobs()
-        worked |= self._keep_views()
+        worked |= self._keep_views(self._stopping)
+        self._sequences.close()
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
             self._collected_ns = now
@@ -173,19 +180,30 @@ class Worker:
 
     # --- materialized views ------------------------------------------------------------------------------------------
 
-    def _keep_views(self) -> bool:
+    def _keep_views(self, enough: Callable[[], bool], beat: Callable[[], None] = lambda: None) -> bool:
         """Have materialized views follow the log."""
         now = self._clock.monotonic_ns()
         if now < self._views_ns:
             return False
         try:
-            return self._keeper.turn(self._stopping)
+            return self._keeper.turn(enough, beat)
+        except Interrupted:
+            raise
         except Exception:  # noqa: BLE001 - a full disk or a bug: the views are as old as they are
             traceback.print_exc()
             self._views_ns = now + int(_BACKOFF_SECONDS * 1e9)
             return False
+
+    def _beside_a_job(self, beat: Callable[[], None]) -> None:
+        """Between two batches of a job: views do not wait for its end."""
+        begun = self._clock.monotonic_ns()
+        if begun < self._beside_ns:
+            return
+        until = begun + int(_BESIDE_AT_MOST * 1e9)
+        try:
+            self._keep_views(lambda: self._clock.monotonic_ns() >= until, beat)
         finally:
-            self._sequences.close()
+            self._beside_ns = self._clock.monotonic_ns() + int(_BESIDE_SECONDS * 1e9)
 
     @property
     def is_owing(self) -> bool:

@@ -22,6 +22,7 @@ from instar.schemachange.online.followed import Followed, encode_followed, follo
 from instar.schemachange.online.keeping import Keeper
 from instar.schemachange.online.redo import putting
 from instar.schemachange.online.retention import kept
+from instar.schemachange.pulse import Interrupted
 from instar.sql.checks import compile_check
 from instar.store.engine import Store
 from support.databases import Engine, rows, run
@@ -213,3 +214,50 @@ def test_a_check_knows_how_far_a_view_has_to_have_come(engine: Engine, connectio
     assert record(key, encode_followed(known)) == []
     assert record(followed_key(9999), encode_followed(known)) == [("", "position")]
     assert record(followed_key(9999), None) == []
+
+
+def test_enough_is_after_one_commit_and_the_other_views_come_first_then(
+    engine: Engine, connection: instar.Connection
+) -> None:
+    run(connection, "CREATE MATERIALIZED VIEW w WITH (refresh = 'log') AS SELECT n, count(*) FROM t GROUP BY n")
+    found = keeper(engine, engine.database.store)
+    while found.turn():
+        pass
+    run(connection, "INSERT INTO t VALUES (50, 7, 70)", "INSERT INTO t VALUES (51, 7, 70)")
+    asked: list[int] = []
+
+    def enough() -> bool:
+        asked.append(1)
+        return len(asked) > 1  # after the first commit for the first view
+
+    counts = "SELECT (SELECT count FROM v WHERE g = 7), (SELECT count FROM w WHERE n = 70)"
+    seen = []
+    for _ in range(4):
+        asked.clear()
+        assert found.turn(enough)
+        seen += rows(connection, counts)
+    assert seen[0] in ((1, None), (None, 1))
+    assert seen[1:] == [(1, 1), (2, 1) if seen[0] == (1, None) else (1, 2), (2, 2)]
+    check(connection)
+
+
+def test_what_is_interrupted_in_the_middle_of_a_commit_is_applied_once(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few groups it touches."""
+    monkeypatch.setattr(keeping, "_BEAT_LOOK_UPS", 4)
+    found = keeper(engine, engine.database.store)
+    run(connection, "INSERT INTO t SELECT i, i % 5, i FROM generate_series(100, 200) i")
+    beats = 0
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 20:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        found.turn(beat=beat)
+    assert found.turn(beat=beat)
+    assert beats > 40
+    check(connection)

@@ -27,9 +27,10 @@ from instar.schemachange.draft import Facts, TableBusy
 from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
 from instar.schemachange.online.conditions import read_of
 from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
-from instar.schemachange.online.overlay import Overlay, Put, ShortReads
+from instar.schemachange.online.overlay import Overlay, Put, Readable, ShortReads
 from instar.schemachange.online.transformation import apply, rules_of, translator_of
 from instar.schemachange.planner import plan
+from instar.schemachange.pulse import Interrupted
 from instar.schemachange.stages import Superseded
 from instar.schemachange.validate import CompileCheck
 from instar.schemachange.works import transformation_of
@@ -56,6 +57,8 @@ COMMIT_PUTS = 256
 _IDLE_TIMESTAMPS = 10_000 << 20
 # A view that could not be begun to be populated anew is let alone for so long.
 _RETRY_SECONDS = 5.0
+# So many look-ups take a few milliseconds at most.
+_BEAT_LOOK_UPS = 256
 # Beside foreground commits there is a pause of so many times what a commit took.
 _PAUSES = 2.0
 
@@ -87,9 +90,13 @@ class Keeper:
         # Whether a view is left as it is only for now, though nothing is committed any more.
         self.is_owing = False
 
-    def turn(self, stopping: Callable[[], bool] = lambda: False) -> bool:
+    def turn(self, enough: Callable[[], bool] = lambda: False, beat: Callable[[], None] = lambda: None) -> bool:
         """Bring all views up to what is committed now; returns whether there was anything to do. The error of one that
-        could not be is raised when the others have been."""
+        could not be is raised when the others have been.
+
+        After a commit of the sources that is `enough` the rest is left for the next turn. `beat` is called every
+        moment meanwhile, since a commit may be large; it may raise.
+        """
         with self._store.read() as reader:
             newest, version = reader.timestamp, reader.catalog_version
             if newest == self._seen and not self._is_due():
@@ -100,9 +107,17 @@ class Keeper:
         worked, later = False, False
         failed: Exception | None = None
         self._retry_ns = 0
-        for kept in self._views.values():
+
+        def pause(seconds: float) -> None:
+            if not enough():
+                self._pause(seconds)
+
+        for number in list(self._views):
+            if enough():
+                break
+            kept = self._views[number] = self._views.pop(number)  # those that are left come first in the next turn
             try:
-                worked |= kept.follow(newest, stopping, self._pause)
+                worked |= kept.follow(newest, enough, pause, beat)
             except Locked:  # a reader at a locking level has its rows
                 kept.begin()
                 later = True
@@ -110,13 +125,15 @@ class Keeper:
                 kept.begin()
                 self._seen = 0
                 return True
+            except Interrupted:
+                raise
             except Exception as why:  # noqa: BLE001 - the others are not to wait until that is mended, be it a bug
                 failed = failed or why
             if kept.is_stale:
                 worked |= self._populate(kept.view)
         if failed is not None:
             raise failed
-        self._seen = 0 if later else newest
+        self._seen = 0 if later or enough() else newest
         self.is_owing = later or self._retry_ns > 0
         return worked
 
@@ -193,7 +210,8 @@ class KeptView:
         self._key = followed_key(storage.id)
         self._transformation = transformation_of(store, storage.unseen.made, sources, [storage], compile_check)
         self._translator = translator_of(self._transformation)
-        self._reads = ShortReads(store)
+        self._beats: Callable[[], None] = lambda: None
+        self._reads = ShortReads(store, self._beat)
         self._prefix = rowset_prefix(storage.rowset)
         # Where the timestamps of a row's parts are; that of the row itself is the commit's, which 0 stands for.
         self._locks = [
@@ -209,14 +227,16 @@ class KeptView:
 
     def begin(self) -> None:
         """Know nothing but what is stored."""
-        self._overlay = Overlay(_LiveRows(self._reads))
+        self._overlay = _Felt(_LiveRows(self._reads), self._beat)
         self._target = self._transformation.target(self._overlay)
         self._rules = rules_of(self._target)
         self._scanned = 0  # up to where the log has nothing for the view that is not applied
 
-    def follow(self, upto: int, stopping: Callable[[], bool], pause: Callable[[float], None]) -> bool:
-        """Apply what was committed up to a timestamp; returns whether there was anything. Refused if another process
-        is at it, or a reader is in the way."""
+    def follow(
+        self, upto: int, enough: Callable[[], bool], pause: Callable[[float], None], beat: Callable[[], None]
+    ) -> bool:
+        """Apply what was committed up to a timestamp, or until it is `enough`; returns whether there was anything.
+        Refused if another process is at it, or a reader is in the way."""
         with self._store.read() as reader:
             known = followed(reader, self.view)
         if known is None:
@@ -229,8 +249,9 @@ class KeptView:
             return False
         if known.position > self._scanned:  # another process has followed meanwhile: rows that were met are others now
             self.begin()
+        self._beats = beat
         try:
-            return self._follow(known, after, upto, stopping, pause)
+            return self._follow(known, after, upto, enough, pause)
         except Superseded as why:
             return self._give_up(known, str(why))
         except errors.Error as failed:
@@ -247,27 +268,32 @@ class KeptView:
             self._reads.close()
 
     def _follow(
-        self, known: Followed, after: int, upto: int, stopping: Callable[[], bool], pause: Callable[[float], None]
+        self, known: Followed, after: int, upto: int, enough: Callable[[], bool], pause: Callable[[float], None]
     ) -> bool:
         begun = known
         position = after
         puts: list[Put] = []
-        log = self._store.log(after, upto, self._translator.tables)
+        log = self._store.log(after, upto, self._translator.tables, lambda records: self._beat())
         for timestamp, changes in self._translator.changes(log, self._reads):
             apply(self._transformation, self._rules, changes)
             puts += self._overlay.taken()
             position = timestamp
-            if len(puts) >= COMMIT_PUTS:
+            ended = enough()
+            if ended or len(puts) >= COMMIT_PUTS:
                 known = self._put(known, puts, position, pause)
                 puts = []
-                if stopping():
-                    self._scanned = position
-                    return True
+            if ended:
+                self._scanned = position
+                return True
         # A commit of the sources that nothing is to be put for is on record as applied, too: REFRESH waits for it.
         if puts or position > max(known.position, after) or upto - known.position > _IDLE_TIMESTAMPS:
             known = self._put(known, puts, upto, pause)
         self._scanned = upto
         return known is not begun
+
+    def _beat(self) -> None:
+        self._reads.close()  # it may take a moment
+        self._beats()
 
     def _give_up(self, known: Followed, why: str) -> bool:
         """The view cannot follow any more."""
@@ -334,6 +360,22 @@ class KeptView:
 def _last(puts: Sequence[Put]) -> Iterator[Put]:
     """What becomes of each key in the end."""
     return iter(dict(puts).items())
+
+
+class _Felt(Overlay):
+    """An overlay that is felt to be used, however long a commit of the sources takes to be applied."""
+
+    def __init__(self, view: Readable, beat: Callable[[], None]) -> None:
+        super().__init__(view)
+        self._beat = beat
+        self._looked_up = 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """As in `Overlay`."""
+        self._looked_up += 1
+        if self._looked_up % _BEAT_LOOK_UPS == 0:
+            self._beat()
+        return super().get(key)
 
 
 class _LiveRows:
