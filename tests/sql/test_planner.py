@@ -92,6 +92,20 @@ def test_conditions_that_drive_a_key(world: World, condition: str, title: str) -
     assert title in [line.strip() for line in lines]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "with x as (select id, rank() over (order by id) as r from orders) update pairs set c = 1 from x",
+        "with x as (select id, rank() over (order by id) as r from orders) delete from pairs using x where a = r",
+        "with recursive x(i) as (select 1 union all select i + 1 from x) delete from pairs using x where a = i",
+        "delete from pairs using (select id, rank() over (order by id) as r from orders) x where a = r",
+    ],
+)
+def test_what_the_executor_does_not_run_is_refused_in_dml(world: World, text: str) -> None:
+    with pytest.raises(errors.NotSupportedError, match="in UPDATE or DELETE is not supported"):
+        compiled(world, text)
+
+
 def test_what_neither_engine_runs_is_refused(world: World) -> None:
     with pytest.raises(errors.NotSupportedError) as caught:
         compiled(world, "select random(), rank() over (order by id) from orders")

@@ -73,7 +73,10 @@ def plan_statement(bound: tree.BoundStatement, engines: Engines = "both") -> Pla
             source = planner.query_plan(statement.source)
             return InsertPlan(statement, source, planner.subplans_of(_insert_expressions(statement)))
         case tree.Update() | tree.Delete():
-            return planner.modify_plan(statement)
+            try:
+                return planner.modify_plan(statement)
+            except NotExecutable as reason:  # in FROM or WITH
+                raise errors.unsupported(f"{reason} in UPDATE or DELETE") from None
 
 
 def output_types(query: Query) -> tuple[Type, ...]:
@@ -142,10 +145,7 @@ class _Planner:
         # What is assigned counts as read: whether that changes anything depends on what was there.
         assigned = {(target, ordinal) for ordinal, _ in assignments}
         joins = JoinPlanner(references(read).columns | assigned, self._derived, target=target)
-        try:
-            part = joins.plan(items, conjuncts(statement.where))
-        except NotExecutable as reason:
-            raise errors.unsupported(f"{reason} in UPDATE or DELETE") from None
+        part = joins.plan(items, conjuncts(statement.where))
         written = (*(expr for _, expr in assignments), *(output.expr for output in statement.returning))
         subplans, _ = self._subplans(part.node)
         return ModifyPlan(statement, part.node, subplans | self.subplans_of(written))
@@ -168,10 +168,7 @@ class _Planner:
         query = Select(
             outputs, from_, statement.where, (), None, None, False, False, (), (), None, None, statement.ctes
         )  # fmt: skip
-        try:
-            node, _ = self._query(query)
-        except NotExecutable as reason:
-            raise errors.unsupported(f"{reason} in UPDATE or DELETE") from None
+        node, _ = self._query(query)
         subplans, _ = self._subplans(node)
         root = Rename(scope_of(list(wanted)), node, target.alias)
         return ModifyPlan(statement, root, subplans | self.subplans_of(written))
