@@ -393,3 +393,22 @@ def test_a_statement_on_too_many_rows_is_refused(engine: Engine, joined: instar.
     with fails("54000"):
         limited.execute("UPDATE r SET a = a || 'z'")
     run(limited, "DELETE FROM r WHERE id = 3")
+
+
+def test_a_part_that_could_not_be_told_and_how_it_can(engine: Engine) -> None:
+    """Where a join column that both share is all that a table has for sure, nothing says whether a row has its part."""
+    one = engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (id int PRIMARY KEY, k int, a int)",
+        "CREATE TABLE s (k int PRIMARY KEY, b int)",
+        "INSERT INTO r VALUES (1, 1, 0), (2, 5, 0)",
+        "INSERT INTO s VALUES (1, NULL), (2, NULL)",
+    )
+    for option in ("keep_views = true", "strategy = 'commit'"):
+        with fails("0A000", "keeping views and the strategy 'commit'", 'no row of table "s"') as failed:
+            run(one, f"ALTER TABLE r JOIN s USING (k) INTO t (id, k, a, b) WITH ({option})")
+        assert "r.k AS rk, s.k AS sk" in str(failed.error.hint)
+    run(one, "ALTER TABLE r JOIN s ON r.k = s.k INTO t (id, r.k AS rk, s.k AS sk, a, b) WITH (keep_views = true)")
+    assert rows(one, "SELECT * FROM s ORDER BY k") == [(1, None), (2, None)]
+    assert rows(one, "SELECT * FROM r ORDER BY id") == [(1, 1, 0), (2, 5, 0)]

@@ -32,8 +32,10 @@ def marks(made: MadeByJoin, sources: tuple[Table, ...], source: Source) -> tuple
     if not told:
         raise errors.error(
             errors.FEATURE_NOT_SUPPORTED,
-            f'rows that have no row of table "{table.name}" could not be told from others',
-            hint="Have a column in the new table that only this table has, and that is NOT NULL.",
+            f"keeping views and the strategy 'commit' are not supported where rows that have no row of table "
+            f'"{table.name}" could not be told from others: no new column is of that table alone and NOT NULL',
+            hint=f'Have join columns twice, so that one is of "{table.name}" alone (ON r.k = s.k INTO t (r.k AS rk, '
+            "s.k AS sk, ...)), or a column that is NOT NULL. Or keep no views, and take another strategy.",
         )
     return tuple(alone[column] for column in told)
 
