@@ -14,6 +14,7 @@ import pytest
 import instar
 from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
+from instar.declarative import dump
 from instar.worker.work import Worker
 from integration.test_join_and_split_interleaved import CASES
 from support import online
@@ -690,3 +691,47 @@ def test_servers_that_may_be_a_version_behind(tmp_path: Path, strategy: str) -> 
         assert is_sound(one)
     finally:
         engine.close()
+
+
+# --- what a dump shows of it ------------------------------------------------------------------------------------------
+
+
+def is_dumped(one: Connection, names: list[str]) -> None:
+    """The dump is the schema that users see: these tables, and an empty database made by it has the same dump."""
+    text = dump(one.session)
+    with instar.connect(":memory:", autocommit=True) as empty:
+        run(empty, *filter(str.strip, text.split(";\n")))
+        assert dump(empty.session) == text
+        shown = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' ORDER BY 1"
+        assert [name for (name,) in rows(empty, shown)] == names
+        for name in names:
+            described = f"SELECT * FROM {name} LIMIT 0"
+            columns = [[found[:2] for found in at.execute(described).description or ()] for at in (one, empty)]
+            assert columns[0] == columns[1]
+
+
+@pytest.mark.parametrize("change", [JOIN, SPLIT])
+def test_a_dump_while_the_sources_close_is_that_of_the_sources(engine: Engine, one: Connection, change: str) -> None:
+    """The targets are there, and unseen."""
+    old = engine.connect()
+    name = "t" if change is SPLIT else "r"
+    run(old, "BEGIN", f"UPDATE {name} SET id = 9 WHERE id = 1")
+    changing = going(engine, change.format("block", "1 min"))
+    until(lambda: closes(engine, name))
+    is_dumped(one, ["r", "s", "t"])
+    run(old, "COMMIT")
+    changing.end()
+    is_dumped(one, ["p", "q", "r", "s"] if change is SPLIT else ["j", "t"])
+
+
+@pytest.mark.parametrize("change", [JOIN, SPLIT])
+def test_a_dump_after_the_switch_is_that_of_the_targets(engine: Engine, one: Connection, change: str) -> None:
+    """Old transactions still write to the sources."""
+    old = engine.connect()
+    name = "t" if change is SPLIT else "r"
+    run(old, REPEATABLE, f"UPDATE {name} SET id = 9 WHERE id = 1")
+    changing = switched(engine, change.format("commit", "1 min"), "q" if change is SPLIT else "j")
+    is_dumped(one, ["p", "q", "r", "s"] if change is SPLIT else ["j", "t"])
+    run(old, "COMMIT")
+    changing.end()
+    is_dumped(one, ["p", "q", "r", "s"] if change is SPLIT else ["j", "t"])
