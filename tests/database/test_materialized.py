@@ -15,6 +15,8 @@ from instar.catalog.descriptors import View
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.online.followed import Followed, followed
 from instar.store.engine import Section, prefix_end, rowset_prefix
+from instar.store.lock_modes import Mode
+from instar.worker.work import Worker
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 from support.waiting import later
@@ -477,3 +479,27 @@ def test_who_has_written_before_it_is_shown_and_commits_after_starts_a_worker(
         assert started
         engine.database.keep_views()
     assert rows(connection, "SELECT g, cb FROM v") == [("a", 0)]
+
+
+def test_a_worker_owes_a_view_that_a_reader_holds_up(engine: Engine, connection: instar.Connection) -> None:
+    """So it does not end for want of work, though nothing is committed any more."""
+    store = engine.database.store
+    worker = Worker(store, engine.database.clock)
+    while worker.turn():
+        pass
+    with store.read() as reader:
+        view = engine.database.catalog.at(reader).lookup("public", "v")
+        assert isinstance(view, View)
+        assert view.materialized is not None
+        start = rowset_prefix(engine.database.catalog.at(reader).table(view.materialized.storage).rowset)
+        held = [(key, Mode.SHARE) for key, _ in reader.scan(start, prefix_end(start))]
+    owner = store.locks.new_owner()
+    store.lock(owner, held)
+    run(connection, "UPDATE t SET n = 50")
+    for _ in range(2):
+        worker.turn()
+        assert worker.is_owing
+    store.locks.end(owner)
+    worker.turn()
+    assert not worker.is_owing
+    assert alike(connection)

@@ -18,6 +18,8 @@ from instar.schemachange import launching
 from instar.schemachange import wanted as want
 from instar.schemachange.jobs import Jobs, JobState
 from instar.store import open_store, presence
+from instar.store.engine import prefix_end, rowset_prefix
+from instar.store.lock_modes import Mode
 from instar.worker import NICENESS
 from instar.worker.process import serve
 from support.changes import ChangingWorld
@@ -125,6 +127,32 @@ def test_what_is_committed_as_an_idle_worker_ends_is_followed(tmp_path: Path, mo
     assert rows(connection, "SELECT * FROM v") == [(7, 1)]
     run(connection, "INSERT INTO t VALUES (2, 7)")
     assert len(started) == 1
+    connection.close()
+
+
+def test_a_view_that_is_held_up_keeps_a_worker_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching.subprocess, "Popen", lambda *arguments, **options: None)
+    path = str(tmp_path / "db")
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    create = "CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS SELECT g, count(*) FROM t GROUP BY g"
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, g int)", "INSERT INTO t VALUES (1, 7)", create)
+    store = connection.database.store
+    owner = store.locks.new_owner()
+    with store.read() as reader:
+        catalog = connection.database.catalog.at(reader)
+        (storage,) = (view.materialized.storage for view in catalog.views() if view.materialized)
+        start = rowset_prefix(catalog.table(storage).rowset)
+        store.lock(owner, [(key, Mode.SHARE) for key, _ in reader.scan(start, prefix_end(start))])
+    run(connection, "UPDATE t SET g = 8")
+    until = time.monotonic() + 0.6
+
+    def stopping() -> bool:
+        if time.monotonic() > until:
+            store.locks.end(owner)
+        return False
+
+    serve(path, SystemClock(), stopping, idle_seconds=0.2)
+    assert rows(connection, "SELECT * FROM v") == [(8, 1)]
     connection.close()
 
 
