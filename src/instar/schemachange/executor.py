@@ -42,13 +42,14 @@ from instar.schemachange.populate import CompileDefault
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, planned_job, waits_for
 from instar.schemachange.replacements import handed_on
-from instar.schemachange.retrying import put_off
+from instar.schemachange.retrying import is_aside, put_off, step_aside
 from instar.schemachange.stages import Plan, Publication, Stage, Superseded, advance
 from instar.schemachange.standing import orphaned, standing, table_of, unseen_of
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck
 from instar.schemachange.violations import judge_moves, require_unviolated
 from instar.schemachange.waiting import (
+    StepsAside,
     doomed_tables,
     moved_tables,
     wait_for_leases,
@@ -75,7 +76,8 @@ Replan = Callable[[CatalogChange, Job], Plan]
 class Executor:
     """Runs jobs of one store in one process. `overtaken`: a job that should be worked on in place of the given one.
     `failed` is told what a run has ended with once the job's record says it; without it, nothing is written, and raised
-    as is what cannot be. `beside`: as in `Pulse`."""
+    as is what cannot be. `aside`: whether the job, which waits for locks, is to let another be run meanwhile. `beside`:
+    as in `Pulse`."""
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class Executor:
         beside: Callable[[Callable[[], None]], None] = lambda beat: None,
         hook: Callable[[Job], str] | None = None,
         failed: Callable[[Exception], None] | None = None,
+        aside: Callable[[Job, Locked], bool] = lambda job, met: False,
     ) -> None:
         self.jobs = Jobs(store, clock)
         self._store = store
@@ -110,6 +113,7 @@ class Executor:
         self._beside = beside
         self._hook = hook
         self._failed = failed
+        self._aside = aside
         self._published_ns = 0  # when the newest stage was surely there
         self._who = owner.partition(b":")[0].decode()  # for the history: the rest of it makes it unique
 
@@ -135,7 +139,10 @@ class Executor:
         return found
 
     def _run(self, job: int, held: Held) -> Job:
-        found = self._entered(self.jobs.update(job, self._begun, held), held)
+        again = is_aside(self.jobs.get(job))
+        found = self.jobs.update(job, self._begun, held)
+        if not again:
+            found = self._entered(found, held)
         pulse = Pulse(
             self._store,
             self.jobs,
@@ -146,7 +153,8 @@ class Executor:
             judge=self._require_unviolated,
             beside=self._beside,
         )
-        if found.after is not None and found.state is JobState.RUNNING and found.requested is None:
+        going = found.state in (JobState.RUNNING, JobState.WAITING)
+        if found.after is not None and going and found.requested is None:
             found = self._plan(found, held, pulse)
             if found.after is not None and found.requested is None:
                 return found
@@ -176,7 +184,9 @@ class Executor:
     def _plan(self, job: Job, held: Held, pulse: Pulse) -> Job:
         """Plan a statement that has waited, and publish its first stage; it waits again if its table is moving. First
         it waits for transactions that the stage would doom, as any statement does, and is planned once more then."""
-        waited = False
+        waited = job.ready == job.stage
+        pulse.attend(job)
+        since = self._clock.monotonic_ns()
         while True:
             with self._store.read() as reader:
                 stored = reader.get(job_key(job.id))
@@ -206,6 +216,7 @@ class Executor:
                 waited = True
                 if not self._outwaits(doomed, moved, current, pulse):
                     return self.jobs.get(job.id)
+                since = self._clock.monotonic_ns()
                 continue
             request.preconditions.append(ValueUnchanged(job_key(job.id), stored, None))
             if after.is_finished:
@@ -215,18 +226,29 @@ class Executor:
             except (StaleRow, StaleSchema, PreconditionFailed):
                 continue
             except Locked as met:
-                if not self._outwaits_locks(met, pulse):
-                    return self.jobs.get(job.id)
+                if (left := self._left_for_locks(met, current, held, pulse, since)) is not None:
+                    return left
                 continue
             return self._entered(after, held)
 
-    def _outwaits_locks(self, met: Locked, pulse: Pulse) -> bool:
-        """Wait for transactions at a locking level; False if the job is to stop meanwhile."""
+    def _outwait_locks(self, met: Locked, job: Job, pulse: Pulse, since_ns: int) -> None:
+        """Wait for transactions at a locking level. Interrupted, StepsAside."""
+        wait_for_locks(self._store, self._clock, met, pulse.wait, lambda met: self._aside(job, met), since_ns)
+
+    def _left_for_locks(self, met: Locked, job: Job, held: Held, pulse: Pulse, since_ns: int) -> Job | None:
+        """Wait for them; the job as it is if it is to stop meanwhile."""
         try:
-            wait_for_locks(self._store, self._clock, met, pulse.wait)
+            self._outwait_locks(met, job, pulse, since_ns)
         except Interrupted:
-            return False
-        return True
+            return self.jobs.get(job.id)
+        except StepsAside as why:
+            return self._step_aside(job, held, str(why))
+        return None
+
+    def _step_aside(self, job: Job, held: Held, reason: str) -> Job:
+        """Let other jobs be run; the hook is told the first time."""
+        after = self.jobs.update(job.id, lambda found: step_aside(found, reason, self._now(), self._who), held)
+        return after if job.ready == job.stage or not is_aside(after) else self._entered(after, held)
 
     def _outwaits(self, doomed: Collection[int], moved: Collection[int], job: Job, pulse: Pulse) -> bool:
         """Wait for the writers of these tables, for the job's `ddl_wait` at most; False if it is to stop meanwhile."""
@@ -244,12 +266,15 @@ class Executor:
 
         def wait(found: Job) -> Job:
             if first is None:  # it has ended in this very moment
-                return msgspec.structs.replace(found, state=JobState.WAITING)
-            return msgspec.structs.replace(found, state=JobState.WAITING, after=first.id, reason=waits_for(first))
+                return msgspec.structs.replace(found, state=JobState.WAITING, ready=None)
+            reason = waits_for(first)
+            return msgspec.structs.replace(found, state=JobState.WAITING, after=first.id, reason=reason, ready=None)
 
         return self.jobs.update(job.id, wait, held)
 
     def _begun(self, found: Job) -> Job:
+        if is_aside(found):  # it is shown as it was until it goes on
+            return msgspec.structs.replace(found, retry_at=None, met=found.requested)
         state = JobState.RUNNING if found.state in (JobState.PENDING, JobState.WAITING) else found.state
         after = msgspec.structs.replace(found, state=state, reason="", retry_at=None, met=found.requested)
         if found.state is JobState.PAUSED:
@@ -264,7 +289,7 @@ class Executor:
 
     def _giving_way(self, other: int) -> Callable[[Job], Job]:
         def give_way(found: Job) -> Job:
-            after = msgspec.structs.replace(found, state=JobState.PENDING)
+            after = msgspec.structs.replace(found, state=JobState.PENDING, reason="")
             return after.noted(self._now(), self._who, f"gives way to job {other}")
 
         return give_way
@@ -272,20 +297,20 @@ class Executor:
     def _next(self, job: Job, held: Held, pulse: Pulse) -> Job:
         """The work of the stage that was published last, then the next stage."""
         try:
-            if job.stage:
-                self._work(job, job.stages[job.stage - 1], held, pulse)
-            if job.stage < len(job.stages):
-                self._await(job, job.stages[job.stage], pulse)
+            self._prepare(job, held, pulse)
+            since = self._clock.monotonic_ns()
             while True:
                 try:
                     return self._publish(job, held)
                 except Locked as met:
-                    wait_for_locks(self._store, self._clock, met, pulse.wait)
+                    self._outwait_locks(met, job, pulse, since)
                 except Behind:  # nobody is waited for once more, or it would be so for ever
                     self._works.behind()
                     self._work(job, job.stages[job.stage - 1], held, pulse)
         except Interrupted:
             return self.jobs.get(job.id)
+        except StepsAside as why:
+            return self._step_aside(job, held, str(why))
         except Superseded as why:
             problem = Problem(errors.OBJECT_NOT_READY, str(why))
             if job.state is JobState.REVERTING or job.is_revertible:
@@ -304,6 +329,16 @@ class Executor:
                 return self._retry_later(job, held, problem_of(failed))
             # Whatever went wrong: a change that fails leaves the schema as it was.
             return self._revert(job, held, problem_of(failed))
+
+    def _prepare(self, job: Job, held: Held, pulse: Pulse) -> None:
+        """All that comes before the commit of the next stage; once, for a job that has stepped aside since."""
+        if job.ready == job.stage:
+            pulse.attend(job)
+            return
+        if job.stage:
+            self._work(job, job.stages[job.stage - 1], held, pulse)
+        if job.stage < len(job.stages):
+            self._await(job, job.stages[job.stage], pulse)
 
     def _retry_later(self, job: Job, held: Held, problem: Problem) -> Job:
         """Leave the job for a while, longer each time: what cannot be taken back has to be done."""
@@ -360,8 +395,15 @@ class Executor:
             return self._commit(job, held, None, _finish(job, self._now()))
         stage = job.stages[job.stage]
         after = msgspec.structs.replace(
-            job, stage=job.stage + 1, rows_total=self._counted(job), attempts=0, retry_at=None, reason=""
-        )  # fmt: skip
+            job,
+            state=JobState.RUNNING if job.state is JobState.WAITING else job.state,
+            stage=job.stage + 1,
+            rows_total=self._counted(job),
+            attempts=0,
+            retry_at=None,
+            reason="",
+            ready=None,
+        )
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())
         return self._commit(job, held, stage, after)
@@ -397,7 +439,15 @@ class Executor:
             catalog = self._catalog.at(reader)
         stages = planner.reverse(standing(job, catalog), unseen_of(job, catalog))
         after = msgspec.structs.replace(
-            job, stages=stages, stage=0, state=JobState.REVERTING, problem=problem, requested=None, attempts=0
+            job,
+            stages=stages,
+            stage=0,
+            state=JobState.REVERTING,
+            problem=problem,
+            requested=None,
+            attempts=0,
+            reason="",
+            ready=None,
         )
         return self._commit(job, held, None, after)
 

@@ -91,7 +91,8 @@ class Job(msgspec.Struct, frozen=True):
     statement is planned; until then it has no stages. `waiter`: the process (number, and when it opened the store) that
     must be there then, since its statement waits. `named`: the tables that the statement named, by id. `zone`: the time
     zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that would doom
-    open transactions waits for them for `ddl_wait` microseconds. Times: microseconds since the epoch.
+    open transactions waits for them for `ddl_wait` microseconds. `ready`: the stage after which all
+    was done and waited for but schema locks. Times: microseconds since the epoch.
     """
 
     id: int
@@ -121,6 +122,7 @@ class Job(msgspec.Struct, frozen=True):
     waiter: tuple[int, int] | None = None
     failed: Problem | None = None
     met: Literal["pause", "cancel"] | None = None
+    ready: int | None = None
 
     @property
     def is_finished(self) -> bool:

@@ -60,6 +60,9 @@ def planned_job(job: Job, plan: Plan) -> Job:
         rows_total=sum(work.rows for stage in plan.stages for work in stage.work),
         after=None,
         attempts=0,
+        state=JobState.RUNNING,
+        reason="",
+        ready=None,
         priority=plan.priority or job.priority,
     )
 

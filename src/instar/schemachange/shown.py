@@ -72,7 +72,8 @@ def _going(job: Job, progress: Progress, held: bool, lacking: str) -> str:
     if job.requested is not None:
         asked = "PAUSE JOB" if job.requested == "pause" else "CANCEL JOB"
         return f"{asked} takes effect at the next batch" if held else f"{asked}: {_awaited(job, lacking)}"
-    if job.reason:
+    waits = held and progress.status is not None and progress.status.waits
+    if job.reason and not waits:  # else that is newer
         return job.reason
     if not held:
         return _awaited(job, lacking)

@@ -10,7 +10,8 @@ again: each is derived anew under the schema of the moment, and would meet the n
 way. That none is seen proves nothing; the store's fence and the validators do.
 
 Transactions at a locking level are the exception (DESIGN §1, promise 1): what they have locked of a schema is waited
-for as long as it takes, or until somebody cancels the job.
+for as long as it takes, or until somebody cancels the job. The worker has others to run meanwhile: after a second the
+job steps aside for them, and is tried again later.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ from instar.store.presence import Writer
 
 _TICK_SECONDS = 0.01
 _NAMED = 3
+# A job waits for schema locks for so long before it lets others be run, and looks for others so often.
+PATIENCE_NS = 1_000_000_000
+_ASKED_NS = 250_000_000
 
 
 def doomed_tables(publication: Publication) -> frozenset[int]:
@@ -107,11 +111,31 @@ def wait_for_writers(
         waited = [writer for writer in waited if writer in left]
 
 
-def wait_for_locks(store: Store, clock: Clock, met: Locked, tick: Callable[[str], None]) -> None:
-    """Wait until those who hold what a stage's commit has met have ended. `tick` as in `wait_for_writers`."""
+class StepsAside(Exception):
+    """The wait for locks is to go on later: its argument says for whom."""
+
+
+def wait_for_locks(
+    store: Store,
+    clock: Clock,
+    met: Locked,
+    tick: Callable[[str], None],
+    aside: Callable[[Locked], bool] = lambda met: False,
+    since_ns: int = 0,
+) -> None:
+    """Wait until those who hold what a stage's commit has met have ended. `tick` as in `wait_for_writers`.
+
+    StepsAside if `aside`, which is asked now and then from PATIENCE_NS after `since_ns` on, says that there is another
+    thing to do meanwhile."""
     reason = _holders(store, met)
+    asked = since_ns + PATIENCE_NS
     while store.locks.is_blocked(met):
         tick(reason)
+        now = clock.monotonic_ns()
+        if now >= asked:
+            if aside(met):
+                raise StepsAside(reason)
+            asked = now + _ASKED_NS
         clock.sleep(_TICK_SECONDS)
 
 

@@ -44,6 +44,7 @@ from instar.store.engine import (
     rowset_prefix,
 )
 from instar.store.gate import deletion
+from instar.store.lock_table import Locked
 from instar.store.records import (
     RowsetRecord,
     RowsetState,
@@ -64,6 +65,8 @@ _BESIDE_SECONDS = 1.0
 _BESIDE_AT_MOST = 0.2
 # After a job has failed for a reason outside it (a full disk), it is left alone for so long.
 _BACKOFF_SECONDS = 5.0
+# A job that has come before another, and met locks again, is not put before others sooner than this.
+_VAIN_SECONDS = 30.0
 _KEYS_PER_STEP = 256
 
 # What Spark may report that says nothing of the data: the job is done in this process instead.
@@ -106,6 +109,7 @@ class Worker:
             beside=self._beside_a_job,
             hook=hook,
             failed=traceback.print_exception,
+            aside=self._steps_aside,
         )
         facts = StoreFacts(store, self._jobs, self._sequences)
         self._keeper = Keeper(store, self._catalog, IdAllocator(store), self._jobs, facts, clock, compile_check)
@@ -116,6 +120,9 @@ class Worker:
         self._beside_ns = 0  # and until then beside a job
         self._retry_ns: dict[int, int] = {}
         self._passed: set[int] = set()  # jobs that are not run again in this turn
+        # Of jobs that have stepped aside: what they have met, and from when on they may be put before others.
+        self._aside: dict[int, tuple[Locked, int]] = {}
+        self._first: int | None = None  # the one of them that is to be run next
 
     def turn(self) -> bool:
         """Do what there is to do now; returns whether there was anything."""
@@ -143,6 +150,7 @@ class Worker:
         self._passed.clear()
         while not self._stopping() and (job := next(self._eligible(), None)) is not None:
             self._passed.add(job.id)
+            self._aside.pop(job.id, None)
             try:
                 found = self._executor.run(job.id)
             except Exception:  # noqa: BLE001 - of one job, so that the others go on
@@ -152,23 +160,52 @@ class Worker:
                 continue
             finally:
                 self._sequences.close()  # what is left of their blocks is for others
+                if self._first == job.id:
+                    self._first = None
             worked |= found is not None
             if found is not None and found.state is JobState.PENDING:
                 self._passed.discard(job.id)
         return worked
 
     def _eligible(self) -> Iterator[Job]:
-        now = self._clock.monotonic_ns()
-        return (
-            job for job in self._jobs.runnable() if job.id not in self._passed and now >= self._retry_ns.get(job.id, 0)
-        )
+        found = sorted(self._jobs.runnable(), key=lambda job: job.id != self._first)
+        return (job for job in found if job.id not in self._passed and self._may_be_run(job))
+
+    def _may_be_run(self, job: Job) -> bool:
+        return self._clock.monotonic_ns() >= self._retry_ns.get(job.id, 0)
+
+    def _overtakes(self, job: Job, than: Job) -> bool:
+        waits = job.state is not JobState.PENDING or bool(job.reason)
+        return job.priority > than.priority and not waits and job.id not in self._passed and self._may_be_run(job)
+
+    def _steps_aside(self, job: Job, met: Locked) -> bool:
+        """Whether another job could be run while this one waits for locks; that it is not run again in this turn does
+        not count, for two may wait."""
+        if not any(self._may_be_run(found) for found in self._jobs.runnable() if found.id != job.id):
+            return False
+        vain = self._first == job.id
+        self._aside[job.id] = met, self._clock.monotonic_ns() + (int(_VAIN_SECONDS * 1e9) if vain else 0)
+        return True
+
+    def _comes_first(self, job: Job, than: Job) -> bool:
+        """Whether a job that has stepped aside is to be put before another: something was requested of it, or it was
+        before that in the order of jobs and what it has met is free."""
+        if job.requested is not None:
+            return True
+        met, since = self._aside[job.id]
+        if (-job.priority, job.id) > (-than.priority, than.id) or self._clock.monotonic_ns() < since:
+            return False
+        return not self._store.locks.is_blocked(met)
 
     def _more_urgent(self, than: Job) -> int | None:
-        """A job that waits for nothing but this worker, of a higher priority."""
-        for job in self._eligible():
-            if job.priority <= than.priority:
-                return None
-            if job.state is JobState.PENDING and not job.reason:
+        """A job that waits for nothing but this worker, of a higher priority; or one that need not stand aside now."""
+        for job in self._jobs.runnable():
+            if job.id in self._aside:
+                if self._comes_first(job, than):
+                    self._first = job.id
+                    self._passed.discard(job.id)
+                    return job.id
+            elif self._overtakes(job, than):
                 return job.id
         return None
 
