@@ -64,6 +64,11 @@ class Victim:
         self._pipe.close()
         return last
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, however."""
+        return not self._process.is_alive()
+
     def join(self, seconds: float = 60.0) -> object | None:
         """Wait for its natural end; returns the last thing that it said."""
         until = time.monotonic() + seconds
