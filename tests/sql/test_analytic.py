@@ -264,6 +264,47 @@ def test_grouping_sets_in_both_engines(world: World) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "select grouping(a, b), grouping(b, a), a, b, sum(x) from v group by cube (a, b) order by 1, 3, 4",
+            [(0, 0, 1, "p", 1), (0, 0, 1, "q", 2), (0, 0, 2, "p", 4), (0, 0, None, "p", 8), (1, 2, 1, None, 3),
+             (1, 2, 2, None, 4), (1, 2, None, None, 8), (2, 1, None, "p", 13), (2, 1, None, "q", 2),
+             (3, 3, None, None, 15)],
+        ),
+        ("select a, sum(x) from v group by rollup (a) having grouping(a) = 0 order by grouping(a), a",
+         [(1, 3), (2, 4), (None, 8)]),
+        ("select coalesce(sum(x), 0), grouping(a) from v where x > 99 group by rollup (a)", [(0, 1)]),
+        ("select a, grouping(a) from v group by a order by a", [(1, 0), (2, 0), (None, 0)]),
+        ("select distinct on (grouping(a)) grouping(a), a from v group by rollup (a) order by grouping(a), a",
+         [(0, 1), (1, None)]),
+        ("select case when grouping(a) = 1 then 'all' else a::text end, sum(x) from v group by rollup (a) order by 1",
+         [("1", 3), ("2", 4), ("all", 15), (None, 8)]),
+        # Of one column, or one constant, that has two names a set may leave out one.
+        ("select p, q, grouping(p, q) from (select a p, a q from v) w group by rollup (p, q) having p = 1 order by 3",
+         [(1, 1, 0), (1, None, 1)]),
+        ("select p, 1, grouping(p) from (select 1 as p from v) w group by rollup (p) order by 3",
+         [(1, 1, 0), (None, 1, 1)]),
+        ("select p, q + 1 from (select a+1 p, a q from v) w where q=1 group by grouping sets ((p, q), (q)) order by p",
+         [(2, 2), (None, 2)]),
+    ],
+)  # fmt: skip
+def test_grouping(world: World, sql: str, expected: list[tuple[object, ...]]) -> None:
+    rows = "select a, t.b, x from (values (1, 'p', 1), (1, 'q', 2), (2, 'p', 4), (null, 'p', 8)) as t(a, b, x)"
+    for engines in BOTH:
+        assert query(world, f"with v as materialized ({rows}) {sql}", engines=engines) == expected
+        assert query(world, sql.replace("from v", f"from ({rows}) v"), engines=engines) == expected
+
+
+def test_windows_over_grouping(world: World) -> None:
+    sql = (
+        "select a, grouping(a), rank() over (partition by grouping(a) order by a), sum(grouping(a)) over () "
+        "from (values (1), (2)) as v(a) group by rollup (a) order by 2, 1"
+    )
+    assert query(world, sql) == [(1, 0, 1, 1), (2, 0, 2, 1), (None, 1, 1, 1)]
+
+
 GROUPED_BY_ROW = (
     "select q.a, q.n, t.id, count(*) over () from t join lateral (select u.a, count(*) as n from u where u.id <= t.id "
     "group by rollup (u.a) having count(*) > 1) q on true"

@@ -32,6 +32,7 @@ def test_bound_trees(name: str) -> None:
     assert text == golden.read_text()
 
 
+NOT_GROUPING = "arguments to GROUPING must be grouping expressions of the associated query level"
 ERRORS = [
     # names
     ("SELECT nosuch FROM heap", "42703", 'column "nosuch" does not exist', 8),
@@ -92,6 +93,26 @@ ERRORS = [
     ("SELECT 1 FROM heap GROUP BY sum(a)", "42803", "aggregate functions are not allowed in GROUP BY", 29),
     ("SELECT sum(a) FROM heap GROUP BY 1", "42803", "aggregate functions are not allowed in GROUP BY", 34),
     ("SELECT sum(sum(a)) FROM heap", "42803", "aggregate function calls cannot be nested", 12),
+    ("SELECT grouping(a) FROM heap", "42803", NOT_GROUPING, 17),
+    ("SELECT grouping(b, a) FROM heap GROUP BY b", "42803", NOT_GROUPING, 20),
+    ("SELECT grouping(a + 1) FROM heap GROUP BY a", "42803", NOT_GROUPING, None),
+    ("SELECT 1 FROM customer GROUP BY id ORDER BY grouping(name)", "42803", NOT_GROUPING, 54),
+    ("SELECT 1 FROM heap HAVING grouping(1) = 0", "42803", NOT_GROUPING, 36),
+    (f"SELECT grouping({', '.join('a' * 32)}) FROM heap GROUP BY a", "54023",
+     "GROUPING must have fewer than 32 arguments", 8),
+    ("SELECT 1 FROM heap WHERE grouping(a) = 1 GROUP BY a", "42803",
+     "grouping operations are not allowed in WHERE", 26),
+    ("SELECT 1 FROM heap GROUP BY grouping(a)", "42803", "grouping operations are not allowed in GROUP BY", 29),
+    ("SELECT grouping(a) FROM heap GROUP BY 1", "42803", "grouping operations are not allowed in GROUP BY", 39),
+    ("SELECT sum(grouping(a)) FROM heap GROUP BY a", "42803", "aggregate function calls cannot be nested", 12),
+    ("SELECT grouping(sum(a)) FROM heap GROUP BY a", "42803", "aggregate function calls cannot be nested", 17),
+    ("SELECT grouping() FROM heap", "42601", 'syntax error at or near ")"', 17),
+    ("SELECT grouping(a) OVER () FROM heap GROUP BY a", "42601", 'syntax error at or near "OVER"', 20),
+    ('SELECT "grouping"(a) FROM heap GROUP BY a', "42883", "function grouping(integer) does not exist", 8),
+    ("SELECT (SELECT grouping(h.a)) FROM heap h GROUP BY a", "0A000",
+     "GROUPING of an outer query's columns is not supported", 16),
+    ("WITH RECURSIVE r AS (SELECT 1 AS a UNION SELECT grouping(a) FROM r GROUP BY a) SELECT * FROM r", "42P19",
+     "aggregate functions are not allowed in a recursive query's recursive term", None),
     ("SELECT rank() FROM heap", "42809", "window function rank requires an OVER clause", 8),
     ("SELECT 1 FROM heap WHERE rank() OVER () > 1", "42P20", "window functions are not allowed in WHERE", 26),
     ("SELECT upper('a') OVER ()", "42809",

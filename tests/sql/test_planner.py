@@ -26,6 +26,7 @@ QUERIES = (
     "select max(day) from orders where customer = 7",
     "select max(id) from orders",
     "select note, count(*) from orders where customer = 1 group by note having count(*) > 1 order by 2 desc",
+    "select note from orders where customer = 1 group by rollup (note) having grouping(note) = 0",
     "select c.name, o.total from customers c join orders o on o.customer = c.id where c.id = 3",
     "select c.name, o.total from orders o left join customers c on o.customer = c.id where o.id = 3",
     "select c.name, o.id from orders o join customers c on o.note = c.name",

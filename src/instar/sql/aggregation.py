@@ -79,25 +79,28 @@ class _Call:
 
 
 def aggregate_source(node: Aggregate, child: Source, compiler: Callable[[Scope], Compiler]) -> Source:
-    """Rows of the groups' values, then the calls' results; groups come in the order in which they were first met."""
+    """Rows of the groups' values, then the calls' results, then what each GROUPING is; groups come in the order in
+    which they were first met."""
     scope = node.child.scope
     calls = [_Call(call, lambda: compiler(scope)) for call in node.calls]
     if node.sets == ((),) and not node.groups:
         return lambda p: _ungrouped(child(p), calls, p)
     groups = compiler(scope).row(node.groups)
     normal = hashable([expr.type for expr in node.groups])
+    nothing_left_out = (0,) * len(node.groupings)
     if node.sets == (tuple(range(len(node.groups))),):
-        return lambda p: _grouped(((row, groups(row, p)) for row in child(p)), normal, calls, p)
+        return lambda p: _grouped(((row, groups(row, p)) for row in child(p)), normal, calls, nothing_left_out, p)
 
     def sets(p: Frame) -> Iterator[Row]:
         pairs = [(row, groups(row, p)) for row in child(p)]
         for chosen in node.sets:
             masked = [(row, _masked(values, chosen)) for row, values in pairs]
+            marks = tuple([_bits(positions, chosen) for positions in node.groupings])
             if masked or chosen:
-                yield from _grouped(masked, normal, calls, p)
+                yield from _grouped(masked, normal, calls, marks, p)
             else:
                 nothing = (None,) * len(node.groups)
-                yield from (nothing + row for row in _ungrouped((), calls, p))
+                yield from (nothing + row + marks for row in _ungrouped((), calls, p))
 
     return sets
 
@@ -118,7 +121,7 @@ def _ungrouped(rows: Iterable[Row], calls: Sequence[_Call], p: Frame) -> Iterato
 
 
 def _grouped(
-    pairs: Iterable[tuple[Row, Row]], normal: Callable[[Row], object], calls: Sequence[_Call], p: Frame
+    pairs: Iterable[tuple[Row, Row]], normal: Callable[[Row], object], calls: Sequence[_Call], marks: Row, p: Frame
 ) -> Iterator[Row]:
     found: dict[object, tuple[Row, list[Feed], list[Finish]]] = {}
     for row, values in pairs:
@@ -130,9 +133,17 @@ def _grouped(
         for feed in group[1]:
             feed(row)
     for values, _, finishes in found.values():
-        yield (*values, *(finish() for finish in finishes))
+        yield (*values, *(finish() for finish in finishes), *marks)
 
 
 def _masked(values: Row, chosen: Sequence[int]) -> Row:
     """The groups' values with NULL where the grouping set leaves a group out."""
     return tuple([value if position in chosen else None for position, value in enumerate(values)])
+
+
+def _bits(positions: Sequence[int], chosen: Sequence[int]) -> int:
+    """What GROUPING of the groups at these positions is in the rows of a grouping set."""
+    bits = 0
+    for position in positions:
+        bits = 2 * bits + (position not in chosen)
+    return bits

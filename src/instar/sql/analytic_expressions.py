@@ -11,7 +11,7 @@ from instar.sql.functions import AggregateSql, Context
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import render_cast, render_literal, sort_key, unify
 from instar.sql.tree import Expr, SortKey
-from instar.types import BOOLEAN, Type
+from instar.types import BOOLEAN, INTEGER, Type
 
 if TYPE_CHECKING:
     from instar.sql.analytic_sql import QueryWriter
@@ -66,9 +66,7 @@ class ExpressionWriter:
             case tree.Parameter():
                 return render_literal(self._queries.parameters[expr.index], expr.type)
             case tree.ColumnRef():
-                column = self._queries.columns[expr.relation, expr.ordinal]
-                # Not a group itself, it depends on the groups, as the binder made sure.
-                return Sql(f"first({column.text})", column.type) if expr.relation in self._own else column
+                return self._column(expr)
             case tree.Call():
                 return expr.function.render([self.expr(arg) for arg in expr.args], self._context)
             case tree.Cast():
@@ -95,6 +93,8 @@ class ExpressionWriter:
                 return Sql(f"COALESCE({', '.join(arg.text for arg in args)})", _physical(args))
             case tree.AggregateCall():
                 return self._aggregate(expr)
+            case tree.GroupingCall():
+                return self._grouping(expr)
             case tree.WindowCall():
                 return self._window(expr)
             case tree.ScalarSubquery() | tree.Exists() | tree.InSubquery():
@@ -103,6 +103,11 @@ class ExpressionWriter:
                 return render_literal(None, expr.type)
             case tree.NextValue() | tree.Keep() | tree.Kept():
                 raise errors.unsupported("what is volatile in an analytic query")
+
+    def _column(self, expr: tree.ColumnRef) -> Sql:
+        column = self._queries.columns[expr.relation, expr.ordinal]
+        # Not a group itself, it depends on the groups, as the binder made sure.
+        return Sql(f"first({column.text})", column.type) if expr.relation in self._own else column
 
     def _comparable(self, exprs: Sequence[Expr]) -> list[str]:
         return [sort_key(operand) for operand in unify([self.expr(expr) for expr in exprs])]
@@ -123,6 +128,13 @@ class ExpressionWriter:
             filter="" if expr.filter is None else below.expr(expr.filter).text,
         )
         return expr.aggregate.render([below.expr(arg) for arg in expr.args], modifiers)
+
+    def _grouping(self, expr: tree.GroupingCall) -> Sql:
+        if self._sets is None:
+            return Sql("0", INTEGER)
+        positions = {group: position for position, group in enumerate(self._groups)}
+        keys = ", ".join(self._keys[positions[arg]] for arg in expr.args)
+        return Sql(f"CAST(grouping({keys}) AS INTEGER)", INTEGER)
 
     def _window(self, expr: tree.WindowCall) -> Sql:
         parts = []

@@ -217,6 +217,8 @@ class _Explainer:
             case tree.AggregateCall():
                 args = ", ".join(self._expr(arg) for arg in expr.args) or "*"
                 return f"{expr.aggregate.name}({'DISTINCT ' if expr.distinct else ''}{args})"
+            case tree.GroupingCall():
+                return f"GROUPING({', '.join(self._expr(arg) for arg in expr.args)})"
             case tree.ScalarSubquery() | tree.Exists() | tree.InSubquery():
                 return "(subquery)"
             case tree.Coalesce():

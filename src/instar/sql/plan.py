@@ -157,13 +157,14 @@ class HashJoin:
 @dataclass(frozen=True)
 class Aggregate:
     """Groups, then aggregates. `sets` are positions in `groups`; one set of all of them is plain GROUP BY, one empty
-    set no grouping (one row even for no input)."""
+    set no grouping (one row even for no input). `groupings`: for each GROUPING its arguments' positions in `groups`."""
 
     scope: Scope
     child: Node
     groups: tuple[Expr, ...]
     sets: tuple[tuple[int, ...], ...]
     calls: tuple[AggregateCall, ...]
+    groupings: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)

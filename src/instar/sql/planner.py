@@ -289,21 +289,25 @@ class _Planner:
         having = conjuncts(query.having)
         read = (tuple(output.expr for output in query.outputs), tuple(having), query.order_by, query.distinct_on)
         calls: list[tree.AggregateCall] = []
+        groupings: list[tree.GroupingCall] = []
         for expr in _outside_of(groups, read):
             if isinstance(expr, tree.AggregateCall) and expr not in calls:
                 calls.append(expr)
+            elif isinstance(expr, tree.GroupingCall):
+                groupings.append(expr)
             elif isinstance(expr, tree.ColumnRef) and (expr.relation, expr.ordinal) in node.scope.columns:
                 # Functionally dependent on the groups, as the binder made sure: the same for the whole group.
                 groups.append(expr)
         sets = query.grouping_sets if query.grouping_sets is not None else (tuple(range(len(groups))),)
-        positions = {expr: position for position, expr in reversed(list(enumerate([*groups, *calls])))}
+        positions = {expr: position for position, expr in reversed(list(enumerate([*groups, *calls, *groupings])))}
         columns = {
             (expr.relation, expr.ordinal): position
             for expr, position in positions.items()
             if isinstance(expr, tree.ColumnRef)
         }
         scope = Scope(columns, frozenset(), positions)
-        node = Aggregate(scope, node, tuple(groups), sets, tuple(calls))
+        marked = tuple(tuple(groups.index(arg) for arg in call.args) for call in groupings)
+        node = Aggregate(scope, node, tuple(groups), sets, tuple(calls), marked)
         return filtered(node, having)
 
 
@@ -318,7 +322,7 @@ def _locked_tables(node: Node, query: Select) -> tuple[LockedTable, ...]:
 
 
 def _outside_of(groups: Sequence[Expr], root: object) -> Iterator[Expr]:
-    """Aggregate calls and columns in `root` that are not inside a group's expression or an aggregate call."""
+    """Aggregate calls, GROUPINGs and columns in `root` that are not in a group's expression or an aggregate call."""
     known = set(groups)
     stack: list[object] = [root]
     while stack:
@@ -327,7 +331,7 @@ def _outside_of(groups: Sequence[Expr], root: object) -> Iterator[Expr]:
             stack.extend(reversed(item))
         elif item in known:
             continue
-        elif isinstance(item, (tree.AggregateCall, tree.ColumnRef)):
+        elif isinstance(item, (tree.AggregateCall, tree.GroupingCall, tree.ColumnRef)):
             known.add(item)
             yield item
         elif isinstance(item, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)):

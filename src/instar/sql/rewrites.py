@@ -22,11 +22,21 @@ def pull_up(query: Select) -> Select:
         inner = found.query
         if not isinstance(inner, Select) or inner.from_ is None:
             break
+        if query.grouping_sets is not None and not _are_columns(inner.outputs):
+            break
         columns = {(found.relation, ordinal): output.expr for ordinal, output in enumerate(inner.outputs)}
         where = _all((*conjuncts(query.where), *conjuncts(inner.where)))
         dissolved = replace(query, from_=_replaced(query.from_, found, inner.from_), where=where)
         query = substitute(dissolved, columns)
     return _pushed_down(query)
+
+
+def _are_columns(outputs: Sequence[tree.Output]) -> bool:
+    """Whether these are columns, none of them twice: only what a column is called is another below a subquery. Of
+    other groups' expressions two may become one, or one the like of what is no group, and a grouping set leaves out
+    the one and not the other."""
+    found = [output.expr for output in outputs]
+    return all(isinstance(expr, tree.ColumnRef) for expr in found) and len(set(found)) == len(found)
 
 
 def _pushed_down(query: Select) -> Select:

@@ -17,7 +17,7 @@ from typing import Literal as Choice
 from instar.catalog.descriptors import Index, Table, View
 from instar.store.lock_modes import Mode
 from instar.transactions.transaction import Isolation
-from instar.types import BOOLEAN, Type
+from instar.types import BOOLEAN, INTEGER, Type
 
 if TYPE_CHECKING:
     from instar.sql.functions import Aggregate, Function, WindowFunction
@@ -173,6 +173,15 @@ class AggregateCall:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupingCall:
+    """GROUPING: a bit for each argument, the last one's the lowest, that is 1 in the rows of the grouping sets without
+    it. The arguments are grouping expressions of the query that it stands in."""
+
+    args: tuple[Expr, ...]
+    type: Type = INTEGER
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """A window frame; a bound is (kind, offset expression or None)."""
 
@@ -249,8 +258,8 @@ class DefaultValue:
 
 Expr = (
     Literal | Parameter | ColumnRef | Call | Cast | And | Or | Not | IsNull | IsTruth | IsDistinct | InList | Case
-    | Coalesce | AggregateCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | Keep | Kept
-    | DefaultValue
+    | Coalesce | AggregateCall | GroupingCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | Keep
+    | Kept | DefaultValue
 )  # fmt: skip
 
 # --- FROM items ------------------------------------------------------------------------------------------------------

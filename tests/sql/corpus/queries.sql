@@ -19,6 +19,7 @@ SELECT at > '2020-01-01', at AT TIME ZONE 'UTC', timestamp '2020-01-01 10:00', n
 SELECT (SELECT max(total) FROM orders o WHERE o.customer_id = c.id), EXISTS (SELECT 1 FROM heap), id NOT IN (SELECT id FROM orders), id > ALL (SELECT a FROM heap), id = ANY (SELECT b FROM heap) FROM customer c
 SELECT a, b, count(DISTINCT a) FROM heap GROUP BY ROLLUP (a, b), GROUPING SETS ((a), ())
 SELECT a, b FROM heap GROUP BY CUBE (a, b)
+SELECT a, GROUPING(b, a) FROM heap GROUP BY ROLLUP (a, b) HAVING grouping(b) = 0 ORDER BY grouping(a)
 SELECT DISTINCT ON (b) b, a FROM heap ORDER BY b, a DESC
 SELECT DISTINCT b AS "B b", a FROM heap ORDER BY a
 SELECT string_agg(name, ', ' ORDER BY born DESC), count(*) FILTER (WHERE born IS NOT NULL) FROM customer

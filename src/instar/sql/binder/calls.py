@@ -38,6 +38,7 @@ T = TypeVar("T")
 WINDOWING_ERROR = "42P20"
 AGGREGATES_IN = frozenset({"SELECT", "HAVING", "ORDER BY", "DISTINCT ON"})
 WINDOWS_IN = frozenset({"SELECT", "ORDER BY", "DISTINCT ON"})
+MAX_GROUPING_ARGUMENTS = 31  # the bits of an integer
 _SEQUENCE_FUNCTIONS = ("currval", "lastval", "setval")
 
 
@@ -157,7 +158,7 @@ class CallBinder(ABC):
             None if filter_ is None else self._inside("an aggregate", lambda: self.condition(filter_, "FILTER"))
         )
         found = tree.AggregateCall(aggregate, args, distinct, bound_filter, order_by, type_)
-        self._check_level(found, position)
+        self._check_level(found, "an aggregate", position)
         self.aggregated = True
         return found
 
@@ -200,11 +201,31 @@ class CallBinder(ABC):
         finally:
             self.within = outer
 
-    def _check_level(self, found: Expr, position: int | None) -> None:
+    def _check_level(self, found: Expr, what: str, position: int | None) -> None:
         """An aggregate belongs to the query whose columns it reads; Instar takes it for the one it stands in."""
         relations = {relation for relation, _ in references(found).free}
         if relations and not relations & self.own_relations():
-            raise errors.unsupported("an aggregate of an outer query's columns", position=position)
+            raise errors.unsupported(f"{what} of an outer query's columns", position=position)
+
+    def grouping(self, node: exp.Expr) -> Expr:
+        """GROUPING; whether its arguments are grouping expressions is known when all clauses are bound."""
+        position = position_of(node)
+        if self.within == "an aggregate":
+            raise errors.error(errors.GROUPING_ERROR, "aggregate function calls cannot be nested", position=position)
+        if self.clause not in AGGREGATES_IN:
+            message = f"grouping operations are not allowed in {self.clause}"
+            raise errors.error(errors.GROUPING_ERROR, message, position=position)
+        if len(node.expressions) > MAX_GROUPING_ARGUMENTS:
+            message = f"GROUPING must have fewer than {MAX_GROUPING_ARGUMENTS + 1} arguments"
+            raise errors.error(errors.TOO_MANY_ARGUMENTS, message, position=position)
+        args = self._inside("an aggregate", lambda: tuple(self.value(item) for item in node.expressions))
+        for arg, item in zip(args, node.expressions, strict=True):
+            if not isinstance(arg, tree.ColumnRef):  # those are known
+                self.context.note(arg, "GROUPING", position_of(item))
+        found = tree.GroupingCall(args)
+        self._check_level(found, "GROUPING", position)
+        self.aggregated = True
+        return found
 
     def own_relations(self) -> set[int]:
         return {item.relation for item in self.scope.namespace.items.values()}

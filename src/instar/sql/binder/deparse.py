@@ -197,6 +197,9 @@ class Deparser:
             inner += f" ORDER BY {self._sort_keys(expr.order_by)}"
         return f"{quote_function(expr.aggregate.name)}({inner}){self._filter(expr.filter)}"
 
+    def _grouping(self, expr: tree.GroupingCall) -> str:
+        return f"GROUPING({self._list(expr.args)})"
+
     def _filter(self, expr: Expr | None) -> str:
         return "" if expr is None else f" FILTER (WHERE {self.expression(expr)})"
 
@@ -399,6 +402,7 @@ _WRITERS: dict[type, Callable[[Deparser, Any], str]] = {
     tree.Coalesce: Deparser._coalesce,
     tree.NextValue: Deparser._next_value,
     tree.AggregateCall: Deparser._aggregate,
+    tree.GroupingCall: Deparser._grouping,
     tree.WindowCall: Deparser._window,
     tree.ScalarSubquery: Deparser._scalar_subquery,
     tree.Exists: Deparser._exists,

@@ -331,4 +331,5 @@ _BINDERS: dict[type, Callable[[Any, Any], Expr]] = {
     exp.Anonymous: ExpressionBinder.call,
     exp.Filter: ExpressionBinder.call,
     exp.Window: ExpressionBinder.call,
+    exp.Grouping: ExpressionBinder.grouping,
 }

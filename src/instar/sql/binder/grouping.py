@@ -58,7 +58,9 @@ class _Checker:
     def check(self, expr: object) -> None:
         if expr in self.grouped or isinstance(expr, tree.AggregateCall):
             return
-        if isinstance(expr, tree.ColumnRef):
+        if isinstance(expr, tree.GroupingCall):
+            self._arguments(expr)
+        elif isinstance(expr, tree.ColumnRef):
             self._column(
                 expr, expr, 'column "{}" must appear in the GROUP BY clause or be used in an aggregate function'
             )
@@ -69,6 +71,13 @@ class _Checker:
         else:
             for child in children(expr):
                 self.check(child)
+
+    def _arguments(self, call: tree.GroupingCall) -> None:
+        for arg in call.args:
+            if arg not in self.grouped:
+                message = "arguments to GROUPING must be grouping expressions of the associated query level"
+                _, position = self.context.source(arg)
+                raise errors.error(errors.GROUPING_ERROR, message, position=position)
 
     def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> None:
         for relation, ordinal in sorted(references(expr.query).free):

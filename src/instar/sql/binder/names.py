@@ -37,6 +37,8 @@ def _figure(node: exp.Expr) -> tuple[str, int]:
         return _figure(node.this)
     if isinstance(node, exp.AtTimeZone):
         return "timezone", 2
+    if isinstance(node, exp.Grouping):
+        return "grouping", 2
     if isinstance(node, exp.Coalesce):
         return "coalesce", 2
     if isinstance(node, exp.Nullif):

@@ -356,7 +356,7 @@ def _check_recursive_term(second: Query, number: int, name: str, position: int |
                     where = "within an outer join"
             elif isinstance(found, tree.SetOperation) and found.kind == "except":
                 where = "within EXCEPT" if any(mine(inner) for inner in walk(found.right)) else where
-            elif isinstance(found, tree.AggregateCall):
+            elif isinstance(found, tree.AggregateCall | tree.GroupingCall):
                 message = "aggregate functions are not allowed in a recursive query's recursive term"
                 raise errors.error(INVALID_RECURSION, message, position=position)
     if where is not None:

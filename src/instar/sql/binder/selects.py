@@ -22,6 +22,11 @@ from instar.sql.traversal import references, walk_level
 from instar.sql.tree import Expr, Output, SortKey
 
 MAX_GROUPING_SETS = 4096
+_NOT_GROUPED: dict[type, str] = {
+    tree.AggregateCall: "aggregate functions",
+    tree.WindowCall: "window functions",
+    tree.GroupingCall: "grouping operations",
+}
 
 
 class SelectBinder(FromBinder):
@@ -153,11 +158,10 @@ class SelectBinder(FromBinder):
 
     def _ungrouped_output(self, output: Output, node: exp.Expr) -> Expr:
         for found in walk_level(output.expr):
-            if isinstance(found, tree.AggregateCall | tree.WindowCall):
-                kind = "aggregate" if isinstance(found, tree.AggregateCall) else "window"
-                message = f"{kind} functions are not allowed in GROUP BY"
-                code = errors.GROUPING_ERROR if kind == "aggregate" else "42P20"
-                raise errors.error(code, message, position=position_of(node))
+            kind = _NOT_GROUPED.get(type(found))
+            if kind is not None:
+                code = errors.GROUPING_ERROR if kind != "window functions" else "42P20"
+                raise errors.error(code, f"{kind} are not allowed in GROUP BY", position=position_of(node))
         return output.expr
 
     # --- ORDER BY, DISTINCT, LIMIT ---

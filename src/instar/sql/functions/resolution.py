@@ -38,7 +38,7 @@ UNSUPPORTED = frozenset(
     "justify_hours justify_interval make_interval format array_agg json_agg jsonb_agg json_object_agg "
     "jsonb_object_agg jsonb_build_object jsonb_build_array to_json to_jsonb row_to_json percentile_cont "
     "percentile_disc mode unnest array_length corr covar_pop covar_samp regr_slope regr_intercept to_tsvector "
-    "to_tsquery jsonb_set jsonb_path_query xmlagg grouping convert_to convert_from set_config".split()
+    "to_tsquery jsonb_set jsonb_path_query xmlagg convert_to convert_from set_config".split()
 )
 
 

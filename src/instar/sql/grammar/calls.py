@@ -398,6 +398,9 @@ class CallGrammar(Cursor, ABC):
         self.take_operator(")")
         return exp.Anonymous(this=_TRIMS[side], expressions=arguments)
 
+    def _grouping(self) -> exp.Expr:
+        return exp.Grouping(expressions=self._plain_arguments())
+
     def _extreme(self) -> exp.Expr:
         name = self.tokens[self.index - 1].value
         return exp.Anonymous(this=name, expressions=self._plain_arguments())
@@ -413,7 +416,7 @@ _FORMS = {
     "nullif": CallGrammar._nullif,
     "greatest": CallGrammar._extreme,
     "least": CallGrammar._extreme,
-    "grouping": CallGrammar._extreme,
+    "grouping": CallGrammar._grouping,
     "extract": CallGrammar._extract,
     "position": CallGrammar._position,
     "substring": CallGrammar._substring,
