@@ -8,10 +8,19 @@ from typing import Any
 import pytest
 
 from instar import errors
-from instar.sql.functions import common_type, is_aggregate, is_window, resolve_function, resolve_operator
+from instar.sql.functions import (
+    Function,
+    Resolution,
+    common_type,
+    is_aggregate,
+    is_window,
+    resolve_function,
+    resolve_operator,
+)
 from instar.types import (
     BIGINT,
     BOOLEAN,
+    BYTEA,
     DATE,
     DOUBLE,
     INTEGER,
@@ -95,6 +104,14 @@ FUNCTIONS = [
     ("timezone", [(TEXT, "CET"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 11:00:00+00"),
     ("jsonb_typeof", [(JSONB, "[1]")], "array"),
     ("chr", [(INTEGER, "65")], "A"),
+    ("position", [(TEXT, "abc"), (TEXT, "b")], "2"),
+    ("position", [(BYTEA, "\\x010203"), (BYTEA, "\\x0203")], "2"),
+    ("substr", [(BYTEA, "\\x010203"), (INTEGER, "-1"), (INTEGER, "4")], "\\x0102"),
+    ("rtrim", [(BYTEA, "\\x0001020100"), (BYTEA, "\\x0001")], "\\x000102"),
+    ("overlay", [(BYTEA, "\\x01020304"), (BYTEA, "\\xffff"), (INTEGER, "2")], "\\x01ffff04"),
+    ("get_byte", [(BYTEA, "\\x01ff"), (INTEGER, "1")], "255"),
+    ("gcd", [(NUMERIC, "330.3"), (NUMERIC, "462")], "0.3"),
+    ("lcm", [(NUMERIC, "-4.20"), (NUMERIC, "4")], "84.00"),
 ]
 AGGREGATES = [
     ("avg", INTEGER, ["1", "2", "4"], "2.3333333333333333"),
@@ -109,6 +126,11 @@ AGGREGATES = [
     ("avg", NUMERIC, ["100000000000000000000", "3"], "50000000000000000002"),
     ("max", TEXT, ["a", "B"], "a"),
 ]
+
+
+def called(found: Resolution, *args: object) -> object:
+    assert isinstance(found.entry, Function)
+    return found.entry.closure(found.arguments)(*args)
 
 
 @pytest.mark.parametrize(("left", "symbol", "right", "type_", "expected"), OPERATORS)
@@ -160,6 +182,13 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
 @pytest.mark.parametrize(
     ("call", "sqlstate", "message"),
     [
+        (lambda: resolve_function("btrim", [BYTEA]), "42883", r"function btrim\(bytea\) does not exist"),
+        (
+            lambda: called(resolve_function("get_byte", [BYTEA, INTEGER]), b"\x01\xff", 2),
+            "2202E",
+            r"index 2 out of",
+        ),
+        (lambda: called(resolve_operator("@", [INTEGER]), -(2**31)), "22003", "integer out of range"),
         (lambda: resolve_operator("+", [INTEGER, TEXT]), "42883", r"operator does not exist: integer \+ text"),
         (lambda: resolve_operator("-", [TEXT]), "42883", "operator does not exist: - text"),
         (lambda: resolve_operator("+", [UNKNOWN, UNKNOWN]), "42725", r"operator is not unique: unknown \+ unknown"),

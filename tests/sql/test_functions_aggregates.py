@@ -13,7 +13,7 @@ import pytest
 from instar import errors
 from instar.sql.functions import ANY, COMMON, Aggregate, AggregateSql, Sql, Window, WindowFunction, duckdb_error
 from instar.sql.functions.registry import FUNCTIONS
-from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, REAL, TEXT, Kind, Type
+from instar.types import BIGINT, BYTEA, DOUBLE, INTEGER, NUMERIC, REAL, TEXT, Kind, Type
 from instar.values import comparison_key
 from sql.duckdb_oracle import connect, internal, outcome, same, table
 from sql.test_functions_differential import fails
@@ -92,8 +92,9 @@ def test_aggregates_agree(entry: Any, distinct: bool, connection: Any) -> None:
     choices = STATIC if entry.arguments[0] == NUMERIC else [entry.arguments[0]]
     for first in [INTEGER, TEXT, DOUBLE, NUMERIC] if entry.arguments[0] is ANY else choices:
         types = (first, *entry.arguments[1:])
+        delimiters = (b"-", None, b"") if first == BYTEA else ("-", None, "")
         for group in groups(first):
-            rows = [(value, *(("-", None, "")[i % 3] for _ in types[1:])) for i, value in enumerate(group)]
+            rows = [(value, *(delimiters[i % 3] for _ in types[1:])) for i, value in enumerate(group)]
             answer = outcome(accumulate, entry, types, rows, distinct)
             source, columns = table(rows, types)
             modifiers = AggregateSql(distinct=distinct, order_by="" if distinct else "row_")

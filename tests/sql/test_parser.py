@@ -81,7 +81,7 @@ def shape(text: str) -> str:
         ("a !=b", "(a <> b)"),
         ("trim(both from a)", "btrim(a)"),
         ("trim(trailing 'x' from a)", "rtrim(a, x)"),
-        ("position('x' in a)", "strpos(a, x)"),
+        ("position('x' in a)", "position(a, x)"),
         ("substring(a for 2)", "substring(a, 1, 2)"),
         ("extract(YEAR from a)", "extract(year, a)"),
         ("left(a, 1)", "left(a, 1)"),

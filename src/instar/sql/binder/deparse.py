@@ -134,6 +134,8 @@ class Deparser:
             return function.name.upper()
         if function.name == "extract" and isinstance(args[0], tree.Literal):
             return f"EXTRACT({quote_literal(str(args[0].value))} FROM {self.expression(args[1])})"
+        if function.name == "position":
+            return f"POSITION({self.expression(args[1])} IN {self.expression(args[0])})"
         return f"{quote_function(function.name)}({self._list(args)})"
 
     def _cast(self, expr: tree.Cast) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, AnyStr, Generic
 
 from instar import errors
 from instar.sql.functions.arithmetic import out_of_range
@@ -475,40 +475,64 @@ def _extreme(name: str) -> list[Aggregate]:
 # --- string_agg ------------------------------------------------------------------------------------------------------
 
 
-class _Concatenation:
+class _Concatenation(Generic[AnyStr]):
     """Each value but the first is preceded by its own delimiter; NULL values are passed over."""
 
-    __slots__ = ("pieces",)
+    __slots__ = ("empty", "pieces")
 
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
+    def __init__(self, empty: AnyStr) -> None:
+        self.empty: AnyStr = empty
+        self.pieces: list[AnyStr] = []
 
-    def add(self, value: str | None, delimiter: str | None) -> None:
+    def add(self, value: AnyStr | None, delimiter: AnyStr | None) -> None:
         if value is not None:
             if self.pieces and delimiter is not None:
                 self.pieces.append(delimiter)
             # An empty piece marks that there was a value.
             self.pieces.append(value)
 
-    def result(self) -> str | None:
-        return "".join(self.pieces) if self.pieces else None
+    def result(self) -> AnyStr | None:
+        return self.empty.join(self.pieces) if self.pieces else None
 
 
-def _concatenate(pairs: list[dict[str, str | None]]) -> str | None:
-    accumulator = _Concatenation()
-    for pair in pairs:
-        accumulator.add(pair["v"], pair["d"])
-    return accumulator.result()
+def _concatenate(empty: AnyStr) -> Callable[[list[dict[str, AnyStr | None]]], AnyStr | None]:
+    def apply(pairs: list[dict[str, AnyStr | None]]) -> AnyStr | None:
+        accumulator = _Concatenation(empty)
+        for pair in pairs:
+            accumulator.add(pair["v"], pair["d"])
+        return accumulator.result()
+
+    return apply
 
 
-_concatenated = register("string_agg", _concatenate, ["STRUCT(v VARCHAR, d VARCHAR)[]"], TEXT)
+_texts = register("string_agg", _concatenate(""), ["STRUCT(v VARCHAR, d VARCHAR)[]"], TEXT)
+_byteas = register("string_agg_bytea", _concatenate(b""), ["STRUCT(v BLOB, d BLOB)[]"], BYTEA)
 
 
 def _string_agg(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
     value, delimiter = args[0].text, args[1].text
     if delimiter.startswith("'") and delimiter == quote(delimiter[1:-1].replace("''", "'")):
         return Sql(modifiers.call("string_agg", value, delimiter), TEXT)
-    return Sql(_concatenated(modifiers.call("list", f"{{'v': {value}, 'd': {delimiter}}}")), TEXT)
+    return Sql(_texts(modifiers.call("list", _pair(args))), TEXT)
+
+
+def _bytea_agg(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
+    return Sql(_byteas(modifiers.call("list", _pair(args))), BYTEA)
+
+
+def _pair(args: Sequence[Sql]) -> str:
+    value, delimiter = args
+    return f"{{'v': {value.text}, 'd': {delimiter.text}}}"
+
+
+def _string_aggs() -> list[Aggregate]:
+    return [
+        Aggregate("string_agg", (type_, type_), type_, python, render, strict=False, ordered=True)
+        for type_, python, render in (
+            (TEXT, lambda types: lambda: _Concatenation(""), _string_agg),
+            (BYTEA, lambda types: lambda: _Concatenation(b""), _bytea_agg),
+        )
+    ]
 
 
 ENTRIES = (
@@ -526,5 +550,5 @@ ENTRIES = (
     *_variance("stddev_pop", False, True),
     *_extreme("min"),
     *_extreme("max"),
-    Aggregate("string_agg", (TEXT, TEXT), TEXT, lambda types: _Concatenation, _string_agg, strict=False, ordered=True),
+    *_string_aggs(),
 )

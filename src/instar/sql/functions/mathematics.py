@@ -300,6 +300,19 @@ def _numeric_div(a: Decimal, b: Decimal) -> Decimal:
     return _truncated(numbers.WIDE.divide_int(a, b))
 
 
+def _of_whole(compute: Callable[[int, int], int]) -> Callable[[Decimal, Decimal], Decimal]:
+    """What is computed of integers, of numbers with fractions: at the larger scale both are integers."""
+
+    def apply(a: Decimal, b: Decimal) -> Decimal:
+        if a.is_nan() or b.is_nan():
+            return numbers.NAN
+        scale = max(arithmetic.scale(a), arithmetic.scale(b))
+        found = compute(*(int(numbers.WIDE.scaleb(value, scale)) for value in (a, b)))
+        return numbers.fits(Decimal(found).scaleb(-scale, numbers.WIDE))
+
+    return apply
+
+
 def _numeric_functions() -> list[Function]:
     one, two = (NUMERIC,), (NUMERIC, INTEGER)
     found = [
@@ -314,6 +327,8 @@ def _numeric_functions() -> list[Function]:
         _called("power", arithmetic.power, (NUMERIC, NUMERIC), NUMERIC),
         _called("pow", arithmetic.power, (NUMERIC, NUMERIC), NUMERIC),
         _called("div", _numeric_div, (NUMERIC, NUMERIC), NUMERIC),
+        _called("gcd", _of_whole(math.gcd), (NUMERIC, NUMERIC), NUMERIC),
+        _called("lcm", _of_whole(math.lcm), (NUMERIC, NUMERIC), NUMERIC),
     ]
     for name, closure in (("round", _rounded), ("trunc", _truncated)):
         render = _render_rounded(name, closure)
@@ -328,13 +343,15 @@ def _numeric_functions() -> list[Function]:
     return found
 
 
-def _power_operators(entries: Sequence[Function]) -> list[Function]:
+def _operators(entries: Sequence[Function]) -> list[Function]:
+    """The functions that are operators, too."""
+    symbols = {"power": "^", "abs": "@"}
     return [
-        Function("^", entry.arguments, entry.result, entry.python, entry.duckdb, operator=True)
+        Function(symbols[entry.name], entry.arguments, entry.result, entry.python, entry.duckdb, operator=True)
         for entry in entries
-        if entry.name == "power"
+        if entry.name in symbols
     ]
 
 
 _NAMED = (*_double_functions(), *_integer_functions(), *_numeric_functions())
-ENTRIES = (*_NAMED, *_power_operators(_NAMED))
+ENTRIES = (*_NAMED, *_operators(_NAMED))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from instar.sql.functions import (
     aggregates,
     arithmetic,
+    binary,
     comparison,
     datetimes,
     documents,
@@ -22,6 +23,7 @@ _FAMILIES: tuple[tuple[Entry, ...], ...] = (
     comparison.ENTRIES,
     mathematics.ENTRIES,
     strings.ENTRIES,
+    binary.ENTRIES,
     datetimes.ENTRIES,
     documents.ENTRIES,
     system.ENTRIES,

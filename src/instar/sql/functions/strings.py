@@ -7,7 +7,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from instar import errors
 from instar.sql.functions.model import ANY, Context, Function, Sql
@@ -17,10 +17,12 @@ from instar.types import BIGINT, BOOLEAN, BYTEA, INTEGER, TEXT, Kind, Type
 from instar.values import compile_cast, numbers, writer
 from instar.values.text import hex_bytes
 
+Sliced = TypeVar("Sliced", str, bytes)
+
 _MAX_LENGTH = 1 << 28  # characters that one call may make
 
 
-def _simple(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
+def called(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
     """A function that DuckDB calls back."""
     suffix = "_".join(type_.kind.name.lower() for type_ in arguments)
     call = register(f"{name}_{suffix}", closure, arguments, result)
@@ -84,8 +86,8 @@ def _on_first(render: Callable[[str], str]) -> Callable[[Sequence[Sql], Context]
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def substring(text: str, start: int, length: int | None = None) -> str:
-    """Characters from `start` (1-based; before the first counts against `length`). Errors: 22011."""
+def substring(text: Sliced, start: int, length: int | None = None) -> Sliced:
+    """Characters, or bytes, from `start` (1-based; before the first counts against `length`). Errors: 22011."""
     if length is None:
         return text[max(start - 1, 0) :]
     if length < 0:
@@ -145,7 +147,8 @@ def _repeat(text: str, count: int) -> str:
     return text * count
 
 
-def _overlay(text: str, new: str, start: int, length: int | None = None) -> str:
+def overlay(text: Sliced, new: Sliced, start: int, length: int | None = None) -> Sliced:
+    """`text` with `new` in the place of `length` characters or bytes from `start`. Errors: 22011, 22003."""
     if start <= 0:
         raise errors.error("22011", "negative substring length not allowed")
     end = start + (len(new) if length is None else length)
@@ -423,36 +426,37 @@ ENTRIES = (
     *_trims(),
     Function("lower", (TEXT,), TEXT, lower, _on_first(_render_lower)),
     Function("upper", (TEXT,), TEXT, upper, _on_first(_render_upper)),
-    _simple("initcap", _initcap, [TEXT], TEXT),
+    called("initcap", _initcap, [TEXT], TEXT),
     Function("substring", (TEXT, INTEGER), TEXT, substring, _render_substring),
     Function("substring", (TEXT, INTEGER, INTEGER), TEXT, substring, _render_substring),
     Function("substr", (TEXT, INTEGER), TEXT, substring, _render_substring),
     Function("substr", (TEXT, INTEGER, INTEGER), TEXT, substring, _render_substring),
-    # position(a IN b) is position(a, b) here.
-    Function("position", (TEXT, TEXT), INTEGER, lambda a, b: b.find(a) + 1, "CAST(strpos({1}, {0}) AS INTEGER)"),
-    Function("strpos", (TEXT, TEXT), INTEGER, lambda a, b: a.find(b) + 1, "CAST(strpos({0}, {1}) AS INTEGER)"),
+    *(
+        Function(name, (TEXT, TEXT), INTEGER, lambda a, b: a.find(b) + 1, "CAST(strpos({0}, {1}) AS INTEGER)")
+        for name in ("position", "strpos")  # position(a IN b) is position(b, a)
+    ),
     Function("starts_with", (TEXT, TEXT), BOOLEAN, str.startswith, "starts_with({0}, {1})"),
     Function("replace", (TEXT, TEXT, TEXT), TEXT, _replace, "replace({0}, {1}, {2})"),
-    _simple("left", _left, [TEXT, INTEGER], TEXT),
-    _simple("right", _right, [TEXT, INTEGER], TEXT),
-    _simple("lpad", _pad(True), [TEXT, INTEGER], TEXT),
-    _simple("lpad", _pad(True), [TEXT, INTEGER, TEXT], TEXT),
-    _simple("rpad", _pad(False), [TEXT, INTEGER], TEXT),
-    _simple("rpad", _pad(False), [TEXT, INTEGER, TEXT], TEXT),
-    _simple("repeat", _repeat, [TEXT, INTEGER], TEXT),
-    _simple("reverse", lambda text: text[::-1], [TEXT], TEXT),
-    _simple("split_part", _split_part, [TEXT, TEXT, INTEGER], TEXT),
-    _simple("translate", _translate, [TEXT, TEXT, TEXT], TEXT),
-    _simple("overlay", _overlay, [TEXT, TEXT, INTEGER], TEXT),
-    _simple("overlay", _overlay, [TEXT, TEXT, INTEGER, INTEGER], TEXT),
-    _simple("ascii", _ascii, [TEXT], INTEGER),
-    _simple("chr", _chr, [INTEGER], TEXT),
-    _simple("to_hex", _to_hex(32), [INTEGER], TEXT),
-    _simple("to_hex", _to_hex(64), [BIGINT], TEXT),
-    _simple("encode", _encode, [BYTEA, TEXT], TEXT),
-    _simple("decode", _decode, [TEXT, TEXT], BYTEA),
-    _simple("md5", _md5, [TEXT], TEXT),
-    _simple("md5", _md5, [BYTEA], TEXT),
-    _simple("sha256", lambda value: hashlib.sha256(value).digest(), [BYTEA], BYTEA),
-    _simple("like_escape", like_escape, [TEXT, TEXT], TEXT),
+    called("left", _left, [TEXT, INTEGER], TEXT),
+    called("right", _right, [TEXT, INTEGER], TEXT),
+    called("lpad", _pad(True), [TEXT, INTEGER], TEXT),
+    called("lpad", _pad(True), [TEXT, INTEGER, TEXT], TEXT),
+    called("rpad", _pad(False), [TEXT, INTEGER], TEXT),
+    called("rpad", _pad(False), [TEXT, INTEGER, TEXT], TEXT),
+    called("repeat", _repeat, [TEXT, INTEGER], TEXT),
+    called("reverse", lambda text: text[::-1], [TEXT], TEXT),
+    called("split_part", _split_part, [TEXT, TEXT, INTEGER], TEXT),
+    called("translate", _translate, [TEXT, TEXT, TEXT], TEXT),
+    called("overlay", overlay, [TEXT, TEXT, INTEGER], TEXT),
+    called("overlay", overlay, [TEXT, TEXT, INTEGER, INTEGER], TEXT),
+    called("ascii", _ascii, [TEXT], INTEGER),
+    called("chr", _chr, [INTEGER], TEXT),
+    called("to_hex", _to_hex(32), [INTEGER], TEXT),
+    called("to_hex", _to_hex(64), [BIGINT], TEXT),
+    called("encode", _encode, [BYTEA, TEXT], TEXT),
+    called("decode", _decode, [TEXT, TEXT], BYTEA),
+    called("md5", _md5, [TEXT], TEXT),
+    called("md5", _md5, [BYTEA], TEXT),
+    called("sha256", lambda value: hashlib.sha256(value).digest(), [BYTEA], BYTEA),
+    called("like_escape", like_escape, [TEXT, TEXT], TEXT),
 )

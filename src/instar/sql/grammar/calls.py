@@ -340,15 +340,13 @@ class CallGrammar(Cursor, ABC):
         return exp.Anonymous(this="extract", expressions=[exp.Literal.string(part.lower()), operand])
 
     def _position(self) -> exp.Expr:
-        """POSITION(substring IN string), which is strpos(string, substring)."""
+        """POSITION(substring IN string), which is "position"(string, substring)."""
         self.take_operator("(")
         substring = self.expression(_RANGE)
         self.take_words("in")
         string = self.expression(_RANGE)
         self.take_operator(")")
-        call = exp.Anonymous(this="strpos", expressions=[string, substring])
-        call.meta["label"] = "position"  # what a result column is called
-        return call
+        return exp.Anonymous(this="position", expressions=[string, substring])
 
     def _substring(self) -> exp.Expr:
         self.take_operator("(")
