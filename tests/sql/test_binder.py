@@ -123,6 +123,9 @@ ERRORS = [
     ("SELECT 1 FROM heap GROUP BY 5", "42P10", "GROUP BY position 5 is not in select list", 29),
     # order
     ("SELECT a FROM heap ORDER BY 3", "42P10", "ORDER BY position 3 is not in select list", 29),
+    ("SELECT a FROM heap ORDER BY NULL", "42601", "non-integer constant in ORDER BY", None),
+    ("SELECT a FROM heap GROUP BY true", "42601", "non-integer constant in GROUP BY", None),
+    ("SELECT U&'d!0061' UESCAPE '!'", "0A000", "UESCAPE is not supported", 8),
     ("SELECT a FROM heap ORDER BY 'x'", "42601", "non-integer constant in ORDER BY", 29),
     ("SELECT a AS x, b AS x FROM heap ORDER BY x", "42702", 'ORDER BY "x" is ambiguous', 42),
     ("SELECT DISTINCT a FROM heap ORDER BY b", "42P10",

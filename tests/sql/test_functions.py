@@ -104,6 +104,8 @@ FUNCTIONS = [
     ("timezone", [(TEXT, "CET"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 11:00:00+00"),
     ("jsonb_typeof", [(JSONB, "[1]")], "array"),
     ("chr", [(INTEGER, "65")], "A"),
+    ("date_part", [(TEXT, "hour"), (DATE, "2020-01-02")], "0"),
+    ("decode", [(TEXT, " 0a 0B\n"), (TEXT, "hex")], "\\x0a0b"),
     ("position", [(TEXT, "abc"), (TEXT, "b")], "2"),
     ("position", [(BYTEA, "\\x010203"), (BYTEA, "\\x0203")], "2"),
     ("substr", [(BYTEA, "\\x010203"), (INTEGER, "-1"), (INTEGER, "4")], "\\x0102"),
@@ -182,6 +184,7 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
 @pytest.mark.parametrize(
     ("call", "sqlstate", "message"),
     [
+        (lambda: called(resolve_function("decode", [TEXT, TEXT]), "a b", "hex"), "22023", 'hexadecimal digit: " "'),
         (lambda: resolve_function("btrim", [BYTEA]), "42883", r"function btrim\(bytea\) does not exist"),
         (
             lambda: called(resolve_function("get_byte", [BYTEA, INTEGER]), b"\x01\xff", 2),

@@ -106,14 +106,18 @@ def _bytea(text: str) -> bytes:
 
 
 def hex_bytes(digits: str) -> bytes:
-    """Pairs of hexadecimal digits to bytes. Errors: 22023, as PostgreSQL has it for bytea and decode()."""
-    compact = digits.translate(_NO_SPACES)
-    for character in compact:
+    """Pairs of hexadecimal digits, with white space only between pairs, to bytes. Errors: 22023, as PostgreSQL has it
+    for bytea and decode()."""
+    half = False
+    for character in digits:
+        if character in " \n\t\r" and not half:
+            continue
         if character not in "0123456789abcdefABCDEF":
             raise errors.error(errors.INVALID_PARAMETER, f'invalid hexadecimal digit: "{character}"')
-    if len(compact) % 2:
+        half = not half
+    if half:
         raise errors.error(errors.INVALID_PARAMETER, "invalid hexadecimal data: odd number of digits")
-    return bytes.fromhex(compact)
+    return bytes.fromhex(digits.translate(_NO_SPACES))
 
 
 _NO_SPACES = dict.fromkeys(map(ord, " \n\t\r"))

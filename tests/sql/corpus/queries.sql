@@ -20,6 +20,7 @@ SELECT (SELECT max(total) FROM orders o WHERE o.customer_id = c.id), EXISTS (SEL
 SELECT a, b, count(DISTINCT a) FROM heap GROUP BY ROLLUP (a, b), GROUPING SETS ((a), ())
 SELECT a, b FROM heap GROUP BY CUBE (a, b)
 SELECT a, GROUPING(b, a) FROM heap GROUP BY ROLLUP (a, b) HAVING grouping(b) = 0 ORDER BY grouping(a)
+SELECT a, -(-2147483648) FROM heap ORDER BY true::boolean, NULL::integer, a
 SELECT DISTINCT ON (b) b, a FROM heap ORDER BY b, a DESC
 SELECT DISTINCT b AS "B b", a FROM heap ORDER BY a
 SELECT string_agg(name, ', ' ORDER BY born DESC), count(*) FILTER (WHERE born IS NOT NULL) FROM customer

@@ -242,9 +242,9 @@ class Deparser:
         )
 
     def _key(self, expr: Expr) -> str:
-        """An expression where a bare constant would be read as a position."""
+        """An expression where a bare constant would be read as a position, or refused for being none."""
         written = self.expression(expr)
-        return f"{written}::{expr.type}" if written.isdigit() else written
+        return f"{written}::{expr.type}" if written.isdigit() or written in ("true", "false") else written
 
     # --- FROM ---
 

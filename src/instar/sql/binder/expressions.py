@@ -131,6 +131,9 @@ class ExpressionBinder(PredicateBinder, CallBinder):
 
     def _prefix_node(self, node: exp.Expr) -> Expr:
         symbol, operand = node.args["operator"], node.this
+        negative = _negative(operand) if symbol == "-" else None
+        if negative is not None:
+            return number(negative.name)
         if symbol in "+-" and isinstance(operand, exp.Literal) and not operand.is_string:
             return number(symbol + operand.name)
         return self.operator(symbol, [self.bind(operand)], node.meta.get("position"))
@@ -267,6 +270,16 @@ class ExpressionBinder(PredicateBinder, CallBinder):
 
     def _exists(self, node: exp.Expr) -> Expr:
         return tree.Exists(self.queries.subquery(node.this, self.scope), negated=False)
+
+
+def _negative(node: exp.Expr) -> exp.Literal | None:
+    """The literal whose negative this is: its own negative is it again, however large that is."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if not isinstance(node, PrefixOperator) or node.args["operator"] != "-":
+        return None
+    operand = node.this
+    return operand if isinstance(operand, exp.Literal) and not operand.is_string else None
 
 
 def number(text: str) -> tree.Literal:

@@ -270,10 +270,10 @@ def _as_position(node: exp.Expr, outputs: tuple[Output, ...], clause: str) -> Ou
     """The output that a bare integer constant means."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if not isinstance(node, exp.Literal):
+    if not isinstance(node, exp.Literal | exp.Null | exp.Boolean):
         return None
     position = position_of(node)
-    if node.is_string or not node.name.isdigit():
+    if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
         raise errors.error(errors.SYNTAX_ERROR, f"non-integer constant in {clause}", position=position)
     number = int(node.name)
     if not 1 <= number <= len(outputs):

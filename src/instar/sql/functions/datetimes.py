@@ -7,11 +7,11 @@ from decimal import Decimal
 
 from instar import errors
 from instar.sql.functions.model import Context, Function, Sql
-from instar.sql.functions.rendering import quote, render_literal, repeatable
+from instar.sql.functions.rendering import quote, render_cast, render_literal, repeatable
 from instar.sql.functions.strings import constant_text
 from instar.sql.functions.udfs import duckdb_type, register
 from instar.types import DATE, DOUBLE, INTEGER, NUMERIC, TEXT, TIMESTAMP, TIMESTAMPTZ, Kind, Type
-from instar.values import datetimes
+from instar.values import compile_cast, datetimes
 from instar.values.arithmetic import add, divide
 from instar.values.datetimes import DAY, HOUR, MINUTE, SECOND, civil_from_days, days_from_civil
 from instar.values.numbers import WIDE
@@ -183,6 +183,19 @@ def _render_part(args: Sequence[Sql], context: Context) -> Sql:
     return Sql(f"CAST({text} AS DOUBLE)", DOUBLE)
 
 
+def _part_of_date(field: str, days: int) -> object:
+    """date_part, unlike extract, takes a date for its first moment, so that it has hours."""
+    closure = compile_cast(DATE, TIMESTAMP, True)
+    assert closure is not None
+    moment = closure(days)
+    assert isinstance(moment, int)
+    return _extract_timestamp(field, moment)
+
+
+def _render_part_of_date(args: Sequence[Sql], context: Context) -> Sql:
+    return _render_part([args[0], render_cast(args[1], TIMESTAMP, True, context)], context)
+
+
 def _with_zone(closure: Callable[..., object]) -> Callable[..., object]:
     """A closure whose last argument is the zone, as one whose first is the context."""
     return lambda context, *args: closure(*args, context.zone)
@@ -196,7 +209,9 @@ def _extracts() -> list[Function]:
     found = []
     for type_, closure in ((DATE, _extract_date), (TIMESTAMP, _extract_timestamp)):
         found.append(Function("extract", (TEXT, type_), NUMERIC, closure, _render_extract))
-        found.append(Function("date_part", (TEXT, type_), DOUBLE, _as_double(closure), _render_part))
+    found.append(Function("date_part", (TEXT, DATE), DOUBLE, _as_double(_part_of_date), _render_part_of_date))
+    part = _as_double(_extract_timestamp)
+    found.append(Function("date_part", (TEXT, TIMESTAMP), DOUBLE, part, _render_part))
     zoned = _with_zone(_extract_timestamptz)
     arguments = (TEXT, TIMESTAMPTZ)
     found.append(Function("extract", arguments, NUMERIC, zoned, _render_extract, volatility="stable", context=True))

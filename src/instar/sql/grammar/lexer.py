@@ -68,6 +68,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ENDS_IN_SIGN = frozenset("~!@#^&|`%")  # an operator with none of these may not end in + or -
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([\s\S]))|''")
 _SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_UESCAPE = re.compile(r"\s*uescape\b", re.IGNORECASE)
 _UNICODE_ESCAPE = re.compile(r"\\(?:([0-9a-fA-F]{4})|\+([0-9a-fA-F]{6})|(\\)|)")
 
 
@@ -205,6 +206,8 @@ def _quotation(kind: str, quoted: str, text: str, start: int, end: int) -> Token
     if kind == "escaped":
         return Token(STRING, _unescape(quoted[2:-1], start), start, end)
     if kind == "unicode":
+        if _UESCAPE.match(text, end):
+            raise errors.unsupported("UESCAPE", position=start + 1)
         inner = quoted[3:-1].replace(quoted[2] * 2, quoted[2])
         value = _UNICODE_ESCAPE.sub(lambda found: _unicode(found, start), inner)
         _check_decoded(value, start)
