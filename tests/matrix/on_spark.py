@@ -12,7 +12,6 @@ from instar.worker import process
 from instar.worker import work as work_module
 from matrix.processes import IDLE_SECONDS, clock_at
 
-
 # After how many different times a JVM is killed, each 30 ms later than the one before.
 MOMENTS = 8
 
@@ -32,7 +31,7 @@ def work_on_spark(
 
 
 class Killer:
-    """Kills the JVM of this process so many seconds after Spark has begun on a job, or sooner if it ends before that."""
+    """Kills this process's JVM so many seconds after Spark has begun on a job, or sooner if it ends before that."""
 
     def __init__(self, job: int, after: float) -> None:
         self._name = f"instar-job-{job}-"
