@@ -8,6 +8,7 @@ executor's: functions.py writes each expression so that both agree, and what can
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import threading
@@ -249,12 +250,14 @@ def _attempt(text: str, relations: dict[str, _Input | pa.Table], context: Execut
 
 def _outcome(connection: Any, text: str, relations: dict[str, _Input | pa.Table]) -> pa.Table | str:
     """As `_attempt`. Errors: DuckDB's that leave it useless."""
-    for name, relation in relations.items():
-        connection.register(name, relation)
-    outcome = _answer(connection, text)
-    for name in relations:
-        connection.unregister(name)
-    return outcome
+    try:
+        for name, relation in relations.items():
+            connection.register(name, relation)
+        return _answer(connection, text)
+    finally:
+        with contextlib.suppress(*_BROKEN):  # what is useless keeps nothing for long
+            for name in relations:
+                connection.unregister(name)
 
 
 def _answer(connection: Any, text: str) -> pa.Table | str:
