@@ -133,6 +133,8 @@ class SparkReorganizer:
         self, task: Task, parts: Parts, todo: tuple[Todo, ...], runs: Path, pulse: Callable[[], None]
     ) -> BaseException | None:
         """Have the runs of what is not done made, and take them; returns what Spark failed of, if it did."""
+        from py4j.protocol import Py4JError
+
         waiting = list(todo)
 
         def put_finished() -> None:
@@ -152,7 +154,11 @@ class SparkReorganizer:
             return SparkJob(session, f"job-{task.job}-{task.stage}", partial(parts.submit, session, todo, runs))
 
         task.doing = "Spark starts"
-        job: SparkJob = patiently(started, pulse, PATIENCE_SECONDS)
+        try:
+            job: SparkJob = patiently(started, pulse, PATIENCE_SECONDS)
+        except Py4JError as failed:
+            gone: BaseException = failed  # it was killed between the last job and this one
+            return gone
         heard = Heard(runs)
         # Tasks only read the store, and write runs that nobody looks for any more.
         job.wait(put_finished, at_once=True)

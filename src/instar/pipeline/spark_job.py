@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -83,6 +84,12 @@ class SparkJob:
                 self._cancel()
             raise
         if self.failed is not None and not is_lost():
+            self._await_tasks()
+
+    def _await_tasks(self) -> None:
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError, OSError):  # it has gone meanwhile, and its tasks with it
             _await_tasks(self._session)
 
     def _cancel(self) -> None:
