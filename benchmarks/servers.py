@@ -28,9 +28,8 @@ CHANGES = (
     ("CREATE INDEX", "CREATE INDEX i ON t (a)"),
 )
 _PATIENCE_SECONDS = 60
-_BEHIND = """SELECT newest.version - servers.schema_version, servers.lease_until
-FROM instar.servers, (SELECT max(version) AS version FROM instar.schema_versions) AS newest
-WHERE servers.lease_until IS NOT NULL"""
+_NEWEST = "SELECT max(version) FROM instar.schema_versions"
+_HELD = "SELECT schema_version, lease_until FROM instar.servers WHERE lease_until IS NOT NULL"
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -58,12 +57,11 @@ def _measure(path: Path, count: int, rows: int) -> Iterator[Figure]:
 
 def _public(connection: instar.Connection, name: str, change: str) -> Figure:
     """How long a change takes; beside it, how many leases its versions wait for one after the other."""
-    newest = "SELECT max(version) FROM instar.schema_versions"
-    before = connection.execute(newest).fetchall()
+    before = connection.execute(_NEWEST).fetchall()
     begin = time.monotonic()
     connection.execute(change)
     seconds = time.monotonic() - begin
-    after = connection.execute(newest).fetchall()
+    after = connection.execute(_NEWEST).fetchall()
     versions = after[0][0] - before[0][0]
     return Figure(
         name,
@@ -137,7 +135,10 @@ class _Watch:
 
     def _look(self) -> None:
         while not self._stop.wait(0.02):
-            rows = self._connection.execute(_BEHIND).fetchall()
+            # The version first: what a server moves on by while it is looked at may only bring it nearer. A version
+            # read after it may be one that was published because the server had moved on meanwhile.
+            [(newest,)] = self._connection.execute(_NEWEST).fetchall()
+            held = self._connection.execute(_HELD).fetchall()
             # A lease counts if it outlived the look: one that ran out in the middle of it held for neither version.
             now = datetime.now(UTC)
-            self._most = max([self._most, *(behind for behind, until in rows if until > now)])
+            self._most = max([self._most, *(newest - version for version, until in held if until > now)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import time
@@ -367,3 +368,22 @@ def test_explain_says_who_does_the_work(tmp_path: Path) -> None:
             work = [row[4] for row in connection.execute(explain).fetchall() if row[4]]
             assert len(work) == 2
             assert all(text.endswith(done_by) for text in work)
+
+
+def test_stages_of_jobs_keep_the_distance_of_a_lease(tmp_path: Path) -> None:
+    """Of the version before as well, whatever made it: else a server might be two behind."""
+    lease = 0.3
+    with instar.connect(tmp_path / "db", schema_lease=lease, synchronous="off", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.execute("INSERT INTO t VALUES (1, 1)")
+        for job in ("ALTER TABLE t ADD CONSTRAINT c CHECK (a > 0)", "CREATE INDEX i ON t (a)"):
+            assert f"a schema lease of {lease:g} s" in str(connection.execute(f"EXPLAIN (DDL) {job}").fetchone())
+            connection.execute(job)
+        versions = connection.execute("SELECT change, committed_at FROM instar.schema_versions ORDER BY 2").fetchall()
+    apart = {
+        change: (committed - before).total_seconds()
+        for (_, before), (change, committed) in itertools.pairwise(versions)
+        if change.startswith(("ALTER", "CREATE INDEX"))
+    }
+    assert len(apart) == 7
+    assert min(apart.values()) > lease - 0.01, apart  # timestamps are milliseconds

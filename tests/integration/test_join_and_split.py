@@ -15,6 +15,8 @@ from support.databases import Engine, rows, run
 from support.victims import Victim, Work
 
 WRITERS = 2
+# Rows that contradict each other and that no writer knows of: what the writers make of others is left to chance.
+UNTOUCHED = [(-1, -1, "Trondheim", 0), (-2, -1, "Trnodheim", 0)]
 
 
 @pytest.fixture
@@ -45,6 +47,8 @@ def split(engine: Engine, into: str, work: Work, repair: str) -> tuple[list[onli
     filled = [(i, i // 2 % online.VALUES, f"city {i // 2 % online.VALUES}", 0) for i in range(online.KEYS)]
     filled = [(i, zip_ - (zip_ - i) % 2, f"city {zip_ - (zip_ - i) % 2}", v) for i, zip_, _, v in filled]
     one.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", filled)
+    for row in UNTOUCHED if repair == "newest" else ():
+        one.execute("INSERT INTO t VALUES (?, ?, ?, ?)", row)
     name = into.rpartition(" ")[2]
     under_traffic(
         engine, work, f"ALTER TABLE t SPLIT {into} (id, zip, v), s (zip, city) ON (zip) WITH (repair = '{repair}')"
@@ -66,7 +70,7 @@ def test_split(engine: Engine, into: str) -> None:
 def test_split_of_rows_that_contradict_each_other(engine: Engine) -> None:
     source, s = split(engine, "INTO r", online.split_traffic, "newest")
     assert s.keys() == {zip_ for _, zip_, _, _ in source if zip_ is not None}
-    assert len({(zip_, city) for _, zip_, city, _ in source if zip_ is not None}) > len(s), "nothing contradicted"
+    assert s[-1] == "Trnodheim"
 
 
 @pytest.mark.parametrize("unique", [True, False])

@@ -49,6 +49,7 @@ class SchemaRepository:
         self._newest: LeasedSchema | None = None
         self._older: list[LeasedSchema] = []
         self._renew_at = 0
+        self.since_ns = 0  # by then the newest version that is known here was there; monotonic clock
         self.forked()
         begin_anew_in_child(self)
 
@@ -152,6 +153,7 @@ class SchemaRepository:
             if found is not newest:
                 self._keep(newest, began)
                 self._newest = found
+                self.since_ns = self._monotonic_ns()
             found.lease.until = began + self._period
             self._renew_at = began + self._period // 2
             self._store.publish_schema(found.catalog.version, found.lease.until)

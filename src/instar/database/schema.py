@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from instar import errors
@@ -32,7 +33,15 @@ from instar.schemachange.planner import combine, plan
 from instar.schemachange.queued import queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication, advance
-from instar.schemachange.waiting import doomed_tables, lock_holders, moved_tables, named, wait_for_writers, writers_of
+from instar.schemachange.waiting import (
+    doomed_tables,
+    lock_holders,
+    moved_tables,
+    named,
+    wait_for_leases,
+    wait_for_writers,
+    writers_of,
+)
 from instar.schemachange.wanted import Truncate, UndropColumn, UndropTables, Wanted
 from instar.sql import ddl
 from instar.sql import statements as ast
@@ -137,14 +146,17 @@ class SchemaChanges:
         change = self._session.change().copy()
         wanted = self._translate(statement, change).wanted
         planned = self._plan(wanted, text, change) if wanted else None
-        rows = [] if planned is None else explain.explain(planned, change.view, self._waits, self._is_in_call)
+        rows: list[Row] = []
+        if planned is not None:
+            waits = partial(self._waits, planned.needs_job)
+            rows = explain.explain(planned, change.view, waits, self._is_in_call)
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
 
-    def _waits(self, publication: Publication, number: int) -> str:
+    def _waits(self, by_job: bool, publication: Publication, number: int) -> str:
         """Whom the stage of that number would wait for, if its turn were now."""
         store = self._session.database.store
-        lease = f"a schema lease of {store.schema_lease:g} s" if number > 1 and store.schema_lease else ""
+        lease = f"a schema lease of {store.schema_lease:g} s" if (by_job or number > 1) and store.schema_lease else ""
         doomed, moved = doomed_tables(publication), moved_tables(publication)
         writers = writers_of(store, doomed, self._session.enlisted, moved)
         locked = lock_holders(store, publication, self._session.locks.owner)
@@ -247,6 +259,26 @@ class SchemaChanges:
                 session.deliver_notices()
 
         wait_for_writers(store, clock, self._doomed, seconds, tick, own, self._moved)
+
+    def await_leases(self) -> None:
+        """Wait until the version before the first stage of a job is one lease period old, as all its other stages do:
+        else a server that still has the version before that one would be two behind."""
+        session = self._session
+        repository, clock = session.database.repository, session.database.clock
+        if repository is None or not self._planned:
+            return
+        told = False
+
+        def tick(reason: str) -> None:
+            nonlocal told
+            session.check_cancel()
+            if not told:
+                told = True
+                session.notice(f"waits for {reason}")
+                session.deliver_notices()
+
+        repository.schema()
+        wait_for_leases(session.database.store.schema_lease, clock, repository.since_ns, tick)
 
     def forget(self) -> None:
         """The transaction has ended."""

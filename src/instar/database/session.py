@@ -306,6 +306,7 @@ class Session:
     def _commit(self, open_: SessionTransaction) -> None:
         """Commit and end the transaction, whatever comes of it; then wait for the job that it began."""
         try:
+            self._schema.await_leases()
             self._schema.await_writers(self.enlisted)
             job = self._schema.begin_job()
             restoring = self._schema.restoring  # with how long it waits for others

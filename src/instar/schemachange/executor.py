@@ -251,9 +251,12 @@ class Executor:
         return after if job.ready == job.stage or not is_aside(after) else self._entered(after, held)
 
     def _outwaits(self, doomed: Collection[int], moved: Collection[int], job: Job, pulse: Pulse) -> bool:
-        """Wait for the writers of these tables, for the job's `ddl_wait` at most; False if it is to stop meanwhile."""
+        """Wait until all have the version that the change was planned on, then for the writers of these tables, for the
+        job's `ddl_wait` at most; False if it is to stop meanwhile."""
         pulse.attend(job)
         try:
+            if self._store.schema_lease:
+                wait_for_leases(self._store.schema_lease, self._clock, self._clock.monotonic_ns(), pulse.wait)
             wait_for_writers(self._store, self._clock, doomed, job.ddl_wait / 1e6, pulse.wait, moved=moved)
             pulse.wait("")
         except Interrupted:
