@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import threading
@@ -10,12 +11,13 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+from pyspark import SparkContext
 
 from instar import errors
 from instar.catalog.descriptors import Index, State, Table
 from instar.clock import SystemClock
 from instar.pipeline import backfill as spark_backfill
-from instar.pipeline import reorganizer, spark_job
+from instar.pipeline import reorganizer, session, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.jobs import Checkpoint, Held, Jobs
 from instar.schemachange.reorganize import Backfill, InProcess
@@ -70,6 +72,30 @@ def in_process(database: SmallDatabase, table: Table, columns: list[str], job: i
 def java() -> list[psutil.Process]:
     """The JVM of this process's session."""
     return [child for child in psutil.Process().children() if child.name() == "java"]
+
+
+def kill_jvm() -> None:
+    """Kill the JVM; it is gone then, though nobody has been told."""
+    for jvm in java():
+        jvm.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, jvm.pid, os.WEXITED | os.WNOWAIT)
+
+
+def killed_before(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, when: Callable[..., bool] = lambda *given: True
+) -> list[str]:
+    """Have the JVM killed just before the first call of a function, of those that `when` names; [name] once it was."""
+    killed: list[str] = []
+    function = getattr(owner, name)
+
+    def called(*given: object, **named: object) -> object:
+        if not killed and when(*given):
+            killed.append(name)
+            kill_jvm()
+        return function(*given, **named)
+
+    monkeypatch.setattr(owner, name, called)
+    return killed
 
 
 class Midway:
@@ -262,15 +288,48 @@ def test_survives_a_killed_jvm(spark, database, narrow):
     """While it reads; test_image.py kills it when a range is done."""
     table = filled(database, 40_000)
     table = with_index(database, table, ["b"])
-
-    def kill_jvm() -> None:
-        for jvm in java():
-            jvm.send_signal(signal.SIGKILL)
-
     pulse = Midway(tasks(database), kill_jvm)
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 40_000), pulse)
     assert pulse.happened
     assert len(entries(database, table.indexes[-1])) == 40_000
+
+
+def test_survives_a_jvm_killed_before_it_has_begun(spark, database, narrow, monkeypatch):
+    """After the last piece of work, while it starts, and before it has heard of the job."""
+    monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 30.0)
+    killed = [
+        killed_before(monkeypatch, session, "_is_stopped"),
+        killed_before(monkeypatch, SparkContext, "_do_init"),
+        killed_before(monkeypatch, threading.Thread, "start", lambda thread: thread.name.startswith("instar-job-")),
+    ]
+    table = filled(database, 5_000)
+    table = with_index(database, table, ["b"])
+    SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 5_000), lambda: None)
+    assert killed == [["_is_stopped"], ["_do_init"], ["start"]]
+    assert len(entries(database, table.indexes[-1])) == 5_000
+    # What has served the JVMs that are gone has ended: there is one server of accumulators.
+    assert sum("serve_forever" in thread.name for thread in threading.enumerate()) == 1
+
+
+def test_a_jvm_that_is_killed_is_noticed(spark):
+    """Also by a job whose thread still waits for it."""
+    begun = threading.Event()
+
+    def waits() -> None:
+        begun.set()
+        threading.Event().wait()
+
+    job = spark_job.SparkJob(spark, "test", waits)
+    pulse = Midway(begun.is_set, kill_jvm)
+    started = time.monotonic()
+    job.wait(pulse)
+    assert pulse.happened
+    assert time.monotonic() - started < 3.0
+    assert "Spark's JVM has gone" in str(job.failed)
+    later = spark_job.SparkJob(spark, "test", lambda: None)
+    later.wait(lambda: None)
+    assert isinstance(later.failed, OSError)
+    later._await_tasks()  # as if it had ended after the job had failed
 
 
 def test_what_is_only_writes_is_done_without_spark(database, monkeypatch):

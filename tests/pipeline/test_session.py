@@ -79,9 +79,10 @@ def test_the_background_leaves_half_of_the_processors(monkeypatch):
 
 @pytest.mark.spark
 def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again():
-    """In a process of its own: this one's session stays."""
+    """Also if its JVM is killed when it is to stop. In a process of its own: this one's session stays."""
     script = """
 from pathlib import Path
+from pyspark.sql import SparkSession
 from instar.pipeline import scratch, session
 session._become_idle = lambda: None  # the tests beside this one leave nothing over
 
@@ -92,7 +93,16 @@ if scratch.fits_in_memory(1000):
     small = session.spark_session(background=True, need=1000)
     assert local(small).parent == scratch.MEMORY, local(small)
     assert session.spark_session(background=True, need=2000) is small
+    stop = SparkSession.stop
+
+    def killed(spark):
+        spark.sparkContext._gateway.proc.kill()
+        spark.sparkContext._gateway.proc.wait()
+        stop(spark)
+
+    SparkSession.stop = killed
     large = session.spark_session(background=True, need=1 << 60)
+    SparkSession.stop = stop
     assert large is not small and local(large).parent != scratch.MEMORY, local(large)
     assert session.spark_session(background=True, need=1000) is large
     assert large.range(3).count() == 3

@@ -81,23 +81,32 @@ def problems(work: Work, pulse: Callable[[float], None]) -> list[Problem]:
     """Run the checks on the process's Spark session; `pulse` is told the share that is done, and may raise. What failed
     with Spark itself is tried again: tasks only read, at one snapshot. 58030 if that helps nothing."""
     told = 0.0
+
+    def tell(share: float) -> None:
+        nonlocal told
+        told = max(told, share)  # of the stages that Spark knows of, which become more
+        pulse(told)
+
     for loss in range(MAX_LOSSES):
-        session = spark_session()
         found: list[Problem] = []
-        job = SparkJob(session, "check", lambda session=session, found=found: found.extend(_found(session, work)))  # type: ignore[misc]
-
-        def tell(job: SparkJob = job) -> None:
-            nonlocal told
-            told = max(told, job.share)  # of the stages that Spark knows of, which become more
-            pulse(told)
-
-        job.wait(tell)
-        if job.failed is None:
+        failed = _attempt(work, found, tell)
+        if failed is None:
             return found
-        problem = from_spark(job.failed)
+        problem = from_spark(failed)
         if problem.sqlstate != errors.IO_ERROR or loss == MAX_LOSSES - 1:
-            raise problem from job.failed
+            raise problem from failed
     raise AssertionError
+
+
+def _attempt(work: Work, found: list[Problem], tell: Callable[[float], None]) -> BaseException | None:
+    """Find the problems; returns what Spark failed of, if it did."""
+    try:
+        session = spark_session()
+    except errors.Error as failed:
+        return failed  # its JVM may have been killed while it started
+    job = SparkJob(session, "check", lambda: found.extend(_found(session, work)))
+    job.wait(lambda: tell(job.share))
+    return job.failed
 
 
 def _found(session: Any, work: Work) -> Iterator[Problem]:

@@ -124,17 +124,14 @@ class SparkReorganizer:
             if problem.sqlstate != errors.IO_ERROR:
                 raise problem from failed
             if loss == MAX_LOSSES - 1:
-                raise errors.error(
-                    errors.IO_ERROR, f"Spark failed {MAX_LOSSES} times", detail=problem.detail
-                ) from failed
+                told = "\n".join(filter(None, (problem.message, problem.detail)))
+                raise errors.error(errors.IO_ERROR, f"Spark failed {MAX_LOSSES} times", detail=told) from failed
             ranges = planned(task)
 
     def _attempt(
         self, task: Task, parts: Parts, todo: tuple[Todo, ...], runs: Path, pulse: Callable[[], None]
     ) -> BaseException | None:
         """Have the runs of what is not done made, and take them; returns what Spark failed of, if it did."""
-        from py4j.protocol import Py4JError
-
         waiting = list(todo)
 
         def put_finished() -> None:
@@ -149,16 +146,17 @@ class SparkReorganizer:
                 kill_session()
                 raise stands_still(PATIENCE_SECONDS)
 
-        def started() -> SparkJob:
-            session = spark_session(background=self._background, need=parts.need if self._background else None)
+        def started() -> SparkJob | errors.Error:
+            try:
+                session = spark_session(background=self._background, need=parts.need if self._background else None)
+            except errors.Error as failed:
+                return failed  # its JVM may have been killed while it started
             return SparkJob(session, f"job-{task.job}-{task.stage}", partial(parts.submit, session, todo, runs))
 
         task.doing = "Spark starts"
-        try:
-            job: SparkJob = patiently(started, pulse, PATIENCE_SECONDS)
-        except Py4JError as failed:
-            gone: BaseException = failed  # it was killed between the last job and this one
-            return gone
+        job: SparkJob | errors.Error = patiently(started, pulse, PATIENCE_SECONDS)
+        if isinstance(job, errors.Error):
+            return job
         heard = Heard(runs)
         # Tasks only read the store, and write runs that nobody looks for any more.
         job.wait(put_finished, at_once=True)

@@ -7,6 +7,7 @@ this module's Spark.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -25,6 +26,7 @@ from instar.pipeline.read_ahead import read_ahead
 from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 MINIMUM_JAVA = 17
@@ -78,8 +80,8 @@ def spark_session(
         stop_session()
     with _lock:
         if _session is not None and (not jvm_runs(_session) or _is_stopped(_session)):
-            _stop(_session)
-            _session = None
+            old, _session = _session, None
+            _stop(old)
         if _session is None:
             chosen = master or os.environ.get(MASTER) or (background_master() if background else DEFAULT_MASTER)
             local = new_scratch(need)
@@ -125,21 +127,37 @@ def stop_session() -> None:
 
 
 def _is_stopped(session: SparkSession) -> bool:
-    """Whether Spark itself has given up: its cluster is gone, or no executor could be started."""
+    """Whether Spark itself has given up (its cluster is gone, or no executor could be started), or does not answer: its
+    JVM has ended just now."""
+    from py4j.protocol import Py4JError
+
     context: Any = session.sparkContext
-    stopped: bool = context._jsc.sc().isStopped()
+    try:
+        stopped: bool = context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return True
     return stopped
 
 
 def _stop(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    context: Any = session.sparkContext
     if jvm_runs(session):
-        gateway: Any = session.sparkContext._gateway  # the JVM has no public handle
-        session.stop()
-        gateway.shutdown()
-        if gateway.proc is not None:
-            gateway.proc.stdin.close()  # what the JVM waits for to end itself
-            gateway.proc.wait()
+        with contextlib.suppress(Py4JError, OSError):  # it has ended meanwhile
+            session.stop()
+    if context._accumulatorServer is not None:  # of a JVM that has ended
+        context._accumulatorServer.shutdown()
+    _close(context._gateway)  # the JVM has no public handle
     _forget()
+
+
+def _close(gateway: Any) -> None:
+    """End a JVM if it has not ended, and what this process has for talking to it."""
+    gateway.shutdown()
+    if gateway.proc is not None:
+        gateway.proc.stdin.close()  # what the JVM waits for to end itself
+        gateway.proc.wait()
 
 
 def kill_session() -> None:
@@ -263,33 +281,47 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
         _in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
         _in_idle_thread(partial(read_ahead, mapped_files(home)))
     from py4j.protocol import Py4JError
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
     from pyspark.errors import PySparkException
-    from pyspark.java_gateway import launch_gateway
-    from pyspark.sql import SparkSession
 
     configuration = SparkConf(loadDefaults=False).setMaster(_with_retries(master)).setAppName("instar")
     jvm = " ".join(jvm_options(home, archive))
     configuration.setAll(list(settings(scratch, local, memory, jvm).items()))
     log = scratch / "spark.log"
     try:
-        # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
-        with log.open("wb") as output:
-            streams = {"stdout": output, "stderr": output}
-            # In a process group of its own the JVM is woken if this process is killed while it stands still (turns.py).
-            group = {"process_group": 0} if background else {}
-            launch: Any = partial(launch_gateway, configuration, {**streams, **group})  # has no types
-            gateway = _in_idle_thread(launch) if background else launch()
-        session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
-    except (PySparkException, Py4JError) as problem:
-        tail = log.read_text(errors="replace")[-2000:].strip()
+        return _launch(configuration, log, background)
+    except (PySparkException, Py4JError, OSError) as problem:
+        tail = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
         raise errors.error(
             errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
         ) from problem
+
+
+def _launch(configuration: SparkConf, log: Path, background: bool) -> SparkSession:
+    """A session in a JVM of its own, which ends again if Spark does not start in it."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
     from instar.pipeline.datasource import InstarDataSource
 
-    session.dataSource.register(InstarDataSource)
-    return session
+    # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
+    with log.open("wb") as output:
+        streams = {"stdout": output, "stderr": output}
+        # In a process group of its own the JVM is woken if this process is killed while it stands still (turns.py).
+        group = {"process_group": 0} if background else {}
+        launch: Any = partial(launch_gateway, configuration, {**streams, **group})  # has no types
+        gateway = _in_idle_thread(launch) if background else launch()
+    try:
+        session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
+        session.dataSource.register(InstarDataSource)
+        return session
+    except BaseException:
+        if gateway.proc is not None:
+            gateway.proc.kill()
+        _close(gateway)
+        _forget()
+        raise
 
 
 def _with_retries(master: str) -> str:

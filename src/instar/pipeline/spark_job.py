@@ -12,6 +12,8 @@ from instar import errors
 from instar.pipeline.session import activate, is_lost, jvm_runs, kill_session
 
 PULSE_SECONDS = 0.5
+# A JVM that has ended ends the connections that its jobs wait on, within so long.
+GONE_SECONDS = 1.0
 # A cancelled task is killed after spark.python.task.killTimeout; one that lives longer goes with its JVM.
 CANCEL_SECONDS = 15.0
 
@@ -57,15 +59,14 @@ class SparkJob:
     """Runs `action`, which submits to `session`."""
 
     def __init__(self, session: Any, name: str, action: Callable[[], object]) -> None:
-        from pyspark import InheritableThread
-
         self.failed: BaseException | None = None
         self._session = session
         self._action = action
         self._ended = threading.Event()
         self._tag = f"instar-{name}-{id(self)}"
-        self._thread = InheritableThread(target=self._run, name=self._tag, session=session)
-        self._thread.daemon = True
+        # PySpark's own kind of thread asks the JVM for properties that a job inherits, and hangs or fails where nobody
+        # looks if that has gone; a job inherits none.
+        self._thread = threading.Thread(target=self._run, name=self._tag, daemon=True)
 
     def wait(self, pulse: Callable[[], None], *, at_once: bool = False) -> None:
         """Run to the end; then `failed` is set if it failed, and no task is left that writes.
@@ -77,6 +78,9 @@ class SparkJob:
         try:
             while not self._ended.wait(PULSE_SECONDS):
                 pulse()
+                if not jvm_runs(self._session) and not self._ended.wait(GONE_SECONDS):
+                    self.failed = errors.error(errors.IO_ERROR, "Spark's JVM has gone, and a job still waits for it")
+                    return
         except BaseException:
             if at_once:
                 threading.Thread(target=self._cancel, daemon=True).start()

@@ -67,15 +67,15 @@ def export(
     if os.path.exists(target):
         raise errors.error(errors.IO_ERROR, f"{target} is there already")
     session = spark_session()
-    source = session.read.format("instar").option("path", path).option("table", table)
-    if timestamp is not None:
-        source = source.option("timestamp", str(timestamp))
     counted: list[int] = []
 
     def write() -> None:
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
+        source = session.read.format("instar").option("path", path).option("table", table)
+        if timestamp is not None:
+            source = source.option("timestamp", str(timestamp))
         rows = Observation("rows")
         frame: Any = source.load()
         if file_format == "csv":
