@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from pyspark import SparkContext
+from pyspark import accumulators
 
 from instar import errors
 from instar.catalog.descriptors import Index, State, Table
@@ -299,13 +299,13 @@ def test_survives_a_jvm_killed_before_it_has_begun(spark, database, narrow, monk
     monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 30.0)
     killed = [
         killed_before(monkeypatch, session, "_is_stopped"),
-        killed_before(monkeypatch, SparkContext, "_do_init"),
+        killed_before(monkeypatch, accumulators, "_start_update_server"),
         killed_before(monkeypatch, threading.Thread, "start", lambda thread: thread.name.startswith("instar-job-")),
     ]
     table = filled(database, 5_000)
     table = with_index(database, table, ["b"])
     SparkReorganizer(database.path).run(backfill(database, table, database.claimed(1), 5_000), lambda: None)
-    assert killed == [["_is_stopped"], ["_do_init"], ["start"]]
+    assert killed == [["_is_stopped"], ["_start_update_server"], ["start"]]
     assert len(entries(database, table.indexes[-1])) == 5_000
     # What has served the JVMs that are gone has ended: there is one server of accumulators.
     assert sum("serve_forever" in thread.name for thread in threading.enumerate()) == 1

@@ -146,8 +146,6 @@ def _stop(session: SparkSession) -> None:
     if jvm_runs(session):
         with contextlib.suppress(Py4JError, OSError):  # it has ended meanwhile
             session.stop()
-    if context._accumulatorServer is not None:  # of a JVM that has ended
-        context._accumulatorServer.shutdown()
     _close(context._gateway)  # the JVM has no public handle
     _forget()
 
@@ -177,10 +175,13 @@ def jvm_runs(session: SparkSession) -> bool:
 
 
 def _forget() -> None:
-    """Make PySpark forget the JVM that is gone; else a later session would talk to it."""
+    """Make PySpark forget the JVM that is gone; else a later session would talk to it, and what served it go on."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+    if server is not None:
+        server.shutdown()
     SparkContext._gateway = None
     SparkContext._jvm = None
     SparkContext._active_spark_context = None
