@@ -1,5 +1,5 @@
 """The matrix's jobs on Spark, whose JVM is killed in the middle of each. INSTAR_SPARK_KINDS=all takes every kind that
-has a job, which is half an hour; else a list of names."""
+has a job, which is ten minutes; else a list of names."""
 
 from __future__ import annotations
 
