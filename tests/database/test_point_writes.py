@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 import pytest
 
 import instar
 from instar import errors
+from instar.encoding.generate import compile_source
 from support.databases import Engine, fails, rows, run, value
 
 TIMES = 3  # the first execution goes the general way, the second compiles the short one, the third takes it
 NOON = dt.datetime(2024, 1, 1, 12)
 IN_OSLO = dt.datetime(2024, 1, 1, 11, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def memory() -> Iterator[Engine]:
+    """A database in memory, for what no store has a say in."""
+    made = Engine(":memory:")
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +225,11 @@ def test_a_change_of_another_table_leaves_the_short_way_as_it_is(engine: Engine)
     assert database.point_writers[text][2] is made
     run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
     c.execute(text, (1,))
-    assert database.point_writers[text][2] is not made
+    renewed = database.point_writers[text][2]
+    assert renewed is not made
+    run(c, "ALTER TABLE other ADD COLUMN d int")
+    c.execute(text, (0,))
+    assert database.point_writers[text][2] is renewed
     run(c, "ALTER TABLE other ADD COLUMN c int")
     c.execute(text, ("1",))  # of another class, after yet another change
     c.execute(text, (1,))
@@ -245,3 +259,143 @@ def test_a_short_way_that_is_superseded_is_freed_at_once(engine: Engine) -> None
         assert [found() for found in before] == [None] * len(texts)
     finally:
         gc.enable()
+
+
+# --- several versions of a table --------------------------------------------------------------------------------------
+
+THERE_AND_BACK = [
+    ("ALTER TABLE {0} ADD COLUMN c bigint DEFAULT 1", "ALTER TABLE {0} DROP COLUMN c"),
+    ("ALTER TABLE {0} ADD COLUMN c text NOT NULL DEFAULT 'c'", "ALTER TABLE {0} DROP COLUMN c"),
+    ("ALTER TABLE {0} ADD COLUMN c serial", "ALTER TABLE {0} DROP COLUMN c"),
+    ("ALTER TABLE {0} ADD COLUMN c int DEFAULT 1 FIRST", "ALTER TABLE {0} DROP COLUMN c"),
+    ("ALTER TABLE {0} ALTER COLUMN b SET DEFAULT 'new'", "ALTER TABLE {0} ALTER COLUMN b DROP DEFAULT"),
+    ("ALTER TABLE {0} ALTER COLUMN b SET DEFAULT 'new'", "ALTER TABLE {0} ALTER COLUMN b SET DEFAULT 'newer'"),
+    (
+        "ALTER TABLE {0} ADD CONSTRAINT {0}_c CHECK (b <> 'b200' AND b <> 'b400')",
+        "ALTER TABLE {0} DROP CONSTRAINT {0}_c",
+    ),
+    ("ALTER TABLE {0} ADD CONSTRAINT {0}_c CHECK (a < 100) NOT VALID", "ALTER TABLE {0} DROP CONSTRAINT {0}_c"),
+    ("ALTER TABLE {0} ALTER COLUMN d SET NOT NULL", "ALTER TABLE {0} ALTER COLUMN d DROP NOT NULL"),
+    ("CREATE INDEX {0}_a ON {0} (a)", "DROP INDEX {0}_a"),
+    ("CREATE INDEX {0}_a ON {0} (a)", "ALTER INDEX {0}_a RENAME TO {0}_x"),
+    ("CREATE UNIQUE INDEX {0}_b ON {0} (b)", "DROP INDEX {0}_b"),
+    ("ALTER TABLE {0} ALTER COLUMN a TYPE int", "ALTER TABLE {0} ALTER COLUMN b TYPE text"),
+    ("ALTER TABLE {0} RENAME COLUMN a TO c", "ALTER TABLE {0} RENAME COLUMN c TO a"),
+    ("ALTER TABLE {0} RENAME COLUMN d TO c", "ALTER TABLE {0} RENAME COLUMN c TO d"),
+    ("ALTER TABLE {0} DROP COLUMN a", "ALTER TABLE {0} ADD COLUMN a smallint AFTER id"),
+    ("ALTER TABLE {0} ALTER COLUMN b FIRST", "ALTER TABLE {0} ALTER COLUMN b AFTER a"),
+    ("ALTER TABLE {0} RENAME TO elsewhere_{0}", "ALTER TABLE elsewhere_{0} RENAME TO {0}"),
+    ("ALTER TABLE {0} ADD LOCK la COVERS (a)", "ALTER TABLE {0} DROP LOCK la"),
+    ("ALTER TABLE {0} ADD LOCK la COVERS (a)", "ALTER TABLE {0} ALTER LOCK la COVERS (a, b)"),
+    ("ALTER TABLE {0} SET (migration = 'read')", "ALTER TABLE {0} SET (migration = 'write')"),
+    (
+        "ALTER TABLE {0} ADD CONSTRAINT {0}_f FOREIGN KEY (a) REFERENCES parent (id) NOT VALID",
+        "ALTER TABLE {0} DROP CONSTRAINT {0}_f",
+    ),
+    (
+        "CREATE TABLE child_of_{0} (id int PRIMARY KEY REFERENCES {0} (id) ON DELETE CASCADE)",
+        "DROP TABLE child_of_{0}",
+    ),
+    ("TRUNCATE {0}", "INSERT INTO {0} (id, a) VALUES (-1, 1)"),
+]
+
+
+def _writes(n: int) -> list[tuple[str, tuple[object, ...]]]:
+    """Writes of rows with keys from `n` on, and of row 1, which is as old as its table: each text several times, and
+    with what constraints may be against."""
+    insert, update, put = (
+        "INSERT INTO {} (id, a) VALUES (?, ?)",
+        "UPDATE {} SET a = a + ? WHERE id = ?",
+        "UPDATE {} SET a",
+    )
+    return [
+        *((insert, given) for given in ((n, 1), (n + 1, 40_000), (n + 2, None), (n + 3, 1), (n + 3, 4))),
+        ("INSERT INTO {} (id, a, b) VALUES (?, 5, ?)", (n + 4, f"b{n}")),
+        ("INSERT INTO {} (id, a, b) VALUES (?, 5, ?)", (n + 5, None)),
+        *((f"{put} = ? WHERE id = ?", given) for given in ((6, n), (40_000, n), (7, 1), (None, n + 4), (n, 1))),
+        *((update, given) for given in ((100, n), (8, 1), (9, n + 4), (30_000, 1))),
+        ("UPDATE {} SET b = ? WHERE id = ?", (f"b{n}", 1)),
+        ("UPDATE {} SET b = ? WHERE id = ?", ("a long text", n)),
+        *(("UPDATE {} SET d = ? WHERE id = ?", given) for given in ((None, n), (2, n))),
+        ("DELETE FROM {} WHERE id = ?", (n + 3,)),
+        ("DELETE FROM {} WHERE id = ?", (n + 3,)),
+    ]
+
+
+def _written(connection: instar.Connection, table: str, n: int) -> list[object]:
+    """What comes of these writes."""
+    found: list[object] = []
+    for text, given in _writes(n):
+        try:
+            found.append(connection.execute(text.format(table), given).rowcount)
+            connection.commit()
+        except instar.Error as failed:
+            found.append(
+                (failed.sqlstate, *(str(told).replace(table, "t") for told in (failed.message, failed.detail)))
+            )
+            connection.rollback()
+    return found
+
+
+def _contents(connection: instar.Connection, table: str) -> object:
+    try:
+        return rows(connection, f"SELECT * FROM {table} ORDER BY id")
+    except instar.Error as failed:
+        return failed.sqlstate
+
+
+@pytest.mark.parametrize(("there", "back"), THERE_AND_BACK)
+def test_versions_of_a_table_that_come_and_go(memory: Engine, there: str, back: str) -> None:
+    """The short way does what the general one does, whatever it has been compiled for before."""
+    short, general, changing = memory.connect(), memory.connect(autocommit=False), memory.connect()
+    defined = "(id int PRIMARY KEY, a smallint, b varchar(9), d int DEFAULT 3)"
+    run(changing, "CREATE TABLE parent (id int PRIMARY KEY)", "INSERT INTO parent VALUES (1), (5), (6)")
+    for table in ("short", "general"):
+        run(changing, f"CREATE TABLE {table} {defined}", f"INSERT INTO {table} VALUES (1, 1, 'old')")
+    for number, change in enumerate([None, there, back, there, back, there]):
+        n = 100 * (number + 1)
+        for table in ("short", "general"):
+            # What stands in the way of a change stands in the way in both.
+            with contextlib.suppress(instar.Error):
+                changing.execute((change or "SELECT 1").format(table))
+        for start in (n, n + 50):  # what is compiled anew first, and what is taken as it is then
+            assert _written(short, "short", start) == _written(general, "general", start)
+        assert _contents(changing, "short") == _contents(changing, "general")
+    assert rows(changing, "CHECK DATABASE") == []
+
+
+def _compiled() -> int:
+    """How many functions have been made of generated source so far."""
+    found = compile_source.cache_info()
+    return found.hits + found.misses
+
+
+def test_nothing_is_compiled_for_a_shape_that_comes_back(engine: Engine) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)", "CREATE TABLE other (id int PRIMARY KEY)")
+    c.executemany("INSERT INTO t VALUES (?, 0)", [(number,) for number in range(TIMES)])
+    for number in range(TIMES, 10):
+        run(c, f"ALTER TABLE t {'ADD COLUMN b int DEFAULT 7' if number % 2 else 'DROP COLUMN b'}")
+        run(c, f"ALTER TABLE other {'ADD COLUMN b int' if number % 2 else 'DROP COLUMN b'}")
+        before = _compiled()
+        for key in (0, number - 1):  # of the oldest layout, and of the last one
+            c.execute("UPDATE t SET a = ? WHERE id = ?", (number, key))
+        c.execute("UPDATE t SET a = a + ? WHERE id = ?", (1, 0))
+        c.execute("INSERT INTO t (id, a) VALUES (?, ?)", (number, number))
+        c.execute("DELETE FROM t WHERE id = ?", (number - 2,))
+        if number > TIMES + 2:
+            assert _compiled() == before
+        assert rows(c, "SELECT id, a FROM t WHERE id IN (0, ?) ORDER BY id", number) == [
+            (0, number + 1),
+            (number, number),
+        ]
+
+
+def test_a_sequence_that_is_another_under_a_shape_that_comes_back(engine: Engine) -> None:
+    c = engine.connect()
+    run(c, "CREATE SEQUENCE s", "CREATE TABLE t (id int PRIMARY KEY)")
+    for number in range(TIMES):
+        c.execute("INSERT INTO t (id) VALUES (nextval('s'))")
+        run(c, "ALTER TABLE t ADD COLUMN b int", "DROP SEQUENCE s", f"CREATE SEQUENCE s START {number * 100 + 100}")
+        run(c, "ALTER TABLE t DROP COLUMN b")
+    assert rows(c, "SELECT id FROM t ORDER BY id") == [(1,), (100,), (200,)]

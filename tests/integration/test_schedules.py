@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 
 import pytest
 
@@ -103,6 +104,28 @@ def test_schedule_3(sessions: list[Connection], monkeypatch: pytest.MonkeyPatch,
     if ended == "public":
         run(two, "COMMIT")
     check(one)
+
+
+def test_writers_in_each_state_of_an_index_that_comes_and_goes(
+    sessions: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In autocommit, with the same texts: what is compiled for one state, or without the index, is for that alone."""
+    one, two, *_ = sessions
+    number = count(3000)
+
+    def write() -> None:
+        two.execute("INSERT INTO t VALUES (?, ?, 0)", (key := next(number), 3))
+        two.execute("UPDATE t SET a = a + ? WHERE id = ?", (1, key))
+        two.execute("UPDATE t SET a = ? WHERE id = ?", (key % 20, key - 2))
+        two.execute("UPDATE t SET b = ? WHERE id = ?", (key, key - 1))
+        two.execute("DELETE FROM t WHERE id = ?", (key - 3,))
+
+    for _ in range(3):
+        write()
+        build(monkeypatch, one, "CREATE INDEX ta ON t (a)", dict.fromkeys(MOMENTS, write))
+        write()
+        check(one)
+        run(one, "DROP INDEX ta")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

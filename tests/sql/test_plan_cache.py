@@ -155,7 +155,7 @@ def test_point_writes(world: World) -> None:
     functions = Context(now=0)
     update = prepare(world, "update t set a = a + $2 where id = $1", 1, 1).write
     assert update is not None
-    assert (update.operation, update.changed) == ("update", frozenset({2}))
+    assert (update.operation, update.changed) == ("update", frozenset({1}))
     frame = update.frame((4, 10), functions, context(world))
     assert update.image((4, 4, "b4", None), frame) == (4, 14, "b4", None)
     assert update.key(frame) is not None

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Any
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
-from instar.encoding.rows import compile_patcher
-from instar.sql import tree
 from instar.sql.defaults import Execution
-from instar.sql.expressions import reads_context
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
-from instar.sql.point import FALLBACK, PointWrite, unfit
-from instar.sql.traversal import walk
+from instar.sql.point import FALLBACK, PointWrite, tag_of, unfit
 from instar.store.engine import (
     Commit,
     EntryWrite,
@@ -37,7 +33,7 @@ from instar.store.engine import (
 )
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
-from instar.tables.layout import layout_format
+from instar.tables.layout import body_patcher
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.transactions.commit import MAX_EXPIRIES
@@ -85,10 +81,10 @@ def point_writer(
     # About constraints that tell their change what violates them, too.
     if writer.yields:
         return None
-    if reads_context(write.statement) or not _zoneless(types, parameters):
+    if write.reads_context or not _zoneless(types, parameters):
         return None
     # An update is derived inside the atomic section, where a sequence could not reserve its next block.
-    if write.operation != "insert" and any(isinstance(found, tree.NextValue) for found in walk(write.statement)):
+    if write.operation != "insert" and write.draws:
         return None
     codecs = _touched(writer, write.changed, write.operation)
     if any(
@@ -111,7 +107,7 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
     """The indexes whose entries the write can change."""
     if operation != "update":
         return list(writer.codecs)
-    return [codec for codec in writer.codecs if changed & {part.column for part in codec.index.columns}]
+    return [codec for codec in writer.codecs if not changed.isdisjoint(codec.ordinals)]
 
 
 @lru_cache(maxsize=1024)
@@ -151,13 +147,12 @@ def _slow_conversion(type_: Type, wanted: type) -> Callable[[Any], Any]:
 def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], bytes | None] | None:
     """A function from a stored row and a frame to the new body, for an update that only puts values of its own into
     columns of fixed size; it gives None for single rows that it cannot do."""
-    layout = writer.table.layout
-    form = layout_format(layout)
-    if write.assigned is None or any(form.slots[ordinal].variable is not None for ordinal in write.assigned[0]):
+    if write.assigned is None:
         return None
+    layout = writer.table.layout
     ordinals, values = write.assigned
-    patch = compile_patcher(form, ordinals, layout.id << 8)
-    return lambda stored, frame: patch(stored, values((), frame))
+    patch, tag = body_patcher(layout, ordinals), tag_of(layout.id)
+    return None if patch is None else lambda stored, frame: patch(stored, values((), frame), tag)
 
 
 class PointWriter:

@@ -30,6 +30,7 @@ LOCK_BYTES = 8  # of a lock timestamp, of which there may be several between hea
 
 RowEncoder = Callable[[Sequence[Any]], bytes]
 RowReader = Callable[[bytes], tuple[Any, ...]]
+RowPatcher = Callable[[bytes, Sequence[Any], bytes], bytes | None]
 
 _CODES: dict[Kind, str] = {
     Kind.BOOLEAN: "?",
@@ -250,11 +251,10 @@ def compile_encoder(form: RowFormat) -> RowEncoder:
     return encoder
 
 
-def compile_patcher(
-    form: RowFormat, positions: Sequence[int], tag: int
-) -> Callable[[bytes, Sequence[Any]], bytes | None]:
-    """A function from a stored value and new values of its columns `positions`, which have fixed slots, to the new
-    body. None where one of them is or becomes NULL, and for a value whose header does not bear `tag`. 22003.
+def compile_patcher(form: RowFormat, positions: Sequence[int]) -> RowPatcher:
+    """A function from a stored value, new values of its columns `positions`, which have fixed slots, and the tag of the
+    layout to the new body. None where one of them is or becomes NULL, and for a value whose header does not bear the
+    tag. 22003.
     """
     masks: dict[int, int] = {}
     for position in positions:
@@ -262,7 +262,7 @@ def compile_patcher(
         masks[at] = masks.get(at, 0) | 1 << position % 8
     unfit = ["data[12:16] != tag", f"len(data) < {form.start + form.fixed_size}"]
     unfit += [f"data[{at}] & {mask}" for at, mask in masks.items()]
-    scope = {**_SCOPE, "tag": tag.to_bytes(4, "little"), "unencodable": _unencodable}
+    scope = {**_SCOPE, "unencodable": _unencodable}
     parts, end = [], form.start
     for position in sorted(positions, key=lambda position: form.slots[position].offset):
         start, slot = form.start + form.slots[position].offset, struct.Struct("<" + form.slots[position].code)
@@ -270,7 +270,7 @@ def compile_patcher(
         parts += [f"data[{end}:{start}]", f"pack{position}({_pack_expression(form.types[position], f'c{position}')})"]
         end = start + slot.size
     lines = [
-        "def patch_row(data, values):",
+        "def patch_row(data, values, tag):",
         f"    {''.join(f'c{position}, ' for position in positions)} = values",
         f"    if None in values or {' or '.join(unfit)}:",
         "        return None",
@@ -279,7 +279,7 @@ def compile_patcher(
         "    except (struct_error, OverflowError, InvalidOperation) as problem:",
         "        raise unencodable(problem) from None",
     ]
-    patcher: Callable[[bytes, Sequence[Any]], bytes | None] = compile_function("patch_row", lines, scope)
+    patcher: RowPatcher = compile_function("patch_row", lines, scope)
     return patcher
 
 

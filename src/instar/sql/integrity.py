@@ -25,6 +25,7 @@ from instar.sql.defaults import compile_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.expressions import Compiler, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
+from instar.sql.shape import shape_of
 from instar.store.engine import rowset_prefix
 from instar.tables.derivations import deriver
 from instar.tables.index import IndexReader
@@ -275,6 +276,14 @@ class Rules:
         self._layouts = layouts
         self._known: dict[int, TableRules] = {}
         self._apart: dict[int, TableRules] = {}
+        self._shapes: dict[int, tuple[Table, Table | None]] = {}
+
+    def shape_of(self, table: Table) -> Table | None:
+        """See shape.py."""
+        known = self._shapes.get(table.id)
+        if known is None or known[0] is not table:
+            known = self._shapes[table.id] = table, shape_of(table)
+        return known[1]
 
     def of(self, table: Table) -> TableRules:
         """The rules of `table`."""

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import repeat
 from typing import Any
 
 from instar import errors
@@ -41,7 +40,12 @@ from instar.values import converter, type_of_python
 
 DEFAULT_CAPACITY = 1024
 
+# For how many shapes of its table a write's lean form is kept: a change that is taken back finds that of before.
+_MAX_SHAPES = 3
+
 Columns = tuple[tuple[str, Type], ...]
+# Descriptors that a plan was made from, and what there is of these ids now.
+_Moved = Sequence[tuple[Object, Object | None]]
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
@@ -80,6 +84,11 @@ class Prepared:
         count = len(bound.parameters)
         self.lookup: PointLookup | None = point_lookup(self.plan, bound.parameters, layouts)
         self.write: PointWrite | None = point_write(self.plan, count, rules)
+        self._newest_write = self.write
+        # Those compiled last, by the shapes (shape.py) of the table that they were compiled for.
+        self._writes: tuple[tuple[Table, PointWrite], ...] = ()
+        if self.write is not None and (shape := rules.shape_of(self.write.table)) is not None:
+            self._writes = ((shape, self.write),)
         self.columns = _columns(self.plan)
         nodes = list(walk(bound.statement))
         self.locks = next((found.mode for found in nodes if isinstance(found, tree.RowLock)), None)
@@ -170,14 +179,37 @@ class Prepared:
     def write_under(self, catalog: CatalogSnapshot, rules: Rules) -> PointWrite | None:
         """The lean form of a write, whether the plan holds for this snapshot or not; None if there is none, or the
         statement has to be planned anew. `rules` are the snapshot's."""
-        write = self.write
+        write = self._newest_write
         if write is None:
             return None
-        own = [catalog.by_id(found.id) for found in self._depends]
-        if not all(map(self._cannot_tell, self._depends, own, repeat(write.table.id))):
+        used = (write.table if found.id == write.table.id else found for found in self._depends)
+        moved = [(one, found) for one in used if (found := catalog.by_id(one.id)) is not one]
+        if not moved:
+            return write
+        made = self._write_alike(write, moved, rules) or self._write_anew(write, moved, catalog, rules)
+        if made is not None:
+            self._newest_write = made
+        return made
+
+    def _write_alike(self, write: PointWrite, moved: _Moved, rules: Rules) -> PointWrite | None:
+        """The lean form that was made for another version of the table, of the same shape, if nothing but the table has
+        moved."""
+        found = moved[0][1] if all(one is write.table for one, _ in moved) else None
+        if not isinstance(found, Table):
+            return None
+        shape = rules.shape_of(found)
+        return next((made.at(found) for known, made in self._writes if known == shape), None)
+
+    def _write_anew(
+        self, write: PointWrite, moved: _Moved, catalog: CatalogSnapshot, rules: Rules
+    ) -> PointWrite | None:
+        if not all(self._cannot_tell(*pair, write.table.id) for pair in moved):
             return None
         table = catalog.table(write.table.id)
-        return write if table is write.table else write.under(table, rules, catalog)
+        made, shape = write.under(table, rules, catalog), rules.shape_of(table)
+        if made is not None and shape is not None:
+            self._writes = ((shape, made), *self._writes[: _MAX_SHAPES - 1])
+        return made
 
     def table(self, table: Table) -> Table:
         """The version of a table, of those that the plan was made from, that it held for last."""

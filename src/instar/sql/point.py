@@ -7,7 +7,9 @@ autocommit INSERT, UPDATE or DELETE whose constraints can be judged on the row a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from instar import errors
@@ -20,7 +22,7 @@ from instar.sql import tree
 from instar.sql.binder import bind_defaults
 from instar.sql.execution import Row
 from instar.sql.executor_dml import insert_image, single_row, updated_image
-from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
+from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
@@ -116,7 +118,7 @@ class PointLookup:
         if self._one_layout:
             self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
         else:
-            self._decoders[_tag(table.layout.id)] = reader.decoder(table.layout.id)
+            self._decoders[tag_of(table.layout.id)] = reader.decoder(table.layout.id)
         self.fast: Callable[[Store, Sequence[object]], Any] = self._made()
 
     def _made(self) -> Callable[[Store, Sequence[object]], Any]:
@@ -131,7 +133,7 @@ class PointLookup:
         if self._one_layout and table.layout.id != self.table.layout.id:
             # From now on the look at a row's layout pays.
             self._one_layout = False
-            self._decoders[_tag(self.table.layout.id)] = self._reader.decoder(self.table.layout.id)
+            self._decoders[tag_of(self.table.layout.id)] = self._reader.decoder(self.table.layout.id)
             self.fast = self._made()
 
     def _learn(self, value: bytes) -> Decoder:
@@ -167,7 +169,7 @@ class PointLookup:
         return f"return [({outputs})]"
 
 
-def _tag(layout: int) -> bytes:
+def tag_of(layout: int) -> bytes:
     """What the header of a row in this layout says of it."""
     return (layout << 8).to_bytes(4, "little")
 
@@ -220,8 +222,8 @@ class PointWrite:
 
     `operation` insert: `image(None, frame)` is the new row, `key_of(image)` its key, `duplicate(image)` the error if
     a row stands there. Update and delete: `key(frame)` is the key sought (None: no row can have it) and
-    `image(old, frame)` the new row (None: delete). `changed` are the ids of the columns that an update sets. Images
-    have all columns. `assigned` are the ordinals that an update sets and a function to their new values, which
+    `image(old, frame)` the new row (None: delete). `changed` are the ordinals that an update sets. Images have all
+    columns. `assigned` are the ordinals that an update sets and a function to their new values, which
     needs nothing of the row, where only NOT NULL is to be judged; else None.
     """
 
@@ -248,6 +250,16 @@ class PointWrite:
         self.key_of = self._rules.key
         self.checks_read_context = self._rules.checks_read_context
 
+    @cached_property
+    def reads_context(self) -> bool:
+        """Whether the statement reads a clock, or the session's time zone."""
+        return reads_context(self.statement)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the statement takes values of sequences."""
+        return any(isinstance(found, tree.NextValue) for found in walk(self.statement))
+
     def frame(self, parameters: Sequence[object], functions: Context, execution: object) -> Frame:
         """`parameters` are internal values; `execution` needs `next_value` and `functions` only."""
         return self._layout.frame(parameters, functions, execution)
@@ -262,6 +274,12 @@ class PointWrite:
     def duplicate(self, image: Row) -> errors.Error:
         """23505 for the primary key of `image`."""
         return self._rules.duplicate(self.table.primary_key_name, self._rules.key_ordinals, image)
+
+    def at(self, table: Table) -> PointWrite:
+        """The same write, as it is, for a version of its table of the same shape (shape.py)."""
+        made = copy(self)
+        made.table = table
+        return made
 
     def under(self, table: Table, rules: Rules, catalog: CatalogSnapshot) -> PointWrite | None:
         """The same write for another version of its table, which the statement cannot tell from its own (holding.py)
@@ -299,8 +317,8 @@ def _modify(
         if table.referenced_by:
             return None
         return PointWrite("delete", statement, layout, rules, key, None, frozenset())
-    changed = frozenset(table.columns[ordinal].id for ordinal, _ in statement.assignments)
-    if changed & _entangled(table, rules):
+    changed = frozenset(ordinal for ordinal, _ in statement.assignments)
+    if not _entangled(table, rules).isdisjoint(table.columns[ordinal].id for ordinal in changed):
         return None
     # The row is read as a whole.
     scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
