@@ -15,14 +15,15 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Check, State
-from instar.pipeline import reorganizer, session, spark_job, stores
+from instar.pipeline import reference_join, reorganizer, session, spark_job, stores
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.validate import Validation
 from instar.types import BIGINT, INTEGER
 from pipeline.small_database import SmallDatabase, compile_check
-from pipeline.test_reorganizer import Midway, backfill, entries, filled, java, python_workers, tasks, with_index
+from pipeline.test_reorganizer import Midway, java, python_workers
+from pipeline.test_validation import KEY, damage, pending, validation
 from support.clusters import Cluster
 
 ROWS = 5_000
@@ -72,27 +73,30 @@ def test_a_session_that_has_given_up_is_replaced(spark):
 
 @pytest.mark.spark
 def test_a_spark_that_stands_still_is_given_up(spark, database, monkeypatch):
+    """Where it is asked how far it is."""
     monkeypatch.setattr(spark_job, "PULSE_SECONDS", 0.02)
-    table = filled(database, 40_000)
-    table = with_index(database, table, ["b"])
+    monkeypatch.setattr(reference_join, "LISTEN_SECONDS", 0.02)
 
     def stop() -> None:
         for jvm in java():
             for process in [*python_workers(), jvm]:
                 process.send_signal(signal.SIGSTOP)
-        # Not sooner: where the machine is busy, the first that is heard of a task may take as long.
+        # Not before something was heard of a task, which takes as long where the machine is busy.
         monkeypatch.setattr(reorganizer, "PATIENCE_SECONDS", 2.0)
 
-    pulse = Midway(tasks(database), stop)
-    work = backfill(database, table, database.claimed(1), 40_000)
+    table = pending(database)
+    damage(database, table, 5, (5, 999, 1, None))
+    work = validation(database, table, ElementKind.FOREIGN_KEY, KEY, database.claimed(1))
+    pulse = Midway(lambda: bool(work.rows_read), stop)
     with pytest.raises(errors.Error, match="nothing was heard of Spark for 2 seconds") as caught:
         SparkReorganizer(database.path).run(work, pulse)
     assert caught.value.sqlstate == errors.IO_ERROR
     assert pulse.happened
     assert java() == []
     # Another reorganizer finishes what it left.
-    InProcess().run(work, lambda: None)
-    assert len(entries(database, table.indexes[-1])) == 40_000
+    with pytest.raises(errors.Error, match="violates foreign key constraint") as caught:
+        InProcess().run(work, lambda: None)
+    assert "1 row violates it: (id)=(5)." in (caught.value.detail or "")
 
 
 @pytest.mark.spark
@@ -106,7 +110,7 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
     table = database.alter(table, checks=(check,))
     table = database.add_index(table, "i", ["a"], State.WRITE_ONLY)
 
-    def validation(job: int) -> Validation:
+    def validating(job: int) -> Validation:
         held = database.claimed(job)
         element = Element(ElementKind.CHECK, table.id, 60)
         return Validation(
@@ -122,7 +126,7 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
 
     worker = cluster.worker(within=OF_ITS_OWN)
     on_spark = SparkReorganizer(database.path)
-    on_spark.run(validation(1), lambda: None)
+    on_spark.run(validating(1), lambda: None)
     held = database.claimed(2)
     build = Backfill(database.store, table, table.indexes[:1], job=2, stage=1, claim=held.claim, rows=ROWS)
     on_spark.run(build, lambda: None)
@@ -130,7 +134,7 @@ def test_a_standalone_cluster(cluster, database, monkeypatch):
         assert len(reader.batch(*_entries(table.indexes[0].rowset), 2 * ROWS)[0]) == ROWS
     hide(Path(database.path), worker)
     with pytest.raises(errors.Error) as caught:
-        on_spark.run(validation(3), lambda: None)
+        on_spark.run(validating(3), lambda: None)
     assert caught.value.sqlstate == errors.FEATURE_NOT_SUPPORTED
     assert caught.value.message == f"a Spark executor does not see the store of the driver at {database.path}"
     assert "there is none" in (caught.value.detail or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -40,11 +41,15 @@ def narrow(monkeypatch) -> None:
 )
 def test_both_sides_shuffled_in_waves(spark, database, monkeypatch, number, image):
     monkeypatch.setattr(reference_join, "WAVE_ROWS", 4_000)
+    heard: list[Path] = []
+    monkeypatch.setattr(reference_join, "LISTEN_SECONDS", 0.02)
+    monkeypatch.setattr(reference_join, "beat", heard.append)  # in this process; those of tasks are their own
     table = pending(database)
     for violating in (*range(7, ROWS, 600), 8, 9):
         damage(database, table, violating, image(violating))
     task = validation(database, table, ElementKind.FOREIGN_KEY, number, database.claimed(1))
     on_spark = verdict(lambda: SparkReorganizer(database.path).run(task, lambda: None))
+    assert heard
     twin = validation(database, table, ElementKind.FOREIGN_KEY, number, database.claimed(2))
     assert on_spark == verdict(lambda: InProcess().run(twin, lambda: None))
     assert "16 rows violate it, among them: (id)=(7), (id)=(8), (id)=(9), (id)=(607)," in (on_spark[2] or "")

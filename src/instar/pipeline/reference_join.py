@@ -10,6 +10,8 @@ of rows, so that what is sorted is bounded, and a kill costs one wave.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from itertools import groupby, islice
 from operator import itemgetter
@@ -38,6 +40,8 @@ BROADCAST_ROWS = 200_000
 SAMPLED_PLACES = 16
 # What Spark adds to a pair of keys that it sorts.
 PAIR_BYTES = 64
+# How often Spark is asked how many tasks have ended.
+LISTEN_SECONDS = 0.5
 
 RANGE, KEY, ROW = "range", "key", "row"
 _TYPES: list[tuple[str, pa.DataType]] = [(RANGE, pa.int32()), (KEY, pa.binary()), (ROW, pa.binary())]
@@ -67,19 +71,21 @@ class SparkReferences(SparkValidation):
         start = task.reference_judge.parents
         self._parents = key_ranges.split(task.store.read, start, prefix_end(start), MAX_RANGES)
         self.need = min(task.rows, WAVE_ROWS) * _pair_bytes(task)
-        self._session: Any = None
-        self._ended_tasks = 0
 
     def submit(self, session: Any, todo: tuple[Todo, ...], runs: Path) -> None:
         """Join wave after wave; ranges of which nothing is left over are without violations."""
-        self._session = session
-        each = max(1, len(todo) * WAVE_ROWS // max(self.task.rows, 1))
-        for first in range(0, len(todo), each):
-            wave = todo[first : first + each]
-            self._join(session, wave, runs)
-            for done in wave:
-                if not run_path(runs, done).exists():
-                    write_finding(runs, done, Finding(noted(runs, done.start), 0, []))
+        over = threading.Event()
+        threading.Thread(target=_listen, args=(session, runs, over), name="instar-listen", daemon=True).start()
+        try:
+            each = max(1, len(todo) * WAVE_ROWS // max(self.task.rows, 1))
+            for first in range(0, len(todo), each):
+                wave = todo[first : first + each]
+                self._join(session, wave, runs)
+                for done in wave:
+                    if not run_path(runs, done).exists():
+                        write_finding(runs, done, Finding(noted(runs, done.start), 0, []))
+        finally:
+            over.set()
 
     def _join(self, session: Any, wave: tuple[Todo, ...], runs: Path) -> None:
         ranges = key_ranges.merged(self._parents.ranges, self._parents.rows // ROWS_PER_RANGE + 1)
@@ -100,22 +106,21 @@ class SparkReferences(SparkValidation):
         """Rows are read, then joined."""
         self.task.rows_read = rows_read(runs)
         self.task.doing = f"Spark joins rows with what they refer to, {self.task.rows_read:,} read so far"
-        if self._moves():
-            beat(runs)
 
-    def _moves(self) -> bool:
-        """Whether tasks have ended since it was last asked: nothing of Instar's runs while Spark sorts and joins."""
-        from py4j.protocol import Py4JError
 
-        if self._session is None:
-            return False
-        try:
-            tracker = self._session.sparkContext.statusTracker()
+def _listen(session: Any, runs: Path, over: threading.Event) -> None:
+    """Note that Spark is at work where tasks of its have ended: nothing of Instar's runs while it sorts and joins.
+    A Spark that stands still never answers, so nobody else may wait for it."""
+    from py4j.protocol import Py4JError
+
+    ended = 0
+    with contextlib.suppress(Py4JError, OSError):  # a Spark that has gone; the job's end will tell
+        tracker = session.sparkContext.statusTracker()
+        while not over.wait(LISTEN_SECONDS):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-        except (Py4JError, OSError):  # a Spark that has gone; the job's end will tell
-            return False
-        before, self._ended_tasks = self._ended_tasks, sum(stage.numCompletedTasks for stage in stages if stage)
-        return self._ended_tasks != before
+            before, ended = ended, sum(stage.numCompletedTasks for stage in stages if stage)
+            if ended != before:
+                beat(runs)
 
 
 def _pair_bytes(task: Validation) -> int:
