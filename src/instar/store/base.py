@@ -135,7 +135,7 @@ class BaseStore(ABC):
                 if monotonic() >= deadline:
                     break
             stepped = monotonic() - entered
-            section.commit()
+            section.commit(durably=False)
         except Exception as caught:
             if section is not None:
                 section.abort()

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 
 from instar.store.presence import SharedPresence
 
-# A meta page's last page number in use, in words from its beginning.
-_LAST_PAGE = 17
+# A meta page's last page number in use, and the transaction that left it, in words from its beginning.
+_LAST_PAGE, _TRANSACTION = 17, 18
+_MAGIC = 0xBEEFC0DE
+# Of a meta page: its own number, LMDB's magic, the number of the transaction.
+_META = struct.Struct("<Q8xI124xQ")
+_NUMBER = struct.Struct("<Q")
+
+
+def meta_number(page: bytes) -> int:
+    """The number of the LMDB transaction whose state the meta page is of; -1 if it is none."""
+    if len(page) < _META.size:
+        return -1
+    _page, magic, transaction = _META.unpack_from(page)
+    return int(transaction) if magic == _MAGIC else -1
+
+
+def meta_pages(meta: bytes, transaction: int) -> bytes:
+    """Both meta pages of a data file in which LMDB finds the state of `meta`, left by that transaction."""
+    pages = []
+    for number in (0, 1):
+        page = bytearray(meta)
+        _NUMBER.pack_into(page, 0, number)
+        # The one that is not looked at is older.
+        _NUMBER.pack_into(page, 8 * _TRANSACTION, transaction if number == transaction & 1 else transaction - 1)
+        pages.append(bytes(page))
+    return b"".join(pages)
 
 
 class DataFile:
@@ -29,6 +54,13 @@ class DataFile:
         """Bytes of the file that the newest state knows of. (The other meta page's is not greater.)"""
         first, second = self._words[_LAST_PAGE], self._words[self._second]
         return ((first if first > second else second) + 1) * self.page_bytes
+
+    def meta(self, transaction: int) -> bytes:
+        """The meta page of the newest state, which LMDB's transaction of that number has left."""
+        begin = (transaction & 1) * self.page_bytes
+        page = self._metas[begin : begin + self.page_bytes]
+        assert meta_number(page) == transaction  # LMDB's two meta pages take turns
+        return page
 
     def size(self) -> int:
         """Bytes of the file."""

@@ -25,6 +25,7 @@ from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
+from instar.store.data_file import DataFile
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
 from instar.store.engine import Derive, LogRecord, Store
 from instar.store.extent import holds_tree
@@ -40,14 +41,16 @@ from instar.store.header import (
     first_header,
     new_identity,
 )
+from instar.store.keeper import Keeper
 from instar.store.lmdb_environment import MAX_READERS, READERS_BYTES, open_environment
 from instar.store.lmdb_locks import LmdbLockTable, discard
 from instar.store.lmdb_section import LmdbSection
 from instar.store.pages import PageFile, UnreadablePages
 from instar.store.presence import SharedPresence
-from instar.store.runway import Runway
+from instar.store.recovery import first_checkpoint, recover
 from instar.store.section import WriteSection
 from instar.store.space import Space, can_reserve
+from instar.store.wal import WriteAheadLog
 from instar.store.watch import Watch
 
 MAP_SIZE = 1 << 40
@@ -156,7 +159,8 @@ class _Environment:
     presence: SharedPresence
     locks: LmdbLockTable
     space: Space | None  # of a write map
-    runway: Runway | None  # where commits wait for the disk
+    log: WriteAheadLog | None  # where commits outlast a power failure
+    keeper: Keeper | None  # of its checkpoints
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
     inside: set[int]  # the threads that are in the atomic section or wait for it
@@ -167,6 +171,7 @@ class _Environment:
         self.path = path
         self.key = key  # in the registry; the directory itself may be gone when the last user closes
         self.identity = identity
+        self.waits = identity.synchronous == "full"
         self.references = 0
         self._clock = clock
         self._map_size = map_size
@@ -195,17 +200,19 @@ class _Environment:
     def _open_all(self) -> None:
         data = os.path.join(self.path, DATA_FILE)
         with contextlib.ExitStack() as undo:
-            undo.callback(self._close_environment)
-            self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
-            _check(self._environment, self.path, self.identity)
-            page_bytes = self._environment.stat()["psize"]
-            presence = self._new_presence()
+            # First of all: whoever finds nobody there may change the files, and so nobody opens them before he is seen.
+            presence = SharedPresence(
+                os.path.join(self.path, PRESENCE_FILE), self._clock, SNAPSHOT_MAX_AGE_SECONDS, self._alone
+            )
             undo.callback(presence.close)
+            undo.callback(self._close_environment)
+            self._environment = self._opened_and_checked()
+            page_bytes = self._environment.stat()["psize"]
             self.watch = Watch(data, presence.others)
-            self.space = self._extent = self.runway = None
+            self.presence = presence
+            self.space = self._extent = self.log = self.keeper = None
             if self.identity.synchronous != "off":
-                self.runway = Runway(data, page_bytes)
-                undo.callback(self.runway.forget)
+                self._open_log(DataFile(data, page_bytes), presence, undo)
             elif can_reserve(self.path):
                 self._extent = Space(data, page_bytes, presence)
                 undo.callback(self._extent.forget)
@@ -214,23 +221,47 @@ class _Environment:
             undo.pop_all()
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
-        self.presence = presence
         self.locks = LmdbLockTable(self.path, presence, _translate, self.entering)
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin
+        self._opened()
 
-    def _new_presence(self) -> SharedPresence:
-        path = os.path.join(self.path, PRESENCE_FILE)
-        return SharedPresence(path, self._clock, SNAPSHOT_MAX_AGE_SECONDS, lambda: discard(self.path))
+    def _opened(self) -> None:
+        if self.keeper is None:
+            self._environment.reader_check()
+        else:
+            self.keeper.opened()
+
+    def _alone(self) -> int:
+        """No other process has the store open, and none can open it: the position at which the log goes on."""
+        discard(self.path)
+        if self.identity.synchronous == "off":
+            return 0
+        return recover(self.path, self._opened_and_checked)
+
+    def _opened_and_checked(self) -> Any:
+        environment = _open_environment(self.path, self._map_size)
+        try:
+            _check(environment, self.path, self.identity)
+        except BaseException:
+            environment.close()
+            raise
+        return environment
+
+    def _open_log(self, data: DataFile, presence: SharedPresence, undo: contextlib.ExitStack) -> None:
+        undo.callback(data.close)
+        self.log = WriteAheadLog(self.path, presence)
+        undo.callback(self.log.close)
+        self.keeper = Keeper(self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter)
 
     def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
         """Open the environment again, now that it is known to be sound, to be written through its map."""
         self._close_environment()
         try:
-            self._environment = _open_environment(self.path, "off", self._map_size, write_map=True)
+            self._environment = _open_environment(self.path, self._map_size, write_map=True)
             self.space = space
         except (lmdb.Error, MemoryError):  # files may not grow that large here, or there is no room for the map
-            self._environment = _open_environment(self.path, "off", self._map_size)
+            self._environment = _open_environment(self.path, self._map_size)
             self.space = None
             space.written.stop()
         # The file has been made as large as the map, if only to find that there is no room for the map.
@@ -268,6 +299,34 @@ class _Environment:
         """To be within while waiting for a mutex that a stopped process may have."""
         return self.watch if self.presence.is_shared() else contextlib.nullcontext()
 
+    def _begin_plain(self) -> Any:
+        """A read transaction of LMDB, of whatever environment is open now."""
+        return self._environment.begin()
+
+    def entered(self, transaction: int) -> None:
+        """As in `Newest`. 58030."""
+        assert self.keeper is not None  # whoever has a log has one
+        self.keeper.entered(transaction)
+
+    def void(self, transaction: int) -> None:
+        """Take back what the log tells of a transaction that LMDB has refused to commit; in a section of its own, since
+        the transaction has ended: others may have come since, and have taken it back by what they wrote."""
+        assert self.log is not None  # it has told of it
+        try:
+            section = self._enter()
+            try:
+                if section.number == transaction:
+                    self.log.void(transaction)
+            finally:
+                section.abort()
+        except (lmdb.Error, OSError, errors.Error):
+            self.log.give_up()  # else what was refused might stand after a power failure
+
+    def _enter(self) -> LmdbSection:
+        """As `begin_section`, also while the store is being closed."""
+        with self.entering():
+            return self._begin_section()
+
     def begin_section(self) -> LmdbSection:
         """Wait for the writer mutex and enter. 08003 if the last opener closes the store."""
         thread = threading.get_ident()
@@ -302,7 +361,7 @@ class _Environment:
             raise _closed() from caught
         match caught:
             case lmdb.ReadersFullError():
-                self._environment.reader_check()  # slots of killed processes
+                self.check_readers()
             case lmdb.PanicError() | lmdb.MapResizedError():
                 self._reopen(failed)
             case _:
@@ -316,8 +375,10 @@ class _Environment:
             if self.begin is not failed:
                 return  # another thread was here first
             if self.space is None:
+                if self.keeper is not None:
+                    self.keeper.lose()
                 self._close_environment()
-                self._environment = _open_environment(self.path, self.identity.synchronous, self._map_size)
+                self._environment = _open_environment(self.path, self._map_size)
             else:
                 self._open_write_map(self.space, self.presence)
             self.newest = _UNKNOWN
@@ -326,7 +387,10 @@ class _Environment:
     def check_readers(self) -> None:
         """Free the reader slots of killed processes, which pin old pages."""
         self.locks.check_readers()  # after a fork: all is opened first
-        self._environment.reader_check()
+        if self.keeper is None:
+            self._environment.reader_check()
+        else:
+            self.keeper.check_readers(self._environment.reader_check)
 
     def drain(self) -> None:
         """Let nobody enter the atomic section any more, and wait for other threads to leave it: LMDB would wait for a
@@ -338,6 +402,8 @@ class _Environment:
 
     def close(self) -> None:
         """Close what is open; the last opener is gone."""
+        if self.keeper is not None:
+            self.keeper.close()
         self._close_environment()
         presence = self.__dict__.get("presence")
         if presence is not None:
@@ -345,8 +411,8 @@ class _Environment:
             self.locks.close()
             if self._extent is not None:
                 self._extent.close()
-            if self.runway is not None:
-                self.runway.close(presence)
+            if self.log is not None:
+                self.log.close()
             presence.close()
 
     def forked(self) -> None:
@@ -364,21 +430,23 @@ class _Environment:
                 self.locks.abandon()
                 if self._extent is not None:
                     self._extent.forget()
-                if self.runway is not None:
-                    self.runway.forget()
+                if self.keeper is not None and self.log is not None:
+                    self.keeper.forget()
+                    self.log.close()
+                    self.keeper = self.log = None
             self.__dict__.pop("locks", None)
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
 
 
-def _open_environment(path: str, synchronous: str, map_size: int, *, write_map: bool = False) -> Any:
-    """LMDB's environment; a write map must have all of `map_size`."""
+def _open_environment(path: str, map_size: int, *, write_map: bool = False) -> Any:
+    """LMDB's environment, which never waits for the disk; a write map must have all of `map_size`."""
     return open_environment(
         path,
         map_size,
         map_size if write_map else _LEAST_MAP_SIZE,
-        sync=synchronous != "off",
-        metasync=synchronous == "full",
+        sync=False,
+        metasync=False,
         create=False,
         writemap=write_map,
         readahead=not write_map,
@@ -403,7 +471,6 @@ def _check(environment: Any, path: str, identity: Identity) -> None:
         stored = transaction.get(IDENTITY_KEY)
         if stored is None or decode_identity(stored, path) != identity or transaction.get(HEADER_KEY) is None:
             raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is another store's")
-    environment.reader_check()
 
 
 def _closed() -> errors.Error:
@@ -559,13 +626,17 @@ def _require_same(path: str | os.PathLike[str], identity: Identity, **wanted: fl
 def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> None:
     """Put identity and header into a new store."""
     try:
-        environment = _open_environment(path, "full", map_size)
+        environment = _open_environment(path, map_size)
         try:
             with environment.begin(write=True) as transaction:
                 transaction.put(IDENTITY_KEY, msgspec.json.encode(identity))
                 transaction.put(HEADER_KEY, first_header(clock))
+            environment.sync(True)
+            number, page_bytes = environment.info()["last_txnid"], environment.stat()["psize"]
         finally:
             environment.close()
+        if identity.synchronous != "off":
+            first_checkpoint(path, page_bytes, number)
     except lmdb.Error as caught:
         raise _translate(caught) from caught
 

@@ -6,23 +6,31 @@ from collections.abc import Iterator
 from threading import get_ident
 from typing import Any, Protocol
 
+import lmdb
+
 from instar import errors
 from instar.store.cursors import batch_of_range, read_head, scan_range
 from instar.store.header import Head
 from instar.store.lock_table import LockTable
-from instar.store.runway import Runway
 from instar.store.section import WriteSection
 from instar.store.space import Allowance, Space
+from instar.store.wal import Redo, WriteAheadLog
 
 
 class Newest(Protocol):
-    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; what
-    commits write over; the threads that are in the atomic section; the locks."""
+    """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; the
+    write-ahead log, whether commits wait for it, and what is told of each transaction's begin; the threads that are in
+    the atomic section; the locks."""
 
     newest: tuple[int, Head]
     space: Space | None
-    runway: Runway | None
+    log: WriteAheadLog | None
+    waits: bool
     inside: set[int]
+
+    def entered(self, transaction: int) -> None: ...
+
+    def void(self, transaction: int) -> None: ...
 
     @property
     def locks(self) -> LockTable: ...
@@ -31,7 +39,7 @@ class Newest(Protocol):
 class LmdbSection(WriteSection):
     """A write transaction, which holds LMDB's writer mutex."""
 
-    __slots__ = ("_allowance", "_begun", "_environment", "_number", "_transaction")
+    __slots__ = ("_allowance", "_begun", "_environment", "_redo", "_transaction", "number")
 
     def __init__(self, transaction: Any, environment: Newest) -> None:
         self._transaction = transaction
@@ -41,12 +49,15 @@ class LmdbSection(WriteSection):
         # Through a write map, nothing is touched that is not allowed first.
         self._allowance = None if environment.space is None else Allowance(transaction, environment.space)
         self.put = transaction.put if self._allowance is None else self._allowance.put
-        if environment.runway is not None:
-            environment.runway.extend()
         # A write transaction bears the number of the state that it will leave.
-        self._number = transaction.id()
+        self.number = transaction.id()
+        self._redo: Redo | None = None
+        if environment.log is not None:
+            environment.entered(self.number)
+            self._redo = Redo(environment.log, self.number, self.put)
+            self.put = self._redo.put
         known, head = environment.newest
-        if self._number != known + 1:
+        if self.number != known + 1:
             head = read_head(transaction)
         self._begun = head
         self.load(head)
@@ -55,6 +66,8 @@ class LmdbSection(WriteSection):
         if self._allowance is not None:
             self._allowance.delete()
         deleted: bool = self._transaction.delete(key)
+        if deleted and self._redo is not None:
+            self._redo.note(key, None)
         return deleted
 
     def append(self, key: bytes, value: bytes) -> None:
@@ -63,11 +76,15 @@ class LmdbSection(WriteSection):
         # Arguments: duplicates, overwrite, append.
         if not self._transaction.put(key, value, True, True, True):
             raise errors.error(errors.DATA_CORRUPTED, "there are keys above the log's end")
+        if self._redo is not None:
+            self._redo.note(key, value)
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
         if self._allowance is not None:
             self._allowance.put_many(pairs, is_gap=self._is_gap(pairs))
         self._transaction.cursor().putmulti(pairs)
+        if self._redo is not None:
+            self._redo.note_all(pairs)
 
     def _is_gap(self, pairs: list[tuple[bytes, bytes]]) -> bool:
         """Whether nothing is stored from the least key to the greatest, so that the new pairs lie side by side."""
@@ -89,13 +106,23 @@ class LmdbSection(WriteSection):
     def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         return batch_of_range(self._transaction.cursor(), start, stop, limit, reverse)
 
-    def commit(self) -> None:
-        self._transaction.commit()
+    def commit(self, *, durably: bool = True) -> None:
+        redo, environment = self._redo, self._environment
+        end = 0 if redo is None else redo.finish()
+        try:
+            self._transaction.commit()
+        except lmdb.Error:
+            if end:
+                environment.void(self.number)
+            raise
         begun, timestamp, header = self._begun, self.timestamp, self.header
         # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
         if timestamp != begun[0] or header is not begun[2]:
-            self._environment.newest = self._number, (timestamp, self.log_end, header)
-        self._environment.inside.discard(get_ident())
+            environment.newest = self.number, (timestamp, self.log_end, header)
+        environment.inside.discard(get_ident())
+        # Others enter meanwhile.
+        if end and durably and environment.waits and environment.log is not None:
+            environment.log.sync(end)
 
     def abort(self) -> None:
         self._transaction.abort()

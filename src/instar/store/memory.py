@@ -161,7 +161,7 @@ class MemorySection(WriteSection):
     def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
         return _batch(self.scan(start, stop, reverse=reverse), limit)
 
-    def commit(self) -> None:
+    def commit(self, *, durably: bool = True) -> None:
         self._store.publish(self._changes)
         self._end()
 

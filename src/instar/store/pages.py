@@ -151,27 +151,61 @@ def _words(data: Array, positions: Array) -> Array:
     return everywhere[positions].view("<u2").reshape(-1, 4)
 
 
-class _Leaves:
-    """All nodes of some leaves at once. `pages`: a row of bytes per page."""
+class _Pages:
+    """All nodes of some pages of one kind at once. `pages`: a row of bytes per page."""
 
-    def __init__(self, pages: Array, numbers: Array) -> None:
+    def __init__(self, pages: Array, numbers: Array, kind: int) -> None:
         count, size = pages.shape
         headers = np.ndarray((count,), _PAGE, pages, 0, (size,))
         nodes = (headers["lower"].astype(np.int64) - _HEADER_BYTES) >> 1
-        if bool(((headers["number"] != numbers) | (headers["flags"] != _LEAF) | (nodes < 1)).any()):
+        if bool(((headers["number"] != numbers) | (headers["flags"] != kind) | (nodes < 1)).any()):
             raise UnreadablePages
         most = int(nodes.max())
         if most > (size - _HEADER_BYTES) // 2:
             raise UnreadablePages
         within = np.ndarray((count, most), "<u2", pages, _HEADER_BYTES, (size, 2))
         pages_at = np.arange(0, count * size, size, dtype=np.int64)
-        positions = (within + pages_at[:, None])[np.arange(most) < nodes[:, None]]
+        self.positions: Array = (within + pages_at[:, None])[np.arange(most) < nodes[:, None]]
         self.data = pages.reshape(-1)
-        if int(positions.max()) > len(self.data) - _NODE.size:
+        if int(self.positions.max()) > len(self.data) - _NODE.size:
             raise UnreadablePages
-        self._words = _words(self.data, positions)
+        self.words = _words(self.data, self.positions)
+
+
+def children_of(file: PageFile, numbers: Array) -> Array:
+    """The pages that the branch pages of these numbers point to."""
+    if not len(numbers):
+        return numbers
+    words = _Pages(file.upto(int(numbers.max()))[numbers], numbers, _BRANCH).words.astype(np.int64)
+    children: Array = words[:, 0] | words[:, 1] << 16 | words[:, 2] << 32
+    return children
+
+
+def big_values(file: PageFile, numbers: Array) -> list[tuple[int, int]]:
+    """The values that lie in pages of their own, of the leaves of these numbers: the first page, and how many."""
+    if not len(numbers):
+        return []
+    leaves = _Pages(file.upto(int(numbers.max()))[numbers], numbers, _LEAF)
+    found = []
+    for node in np.flatnonzero(leaves.words[:, 2] & _BIG).tolist():
+        at = int(leaves.positions[node]) + _NODE.size + int(leaves.words[node, 3])
+        first = int(_NUMBER.unpack(leaves.data[at : at + _NUMBER.size].tobytes())[0])
+        number, _pad, flags, count = _OVERFLOW_PAGE.unpack_from(file.upto(first)[first])
+        if number != first or flags != _OVERFLOW:
+            raise UnreadablePages
+        found.append((first, count))
+    return found
+
+
+class _Leaves:
+    """All nodes of some leaves at once. `pages`: a row of bytes per page."""
+
+    def __init__(self, pages: Array, numbers: Array) -> None:
+        nodes = _Pages(pages, numbers, _LEAF)
+        self.data = nodes.data
+        self._words = nodes.words
         self._large = self._words[:, 2] != 0
-        starts = positions + _NODE.size
+        starts = nodes.positions + _NODE.size
         ends = starts + self._words[:, 3]
         # A value that lies in the page is shorter than the page: the second word is 0.
         value_ends = ends + np.where(self._large, _NUMBER.size, self._words[:, 0])

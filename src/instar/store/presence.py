@@ -2,9 +2,9 @@
 
 A slot says which snapshots its process uses, whether it waits to commit and when it last did, and whether it works in
 the background. All of that is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
-or stale reads do no harm. Three words are no hints: how much of the data file its process may touch (module `space`),
-and whether any lock may be held (`lock_table`), which are written and read within the atomic section alone; and up to
-which number the owners of locks in its process have ended.
+or stale reads do no harm. Some words are no hints: how much of the data file its process may touch (module `space`),
+whether any lock may be held (`lock_table`), and the write-ahead log's (`wal`, `keeper`), which are written within the
+atomic section alone; and up to which number the owners of locks in its process have ended.
 
 Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
 long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
@@ -39,6 +39,10 @@ _REFUSED = 1 << 63
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
 # was started that has not announced itself yet; whether any lock may be held (module `lock_table`).
 _HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
+# The write-ahead log's, of stores that have one. Positions in it: its end, how far it is surely on disk, from where on
+# the newest checkpoint needs it. Who keeps the checkpoint's pages: slot + 1 (0: nobody), when that process took the
+# slot, when it last said that it goes on. Whether the disk has failed.
+WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN = range(4, 11)
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 _REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
@@ -384,11 +388,12 @@ class Presence:
 class SharedPresence(Presence):
     """The slots of all processes, in the file `path`; 53300 if there is no slot left.
 
-    `when_alone` is called if no other process has a slot, while none can take one.
+    `when_alone` is called if no other process has a slot, while none can take one; it gives the position at which the
+    write-ahead log ends, 0 without one.
     """
 
     def __init__(
-        self, path: str, clock: Clock, snapshot_max_age: float, when_alone: Callable[[], object] = lambda: None
+        self, path: str, clock: Clock, snapshot_max_age: float, when_alone: Callable[[], int] = lambda: 0
     ) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -425,7 +430,12 @@ class SharedPresence(Presence):
         finally:
             self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
 
-    def _take_slot(self, when_alone: Callable[[], object]) -> int:
+    @property
+    def shared_words(self) -> memoryview[int]:
+        """The words of the first line."""
+        return self._view
+
+    def _take_slot(self, when_alone: Callable[[], int]) -> int:
         with self.registration():
             for slot in range(SLOTS):
                 try:
@@ -434,8 +444,10 @@ class SharedPresence(Presence):
                     continue
                 self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
                 if not any(self._is_locked(other) for other in range(self._view[_HIGH_WATER])):
-                    self._view[_LOCKS] = 0
-                    when_alone()
+                    for word in range(_LOCKS, _WORDS):
+                        self._view[word] = 0
+                    end = when_alone()
+                    self._view[WAL_END] = self._view[WAL_DURABLE] = self._view[WAL_NEEDED] = end
                 return slot
         raise errors.error("53300", f"more than {SLOTS} processes have the store open")
 

@@ -103,8 +103,9 @@ class WriteSection(ABC):
         """As in `View`."""
 
     @abstractmethod
-    def commit(self) -> None:
-        """Make all that was written stand, durably as the store is synchronous; ends the section."""
+    def commit(self, *, durably: bool = True) -> None:
+        """Make all that was written stand; ends the section. `durably`: wait until it stands as durably as the store is
+        synchronous; else it does so once any later commit has waited."""
 
     @abstractmethod
     def abort(self) -> None:

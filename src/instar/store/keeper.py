@@ -1,0 +1,297 @@
+"""Checkpoints: states of the data file that are wholly on disk, and stay there until the next one.
+
+LMDB writes over pages that no reader and not the newest state needs. So one process, the *keeper*, has a read
+transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by a megabyte,
+or is a second old: it begins a read on the state of the moment, has the data file synced, which is megabytes in few
+writes and holds nobody up, writes down the checkpoint, and only then lets go of the read before.
+
+Any process that writes may become the keeper, and one that has none becomes it before it writes. If it is killed, its
+read keeps the pages all the same until somebody clears LMDB's table of readers, which is done only while a living
+process is the keeper. If it is stopped, another takes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from instar import errors
+from instar.clock import Clock
+from instar.store.data_file import DataFile
+from instar.store.directory import DATA_FILE
+from instar.store.lmdb_section import LmdbSection
+from instar.store.page_sync import sync_pages
+from instar.store.pages import PageFile
+from instar.store.presence import (
+    KEEPER_BEAT,
+    KEEPER_SLOT,
+    KEEPER_STARTED,
+    WAL_NEEDED,
+    SharedPresence,
+)
+from instar.store.space import can_reserve
+from instar.store.wal import WriteAheadLog
+from instar.store.wal_format import (
+    CHECKPOINT_FILES,
+    Checkpoint,
+    encode_checkpoint,
+    read_checkpoint,
+)
+
+# A checkpoint is due when the log has grown by so much since the last one, or is so old: until then LMDB cannot use
+# pages again that were freed since.
+LOG_BYTES = 1 << 17
+AGE_NS = 1_000_000_000
+# How often that is looked at: while the log grows, and while it does not.
+_BUSY_SECONDS = 0.05
+_IDLE_SECONDS = 1.0
+# A keeper that has said nothing for so long is stopped.
+_STOPPED_NS = 10_000_000_000
+
+
+class Keeper:
+    """This process as the keeper of the store in directory `path`, or as one that may become it.
+
+    `begin_read` begins a read transaction of LMDB, `enter` the atomic section.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        data: DataFile,
+        log: WriteAheadLog,
+        presence: SharedPresence,
+        clock: Clock,
+        begin_read: Callable[[], Any],
+        enter: Callable[[], LmdbSection],
+    ) -> None:
+        self._data = data
+        self._log = log
+        self._presence = presence
+        self._words = presence.shared_words
+        self._monotonic_ns = clock.monotonic_ns
+        self._begin_read = begin_read
+        self._enter = enter
+        self._files: list[int] = []
+        self._pin: Any = None
+        self._meta = b""  # of the state that it is of
+        self._pages = PageFile(os.path.join(path, DATA_FILE), data.page_bytes)
+        self._in_place = can_reserve(path)
+        self._made_ns = 0
+        self._started = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            for name in CHECKPOINT_FILES:
+                self._files.append(os.open(os.path.join(path, name), os.O_RDWR | os.O_CLOEXEC))
+        except BaseException:
+            self._close_files()
+            raise
+
+    # --- who it is ---------------------------------------------------------------------------------------------------
+
+    def is_kept(self) -> bool:
+        """Whether a living process is the keeper."""
+        slot = self._words[KEEPER_SLOT]
+        return slot > 0 and self._presence.is_owned(slot - 1, self._words[KEEPER_STARTED])
+
+    def _is_keeper(self) -> bool:
+        slot, started = self._presence.this_slot()
+        return self._words[KEEPER_SLOT] == slot + 1 and self._words[KEEPER_STARTED] == started
+
+    def entered(self, transaction: int) -> None:
+        """A write transaction, of that number, has begun: before it writes, somebody must be the keeper. 58030."""
+        self._log.require_whole()
+        if not self._words[KEEPER_SLOT]:
+            self.adopt(transaction - 1)
+        if not self._started:
+            self._started = True
+            with contextlib.suppress(RuntimeError):  # no thread is left: the log grows until there is
+                self._thread = threading.Thread(target=self._run, name="instar-keeper", daemon=True)
+                self._thread.start()
+
+    def adopt(self, transaction: int) -> None:
+        """Become the keeper within the atomic section, before LMDB's transaction after `transaction` has written."""
+        pin = self._begin_read()
+        try:
+            made = read_checkpoint(self._files)
+            if made is None or (made.transaction, made.position) != (transaction, self._log.end):
+                made = self._synced(transaction, self._log.end)
+                self._write(made)
+        except BaseException:
+            pin.abort()
+            raise
+        self._keep(pin, made.meta)
+        words, (slot, started) = self._words, self._presence.this_slot()
+        words[KEEPER_BEAT] = self._made_ns = self._monotonic_ns()
+        words[KEEPER_STARTED] = started
+        words[KEEPER_SLOT] = slot + 1
+
+    def _keep(self, pin: Any, meta: bytes) -> None:
+        self._let_go()
+        self._pin, self._meta = pin, meta
+
+    def _let_go(self) -> None:
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            pin.abort()
+
+    def opened(self) -> None:
+        """This process has opened LMDB's environment, which clears the table of readers if nobody else has it open: if
+        the keeper was killed before that, this process keeps the pages. From here on the table stays."""
+        if self._words[KEEPER_SLOT] and not self.is_kept():
+            self.check_readers(lambda: None)
+
+    def check_readers(self, check: Callable[[], object]) -> None:
+        """Clear LMDB's table of readers that are gone, by `check`. The pages of the checkpoint are kept all the while:
+        by a keeper that lives still when that is done, or else by this process, before anybody can write."""
+        if not self._words[KEEPER_SLOT]:
+            check()  # who begins to write keeps them first
+            return
+        section = self._enter()
+        try:
+            check()
+            if not self.is_kept():
+                self.adopt(section.number - 1)
+        finally:
+            section.abort()
+
+    def lose(self) -> None:
+        """LMDB's environment is about to be closed, and with it the read: who writes next keeps the pages first."""
+        if self._is_keeper():
+            self._words[KEEPER_SLOT] = 0
+        self._let_go()
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        seconds = _BUSY_SECONDS
+        while not self._stopped.wait(seconds):
+            try:
+                seconds = _BUSY_SECONDS if self._tend() else _IDLE_SECONDS
+            except (errors.Error, OSError):  # the store is being closed, or cannot be written: who writes is told
+                seconds = _IDLE_SECONDS
+
+    def _tend(self) -> bool:
+        """Do what is due; whether the log has grown since the last checkpoint."""
+        words, now = self._words, self._monotonic_ns()
+        grown = self._log.end - words[WAL_NEEDED]
+        if self._is_keeper():
+            words[KEEPER_BEAT] = now
+            if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
+                self.checkpoint()
+        else:
+            self._let_go()  # another has taken over, with a checkpoint of its own
+            if grown and (not self.is_kept() or now - words[KEEPER_BEAT] > _STOPPED_NS):
+                self._take_over(words[KEEPER_BEAT])
+        return grown > 0
+
+    def _take_over(self, beat: int) -> None:
+        section = self._enter()
+        try:
+            if self._words[KEEPER_BEAT] == beat:
+                self.adopt(section.number - 1)
+        finally:
+            section.abort()
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint of the state of the moment, as the keeper."""
+        section = self._enter()
+        try:
+            transaction, end, meta = section.number - 1, self._log.end, self._data.meta(section.number - 1)
+            pin = self._begin_read()
+        finally:
+            section.abort()
+        try:
+            self._sync_since(meta)
+            if not self._record(Checkpoint(self._next(), end, transaction, meta)):
+                pin.abort()
+                return
+        except BaseException:
+            pin.abort()
+            raise
+        self._keep(pin, meta)
+        self._made_ns = self._monotonic_ns()
+
+    def _record(self, made: Checkpoint) -> bool:
+        """Write it down, unless another process has taken over meanwhile; it is on disk then."""
+        section = self._enter()
+        try:
+            if not self._is_keeper():
+                return False
+            self._write(made)
+            self._log.turn(made.position)
+        finally:
+            section.abort()
+        return True
+
+    def close(self) -> None:
+        """This process writes no more: if it is the keeper, the data file is whole without the log from here on."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(errors.Error, OSError):
+            self._resign()
+        self._let_go()
+        self._close_files()
+
+    def _resign(self) -> None:
+        if not self._is_keeper():
+            return
+        section = self._enter()
+        try:
+            self._write(self._synced(section.number - 1, self._log.end))
+            self._words[KEEPER_SLOT] = 0
+        finally:
+            section.abort()
+
+    def _synced(self, transaction: int, end: int) -> Checkpoint:
+        """A checkpoint of the newest state, within the atomic section; the data file is on disk then."""
+        self._sync(self._data.number)
+        return Checkpoint(self._next(), end, transaction, self._data.meta(transaction))
+
+    def _next(self) -> int:
+        newest = read_checkpoint(self._files)
+        return 1 if newest is None else newest.sequence + 1
+
+    def _sync(self, file: int) -> None:
+        with self._giving_up():
+            os.fdatasync(file)
+
+    def _sync_since(self, meta: bytes) -> None:
+        """Have the data file on disk as far as the state of this meta page needs it, which is being read, as is that
+        of the last checkpoint."""
+        with self._giving_up():
+            sync_pages(self._data.number, self._pages, self._meta, meta, in_place=self._in_place)
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """What the disk has failed to write once it may take for written the next time: nobody is to rely on it."""
+        try:
+            yield
+        except OSError as caught:
+            self._log.give_up()
+            raise errors.error(errors.IO_ERROR, f"the store could not be written: {caught.strerror}") from caught
+
+    def _write(self, made: Checkpoint) -> None:
+        """Within the atomic section, so that a process that was stopped cannot write over a newer one."""
+        file = self._files[made.sequence & 1]
+        os.pwrite(file, encode_checkpoint(made), 0)
+        self._sync(file)
+        self._words[WAL_NEEDED] = made.position
+
+    def forget(self) -> None:
+        """Let go of what is the parent's, in a forked child, without telling LMDB: the parent's read goes on."""
+        if self._pin is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pin))
+            self._pin = None
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in self._files:
+            os.close(file)
+        self._data.close()
