@@ -1,0 +1,108 @@
+"""Recovery: what a power failure leaves, what killed processes leave, and what is damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+import instar
+from instar import errors
+from instar.store import keeper
+from instar.store.lmdb import LmdbStore, open_store
+from instar.store.recovery import applied_frames, frames_after
+from instar.store.wal_format import CHECKPOINT_FILES, WAL_FILES, read_checkpoint
+from support.databases import rows
+from support.power import Disk
+
+ROWS = 200
+
+
+class Clients:
+    """Threads that write, each to rows of its own, and know what was acknowledged."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.acknowledged = [dict.fromkeys(range(number, ROWS, count), 0) for number in range(count)]
+        self.begun = [dict(known) for known in self.acknowledged]
+        self._stop = threading.Event()
+        self._failed: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._run, args=(path, number)) for number in range(count)]
+
+    def __enter__(self) -> Clients:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_caught: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+        assert not self._failed, self._failed
+
+    def _run(self, path: Path, number: int) -> None:
+        draw = random.Random(number)
+        try:
+            with instar.connect(path, synchronous=None, autocommit=True) as connection:
+                for value in range(1, 1 << 30):
+                    if self._stop.is_set():
+                        return
+                    keys = draw.sample(sorted(self.acknowledged[number]), draw.choice((1, 1, 1, 20)))
+                    self.begun[number].update(dict.fromkeys(keys, value))
+                    text = "x" * draw.choice((10, 10, 10, 3000, 100_000))
+                    connection.executemany("UPDATE t SET a = ?, b = ? WHERE id = ?", [(value, text, k) for k in keys])
+                    self.acknowledged[number].update(dict.fromkeys(keys, value))
+        except BaseException as caught:  # shown by the thread that joins
+            self._failed.append(caught)
+
+
+def make(path: Path, synchronous: str = "full") -> None:
+    with instar.connect(path, synchronous=synchronous, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL, b text)")
+        connection.execute("CREATE INDEX t_a ON t (a)")
+        connection.executemany("INSERT INTO t VALUES (?, 0, '')", [(key,) for key in range(ROWS)])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_acknowledged_is_lost_when_the_power_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Nor is a transaction there by half: each leaves one value in all rows that it writes."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(keeper, "LOG_BYTES", draw.choice((1 << 12, 1 << 17, 1 << 20)))
+    path = tmp_path / "db"
+    make(path)
+    images = []
+    with monkeypatch.context() as patch:
+        disk = Disk(path, patch)
+        for name in (*WAL_FILES, *CHECKPOINT_FILES, "data.mdb"):
+            file = os.open(path / name, os.O_RDWR)
+            os.fdatasync(file)
+            os.close(file)
+        store = open_store(path)
+        assert isinstance(store, LmdbStore)
+        with contextlib.closing(store), Clients(path, 3) as clients:
+            for number in range(5):
+                threading.Event().wait(draw.uniform(0.05, 0.4))
+                acknowledged = {key: value for known in clients.acknowledged for key, value in dict(known).items()}
+                image = tmp_path / f"image{number}"
+                disk.fail(store, image, draw)
+                begun = {key: value for known in clients.begun for key, value in dict(known).items()}
+                images.append((image, acknowledged, begun))
+        assert disk.syncs > 10
+    for image, acknowledged, begun in images:
+        with instar.connect(image, synchronous=None, autocommit=True) as connection:
+            found = dict(rows(connection, "SELECT id, a FROM t"))
+            assert found.keys() == begun.keys()
+            lost = {key: (found[key], value) for key, value in acknowledged.items() if found[key] < value}
+            assert not lost, lost
+            assert all(found[key] <= value for key, value in begun.items())
+            assert rows(connection, "CHECK DATABASE") == []
+            connection.execute("UPDATE t SET a = a + 1")
+        with instar.connect(image, synchronous=None) as connection:  # it was left as it should be
+            assert rows(connection, "SELECT sum(a) FROM t") == [(sum(found.values()) + ROWS,)]
+        shutil.rmtree(image)
