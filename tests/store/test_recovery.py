@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 import instar
-from instar import errors
 from instar.store import keeper
 from instar.store.lmdb import LmdbStore, open_store
-from instar.store.recovery import applied_frames, frames_after
-from instar.store.wal_format import CHECKPOINT_FILES, WAL_FILES, read_checkpoint
+from instar.store.wal_format import CHECKPOINT_FILES, WAL_FILES
 from support.databases import rows
 from support.power import Disk
 
@@ -30,7 +28,7 @@ class Clients:
         self.acknowledged = [dict.fromkeys(range(number, ROWS, count), 0) for number in range(count)]
         self.begun = [dict(known) for known in self.acknowledged]
         self._stop = threading.Event()
-        self._failed: list[BaseException] = []
+        self._failed: list[Exception] = []
         self._threads = [threading.Thread(target=self._run, args=(path, number)) for number in range(count)]
 
     def __enter__(self) -> Clients:
@@ -56,7 +54,7 @@ class Clients:
                     text = "x" * draw.choice((10, 10, 10, 3000, 100_000))
                     connection.executemany("UPDATE t SET a = ?, b = ? WHERE id = ?", [(value, text, k) for k in keys])
                     self.acknowledged[number].update(dict.fromkeys(keys, value))
-        except BaseException as caught:  # shown by the thread that joins
+        except Exception as caught:  # noqa: BLE001 - shown by the thread that joins
             self._failed.append(caught)
 
 

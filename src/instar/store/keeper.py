@@ -76,15 +76,15 @@ class Keeper:
         self._monotonic_ns = clock.monotonic_ns
         self._begin_read = begin_read
         self._enter = enter
-        self._files: list[int] = []
-        self._pin: Any = None
-        self._meta = b""  # of the state that it is of
         self._pages = PageFile(os.path.join(path, DATA_FILE), data.page_bytes)
         self._in_place = can_reserve(path)
+        self._pin: Any = None
+        self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
         self._started = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._files: list[int] = []
         try:
             for name in CHECKPOINT_FILES:
                 self._files.append(os.open(os.path.join(path, name), os.O_RDWR | os.O_CLOEXEC))
@@ -103,40 +103,57 @@ class Keeper:
         slot, started = self._presence.this_slot()
         return self._words[KEEPER_SLOT] == slot + 1 and self._words[KEEPER_STARTED] == started
 
+    def _be_keeper(self) -> None:
+        words, (slot, started) = self._words, self._presence.this_slot()
+        words[KEEPER_BEAT] = self._made_ns = self._monotonic_ns()
+        words[KEEPER_STARTED] = started
+        words[KEEPER_SLOT] = slot + 1
+
+    def _is_to_be_relieved(self) -> bool:
+        """Whether the keeper is gone, stopped, or a worker, whose low priority others would have to wait for."""
+        slot, here = self._words[KEEPER_SLOT] - 1, self._presence.this_slot()[0]
+        silent = self._monotonic_ns() - self._words[KEEPER_BEAT]
+        return (
+            silent > _STOPPED_NS
+            or not self.is_kept()
+            or (self._presence.is_worker(slot) and not self._presence.is_worker(here))
+        )
+
     def entered(self, transaction: int) -> None:
         """A write transaction, of that number, has begun: before it writes, somebody must be the keeper. 58030."""
         self._log.require_whole()
         if not self._words[KEEPER_SLOT]:
-            self.adopt(transaction - 1)
+            self._adopt(transaction - 1)
         if not self._started:
             self._started = True
             with contextlib.suppress(RuntimeError):  # no thread is left: the log grows until there is
                 self._thread = threading.Thread(target=self._run, name="instar-keeper", daemon=True)
                 self._thread.start()
 
-    def adopt(self, transaction: int) -> None:
-        """Become the keeper within the atomic section, before LMDB's transaction after `transaction` has written."""
+    def _adopt(self, transaction: int) -> None:
+        """Become the keeper within the atomic section, where nobody is, or nobody lives who was: before LMDB's
+        transaction after `transaction` has written."""
+        newest, end = self._newest(), self._log.end
         pin = self._begin_read()
         try:
-            made = read_checkpoint(self._files)
-            if made is None or (made.transaction, made.position) != (transaction, self._log.end):
-                made = self._synced(transaction, self._log.end)
-                self._write(made)
+            self._sync(self._files[newest.sequence & 1])
+            if (newest.transaction, newest.position) != (transaction, end):
+                self._sync(self._data.number)
+                newest = Checkpoint(newest.sequence + 1, end, transaction, self._data.meta(transaction))
+                self._sync(self._write(newest))
         except BaseException:
             pin.abort()
             raise
-        self._keep(pin, made.meta)
-        words, (slot, started) = self._words, self._presence.this_slot()
-        words[KEEPER_BEAT] = self._made_ns = self._monotonic_ns()
-        words[KEEPER_STARTED] = started
-        words[KEEPER_SLOT] = slot + 1
+        self._keep(pin, newest)
+        self._be_keeper()
 
-    def _keep(self, pin: Any, meta: bytes) -> None:
+    def _keep(self, pin: Any, made: Checkpoint) -> None:
         self._let_go()
-        self._pin, self._meta = pin, meta
+        self._pin, self._made = pin, made
+        self._words[WAL_NEEDED] = made.position
 
     def _let_go(self) -> None:
-        pin, self._pin = self._pin, None
+        pin, self._pin, self._made = self._pin, None, None
         if pin is not None:
             pin.abort()
 
@@ -156,12 +173,12 @@ class Keeper:
         try:
             check()
             if not self.is_kept():
-                self.adopt(section.number - 1)
+                self._adopt(section.number - 1)
         finally:
             section.abort()
 
     def lose(self) -> None:
-        """LMDB's environment is about to be closed, and with it the read: who writes next keeps the pages first."""
+        """The read is about to end, with LMDB's environment: who writes next keeps the pages first."""
         if self._is_keeper():
             self._words[KEEPER_SLOT] = 0
         self._let_go()
@@ -186,48 +203,51 @@ class Keeper:
                 self.checkpoint()
         else:
             self._let_go()  # another has taken over, with a checkpoint of its own
-            if grown and (not self.is_kept() or now - words[KEEPER_BEAT] > _STOPPED_NS):
-                self._take_over(words[KEEPER_BEAT])
+            if grown and self._is_to_be_relieved():
+                self.checkpoint()
         return grown > 0
 
-    def _take_over(self, beat: int) -> None:
-        section = self._enter()
-        try:
-            if self._words[KEEPER_BEAT] == beat:
-                self.adopt(section.number - 1)
-        finally:
-            section.abort()
-
     def checkpoint(self) -> None:
-        """Make a checkpoint of the state of the moment, as the keeper."""
+        """Make a checkpoint of the state of the moment, and be the keeper from then on.
+
+        The pages of the one before are kept meanwhile, by whoever is the keeper, or was when it was killed: if they are
+        not any more, there is a newer one, and nothing is done.
+        """
         section = self._enter()
         try:
-            transaction, end, meta = section.number - 1, self._log.end, self._data.meta(section.number - 1)
+            newest = self._newest()
+            if self._made is not None and self._made.sequence == newest.sequence and self._is_keeper():
+                self._log.turn(newest.position)
+            transaction, end = section.number - 1, self._log.end
+            meta = self._data.meta(transaction)
             pin = self._begin_read()
         finally:
             section.abort()
+        made = Checkpoint(newest.sequence + 1, end, transaction, meta)
         try:
-            self._sync_since(meta)
-            if not self._record(Checkpoint(self._next(), end, transaction, meta)):
+            self._sync(self._files[newest.sequence & 1])  # the file of the one before it is about to be written over
+            self._sync_since(newest.meta, meta)
+            file = self._record(made)
+            if file is None:
                 pin.abort()
                 return
+            self._sync(file)
         except BaseException:
             pin.abort()
             raise
-        self._keep(pin, meta)
-        self._made_ns = self._monotonic_ns()
+        self._keep(pin, made)
 
-    def _record(self, made: Checkpoint) -> bool:
-        """Write it down, unless another process has taken over meanwhile; it is on disk then."""
+    def _record(self, made: Checkpoint) -> int | None:
+        """Write it into its file, which is to be synced; None if there is another one of its number."""
         section = self._enter()
         try:
-            if not self._is_keeper():
-                return False
-            self._write(made)
-            self._log.turn(made.position)
+            if self._newest().sequence >= made.sequence:
+                return None
+            file = self._write(made)
+            self._be_keeper()
         finally:
             section.abort()
-        return True
+        return file
 
     def close(self) -> None:
         """This process writes no more: if it is the keeper, the data file is whole without the log from here on."""
@@ -236,37 +256,51 @@ class Keeper:
             self._thread.join()
         with contextlib.suppress(errors.Error, OSError):
             self._resign()
-        self._let_go()
+        self.lose()  # if that has failed
         self._close_files()
 
     def _resign(self) -> None:
         if not self._is_keeper():
             return
+        self.checkpoint()  # so that little is left to be done while all others wait
         section = self._enter()
         try:
-            self._write(self._synced(section.number - 1, self._log.end))
+            made, transaction, end = self._made, section.number - 1, self._log.end
+            if made is None or not self._is_keeper():
+                return
+            if (made.transaction, made.position) != (transaction, end):
+                last = Checkpoint(made.sequence + 1, end, transaction, self._data.meta(transaction))
+                self._sync_since(made.meta, last.meta)
+                self._sync(self._write(last))
+                self._words[WAL_NEEDED] = end
             self._words[KEEPER_SLOT] = 0
         finally:
             section.abort()
 
-    def _synced(self, transaction: int, end: int) -> Checkpoint:
-        """A checkpoint of the newest state, within the atomic section; the data file is on disk then."""
-        self._sync(self._data.number)
-        return Checkpoint(self._next(), end, transaction, self._data.meta(transaction))
+    # --- files -------------------------------------------------------------------------------------------------------
 
-    def _next(self) -> int:
+    def _newest(self) -> Checkpoint:
         newest = read_checkpoint(self._files)
-        return 1 if newest is None else newest.sequence + 1
+        if newest is None:
+            raise errors.error(errors.DATA_CORRUPTED, "the store is damaged: no checkpoint is whole")
+        return newest
+
+    def _write(self, made: Checkpoint) -> int:
+        """Write it into its file, which is returned; within the atomic section, so that a process that was stopped
+        cannot write over a newer one."""
+        file = self._files[made.sequence & 1]
+        os.pwrite(file, encode_checkpoint(made), 0)
+        return file
 
     def _sync(self, file: int) -> None:
         with self._giving_up():
             os.fdatasync(file)
 
-    def _sync_since(self, meta: bytes) -> None:
-        """Have the data file on disk as far as the state of this meta page needs it, which is being read, as is that
-        of the last checkpoint."""
+    def _sync_since(self, before: bytes, after: bytes) -> None:
+        """Have the data file on disk as far as the state of meta page `after` needs it, which is being read, as is that
+        of the last checkpoint, `before`."""
         with self._giving_up():
-            sync_pages(self._data.number, self._pages, self._meta, meta, in_place=self._in_place)
+            sync_pages(self._data.number, self._pages, before, after, in_place=self._in_place)
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:
@@ -276,13 +310,6 @@ class Keeper:
         except OSError as caught:
             self._log.give_up()
             raise errors.error(errors.IO_ERROR, f"the store could not be written: {caught.strerror}") from caught
-
-    def _write(self, made: Checkpoint) -> None:
-        """Within the atomic section, so that a process that was stopped cannot write over a newer one."""
-        file = self._files[made.sequence & 1]
-        os.pwrite(file, encode_checkpoint(made), 0)
-        self._sync(file)
-        self._words[WAL_NEEDED] = made.position
 
     def forget(self) -> None:
         """Let go of what is the parent's, in a forked child, without telling LMDB: the parent's read goes on."""

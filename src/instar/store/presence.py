@@ -327,6 +327,10 @@ class Presence:
         self._words[self._base + _WORKER] = self._monotonic_ns() if working else 0
         self._words[_LAUNCHED] = 0
 
+    def is_worker(self, slot: int) -> bool:
+        """Whether the process that has `slot` works in the background."""
+        return self._words[(slot + 1) * _WORDS + _WORKER] > 0
+
     def worker_goes_on(self) -> None:
         """This process, if it is a worker, is at work still: it says so well before WORKER_NS have passed again."""
         if self._words[self._base + _WORKER]:

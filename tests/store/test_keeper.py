@@ -1,0 +1,313 @@
+"""The keeper: who it is, what it keeps, and that a checkpoint is made whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from instar.store import keeper, open_store
+from instar.store.keeper import Keeper
+from instar.store.lmdb import LmdbStore
+from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_NEEDED
+from instar.store.wal_format import CHECKPOINT_FILES, Checkpoint, read_checkpoint
+from store.building import contents, ended, in_child, raw
+
+KEY = b"\x03\x01"
+PATIENCE = 20.0
+
+
+def opened(path: Path) -> tuple[LmdbStore, Keeper]:
+    store = open_store(path)
+    assert isinstance(store, LmdbStore)
+    store.read().close()  # a forked child opens what it has inherited when it first needs it
+    assert store._environment.keeper is not None
+    return store, store._environment.keeper
+
+
+def newest(path: Path) -> Checkpoint:
+    files = [os.open(path / name, os.O_RDONLY) for name in CHECKPOINT_FILES]
+    found = read_checkpoint(files)
+    for file in files:
+        os.close(file)
+    assert found is not None
+    return found
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "it has not come about"
+        time.sleep(0.01)
+
+
+def writer(path: Path, commits: int, *, then: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """A child's work: it opens the store, commits, says so, and does what comes `then`."""
+
+    def work() -> None:
+        store, _keeper = opened(path)
+        for number in range(commits):
+            raw(store, (KEY + os.getpid().to_bytes(4, "big"), number.to_bytes(4, "big")))
+        (path.parent / str(os.getpid())).touch()
+        then()
+        store.close()
+
+    return work
+
+
+def started(path: Path, work: Callable[[], None]) -> int:
+    child = in_child(work)
+    wait_until((path.parent / str(child)).exists)
+    return child
+
+
+def slot_of(store: LmdbStore) -> int:
+    return store._presence.this_slot()[0] + 1
+
+
+def keeper_slot(store: LmdbStore) -> int:
+    return store._presence.shared_words[KEEPER_SLOT]
+
+
+def test_whoever_writes_first_is_the_keeper_until_it_closes(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    assert not kept.is_kept()
+    raw(store, (KEY, b"1"))
+    assert kept.is_kept()
+    assert keeper_slot(store) == slot_of(store)
+    child = started(path, writer(path, 3))
+    assert ended(child) == 0
+    assert keeper_slot(store) == slot_of(store)
+    store.close()
+    transaction = newest(path).transaction
+    store, kept = opened(path)
+    assert not kept.is_kept()
+    assert newest(path).transaction == transaction  # nothing had to be done again
+    store.close()
+
+
+def test_a_checkpoint_is_made_a_second_after_the_last_commit(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store, _kept = opened(path)
+    raw(store, (KEY, b"1"))
+    made = newest(path)
+    raw(store, (KEY, b"2"))
+    wait_until(lambda: newest(path).transaction == made.transaction + 2)
+    words = store._presence.shared_words
+    wait_until(lambda: words[WAL_NEEDED] == newest(path).position)
+    sequence = newest(path).sequence
+    time.sleep(0.3)
+    assert newest(path).sequence == sequence  # nor again while nothing happens
+    store.close()
+
+
+def test_the_next_writer_is_the_keeper_when_the_keeper_closes(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    first = started(path, writer(path, 3, then=lambda: time.sleep(0.3)))
+    store, kept = opened(path)
+    assert keeper_slot(store) != slot_of(store)
+    assert ended(first) == 0
+    assert not kept.is_kept()
+    raw(store, (KEY, b"1"))
+    assert keeper_slot(store) == slot_of(store)
+    store.close()
+
+
+def test_a_killed_keeper_is_replaced_and_its_pages_are_kept_till_then(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store, _ = opened(path)
+    child = started(path, writer(path, 3, then=signal.pause))
+    raw(store, (KEY, b"1"))
+    taken = keeper_slot(store)
+    assert taken != slot_of(store)
+    made = newest(path)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pages = pages_in_use(store)
+    raw(store, (KEY, b"2"))
+    assert pages_in_use(store) >= pages  # LMDB's table of readers still has the one that was killed
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    wait_until(lambda: newest(path).sequence > made.sequence)
+    store.close()
+
+
+def pages_in_use(store: LmdbStore) -> int:
+    return int(store._environment._environment.info()["last_pgno"])
+
+
+def test_who_clears_the_table_of_readers_of_a_killed_keeper_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)  # so that no thread comes first
+    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
+    store, _kept = opened(path)
+    raw(store, (KEY, b"1"))
+    made = newest(path)
+    store._environment.check_readers()
+    assert keeper_slot(store) != slot_of(store)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store._environment.check_readers()
+    assert keeper_slot(store) == slot_of(store)
+    assert newest(path).sequence == made.sequence + 1
+    store.close()
+
+
+def test_who_opens_the_store_of_a_killed_keeper_takes_its_place(tmp_path: Path) -> None:
+    """LMDB clears its table of readers when nobody has it open."""
+    path = tmp_path / "db"
+    store, _kept = opened(path)
+    child = started(path, writer(path, 3, then=signal.pause))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    other = in_child(lambda: _require_keeper(path))
+    assert ended(other) == 0
+    store.close()
+
+
+def _require_keeper(path: Path) -> None:
+    store, kept = opened(path)
+    assert kept.is_kept()
+    assert keeper_slot(store) == slot_of(store)
+    store.close()
+
+
+def test_a_stopped_keeper_is_relieved_and_does_no_harm_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=lambda: time.sleep(2.0)))
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    store, _kept = opened(path)
+    raw(store, (KEY, b"1"))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    sequence = newest(path).sequence
+    os.kill(child, signal.SIGCONT)
+    assert ended(child) == 0
+    assert keeper_slot(store) == slot_of(store)
+    assert newest(path).sequence >= sequence
+    raw(store, (KEY, b"2"))
+    stored = contents(store)
+    store.close()
+    again, _kept = opened(path)
+    assert contents(again) == stored
+    again.close()
+
+
+@pytest.mark.parametrize("moment", ["_sync_since", "_record", "_keep"])
+def test_a_keeper_that_is_stopped_in_the_middle_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Another one makes several meanwhile; then it goes on with its own, which must not take a newer one's place."""
+    monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
+    path = tmp_path / "db"
+
+    def stop_then(done: Callable[..., object]) -> Callable[..., object]:
+        def stopped(*arguments: object) -> object:
+            monkeypatch.setattr(Keeper, moment, done)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return done(*arguments)
+
+        return stopped
+
+    def stop_in_the_middle() -> None:
+        store, kept = opened(path)
+        raw(store, (KEY, b"1"))
+        monkeypatch.setattr(Keeper, moment, stop_then(getattr(Keeper, moment)))
+        (path.parent / str(os.getpid())).touch()
+        kept.checkpoint()
+        store.close()
+
+    child = started(path, stop_in_the_middle)
+    os.waitpid(child, os.WUNTRACED)
+    store, kept = opened(path)
+    raw(store, (KEY, b"2"))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    for number in range(4):
+        raw(store, (KEY, bytes([number])))
+        kept.checkpoint()
+    made = newest(path)
+    os.kill(child, signal.SIGCONT)
+    assert ended(child) == 0
+    assert newest(path).sequence >= made.sequence
+    stored = contents(store)
+    child = os.fork()
+    if not child:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+    again, _kept = opened(path)
+    assert contents(again) == stored
+    again.close()
+
+
+def test_a_worker_is_relieved_by_others(tmp_path: Path) -> None:
+    """Its low priority would be everybody's."""
+    path = tmp_path / "db"
+
+    def work() -> None:
+        store, _kept = opened(path)
+        store.announce_worker(True)
+        raw(store, (KEY, b"1"))
+        (path.parent / str(os.getpid())).touch()
+        signal.pause()
+
+    child = started(path, work)
+    store, _kept = opened(path)
+    raw(store, (KEY, b"2"))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    store.announce_worker(True)
+    raw(store, (KEY, b"3"))
+    time.sleep(0.3)
+    assert keeper_slot(store) == slot_of(store)  # two workers leave it as it is
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_a_forked_child_leaves_the_keeper_what_it_keeps(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    store, _kept = opened(path)
+    raw(store, (KEY, b"1"))
+    readers = str(store._environment._environment.readers())
+
+    def work() -> None:
+        raw(store, (KEY, b"2"))
+        store.close()
+
+    assert ended(in_child(work)) == 0
+    assert keeper_slot(store) == slot_of(store)
+    assert str(store._environment._environment.readers()).splitlines()[1] in readers
+    raw(store, (KEY, b"3"))
+    store.close()
+
+
+def test_the_data_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are used again once a checkpoint does not need them."""
+    monkeypatch.setattr(keeper, "LOG_BYTES", 1 << 14)
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    for number in range(1500):
+        raw(store, (KEY + (number % 50).to_bytes(2, "big"), os.urandom(500)))
+        if number % 100 == 99:
+            kept.checkpoint()
+    assert (path / "data.mdb").stat().st_size < 8 << 20
+    store.close()
+
+
+def test_the_beat_is_seen(tmp_path: Path) -> None:
+    store, _kept = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    words = store._presence.shared_words
+    beat = words[KEEPER_BEAT]
+    wait_until(lambda: words[KEEPER_BEAT] > beat)
+    store.close()
