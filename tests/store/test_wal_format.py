@@ -63,7 +63,7 @@ def test_a_segment(file: int) -> None:
 
 
 def test_frames_until_one_is_torn(file: int) -> None:
-    changes = ([b"a", b"1", b"b", None], [], [b"c", bytes(100_000)])
+    changes: tuple[list[bytes | None], ...] = ([b"a", b"1", b"b", None], [], [b"c", bytes(100_000)])
     frames = [
         encode_frame(SEGMENT.salt, 10 + number, found, is_last=number != 1) for number, found in enumerate(changes)
     ]

@@ -6,8 +6,8 @@ or is a second old: it begins a read on the state of the moment, has the data fi
 writes and holds nobody up, writes down the checkpoint, and only then lets go of the read before.
 
 Any process that writes may become the keeper, and one that has none becomes it before it writes. If it is killed, its
-read keeps the pages all the same until somebody clears LMDB's table of readers, which is done only while a living
-process is the keeper. If it is stopped, another takes over.
+read keeps the pages all the same until somebody clears LMDB's table of readers, and whoever writes looks first whether
+the keeper lives. If it is stopped, another takes over.
 """
 
 from __future__ import annotations
@@ -120,9 +120,13 @@ class Keeper:
         )
 
     def entered(self, transaction: int) -> None:
-        """A write transaction, of that number, has begun: before it writes, somebody must be the keeper. 58030."""
+        """A write transaction, of that number, has begun: before it writes, a living process must be the keeper. 58030.
+
+        LMDB itself clears its table of the readers that are gone when it takes the mutex of a process that was killed
+        in the section, and who opens it when nobody has it open clears all of it. Nobody has written since then.
+        """
         self._log.require_whole()
-        if not self._words[KEEPER_SLOT]:
+        if not self.is_kept():
             self._adopt(transaction - 1)
         if not self._started:
             self._started = True
@@ -131,15 +135,18 @@ class Keeper:
                 self._thread.start()
 
     def _adopt(self, transaction: int) -> None:
-        """Become the keeper within the atomic section, where nobody is, or nobody lives who was: before LMDB's
-        transaction after `transaction` has written."""
+        """Become the keeper within the atomic section, before LMDB's transaction after `transaction` has written."""
         newest, end = self._newest(), self._log.end
         pin = self._begin_read()
         try:
             self._sync(self._files[newest.sequence & 1])
             if (newest.transaction, newest.position) != (transaction, end):
-                self._sync(self._data.number)
-                newest = Checkpoint(newest.sequence + 1, end, transaction, self._data.meta(transaction))
+                meta = self._data.meta(transaction)
+                if self._words[KEEPER_SLOT]:
+                    self._sync_since(newest.meta, meta)
+                else:  # its pages may have been written over since its keeper has let go of them
+                    self._sync(self._data.number)
+                newest = Checkpoint(newest.sequence + 1, end, transaction, meta)
                 self._sync(self._write(newest))
         except BaseException:
             pin.abort()
@@ -157,23 +164,12 @@ class Keeper:
         if pin is not None:
             pin.abort()
 
-    def opened(self) -> None:
-        """This process has opened LMDB's environment, which clears the table of readers if nobody else has it open: if
-        the keeper was killed before that, this process keeps the pages. From here on the table stays."""
-        if self._words[KEEPER_SLOT] and not self.is_kept():
-            self.check_readers(lambda: None)
-
     def check_readers(self, check: Callable[[], object]) -> None:
-        """Clear LMDB's table of readers that are gone, by `check`. The pages of the checkpoint are kept all the while:
-        by a keeper that lives still when that is done, or else by this process, before anybody can write."""
-        if not self._words[KEEPER_SLOT]:
-            check()  # who begins to write keeps them first
-            return
+        """Clear LMDB's table of readers that are gone, by `check`: while nobody writes, so that whoever writes next
+        sees whether the keeper was one of them."""
         section = self._enter()
         try:
             check()
-            if not self.is_kept():
-                self._adopt(section.number - 1)
         finally:
             section.abort()
 

@@ -7,6 +7,7 @@ calls, or, where nothing waits for the disk (`off`) and blocks can be reserved, 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -213,24 +214,19 @@ class _Environment:
             self.space = self._extent = self.log = self.keeper = None
             if self.identity.synchronous != "off":
                 self._open_log(DataFile(data, page_bytes), presence, undo)
-            elif can_reserve(self.path):
-                self._extent = Space(data, page_bytes, presence)
-                undo.callback(self._extent.forget)
-                if self._write_map:
-                    self._open_write_map(self._extent, presence)
+            else:
+                self._environment.reader_check()
+                if can_reserve(self.path):
+                    self._extent = Space(data, page_bytes, presence)
+                    undo.callback(self._extent.forget)
+                    if self._write_map:
+                        self._open_write_map(self._extent, presence)
             undo.pop_all()
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
         self.locks = LmdbLockTable(self.path, presence, _translate, self.entering)
         self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
         self.begin = self._environment.begin
-        self._opened()
-
-    def _opened(self) -> None:
-        if self.keeper is None:
-            self._environment.reader_check()
-        else:
-            self.keeper.opened()
 
     def _alone(self) -> int:
         """No other process has the store open, and none can open it: the position at which the log goes on."""
@@ -641,6 +637,13 @@ def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> N
         raise _translate(caught) from caught
 
 
+def _at_exit() -> None:
+    """The interpreter would close LMDB's environments, and let go of pages that others rely on, without a word."""
+    for environment in list(_registry.values()):
+        if environment.keeper is not None:
+            environment.keeper.close()
+
+
 def _after_fork() -> None:
     global _registry_lock
     _registry_lock = threading.RLock()
@@ -663,3 +666,4 @@ def _env_keys_of_process(path: Any, subdir: Any) -> tuple[Any, ...]:
 
 lmdb._envid.env_keys = _env_keys_of_process
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
