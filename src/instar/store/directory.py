@@ -3,6 +3,8 @@
     STORE              the identity (JSON): format version, uuid, synchronous; there from the moment creation is done
     STORE.unfinished   the same while a store is being created; what lies beside it may be thrown away
     data.mdb lock.mdb  LMDB's
+    wal.0 wal.1        the write-ahead log, unless the store is made `off`, and
+    checkpoint.0 .1    where it begins
     presence           the slots of the processes that have the store open
     locks.mdb locks.mdb-lock   who holds which lock, once one was taken; nothing of it outlasts the processes
 

@@ -2,7 +2,7 @@
 
 LMDB's writer mutex is not fair: a process that takes it again at once wins against one that has to be woken. Giving
 way to announced waiters only is not enough either, since a client computes between two commits. So a background batch
-stays out for several times what it held (its `Rhythm`), fsync included, while any foreground commit is about; else not
+stays out for several times what it held (its `Rhythm`) while any foreground commit is about; else not
 at all, and batches grow. It stays out several times as long while foreground commits queue: that is how clients look
 that are behind (the disk was slow for a moment, say), and what they have to catch up with is latency to each of them. A
 pace (module `pace`) makes pauses longer or shorter, to keep to a latency target or a rate.
@@ -50,10 +50,9 @@ class Rhythm(NamedTuple):
 
 
 UNSYNCED = Rhythm(400_000, 6)
-# Each batch has an fsync of its own, which may meet a moment in which the disk is slow: so there are fewer of them, and
-# each moves more. Commits that meet a batch wait as long as it holds the section: one in sixteen does, which their
-# 90th percentile does not show, and for no longer than the slowest of a hundred take anyway.
-SYNCED = Rhythm(1_000_000, 16)
+# What a batch makes dirty is written to the disk that foreground commits wait for. One commit in sixteen meets a batch,
+# which their 90th percentile does not show.
+SYNCED = Rhythm(400_000, 16)
 
 
 def run_gated(

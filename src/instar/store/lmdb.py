@@ -570,8 +570,8 @@ def open_store(
 ) -> Store:
     """Open the store in directory `path`, which is created if it is empty or not there and `create` allows it.
 
-    `synchronous` ("full", the default of a new store: fsync; "normal": without the meta page; "off": may lose the store
-    on power loss, not on a kill), `retention_seconds`, `log_max_bytes` and `schema_lease` (seconds for which a server
+    `synchronous` ("full", the default of a new store: commits wait until they outlast a power failure; "normal": one may
+    undo the last of them; "off": one may lose the store, a kill does not), `retention_seconds`, `log_max_bytes` and `schema_lease` (seconds for which a server
     may use its cached schema; 0, the default: not without asking) are properties of the store: None takes them as they
     are, another value than the store's is refused (55000). `clock`, `map_size` and `write_map` (False: opening waits
     for no writer, and commits go by system calls) are those of the process' first opener. Errors: 0A000, 22023, 58030
