@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Any, NoReturn, Self
 
 import lmdb
-import lmdb._envid
 import msgspec
 
 from instar import errors
@@ -27,9 +26,8 @@ from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
 from instar.store.data_file import DataFile
-from instar.store.directory import DATA_FILE, PRESENCE_FILE, disk_error, prepare
+from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare
 from instar.store.engine import Derive, LogRecord, Store
-from instar.store.extent import holds_tree
 from instar.store.group import CommitQueue
 from instar.store.header import (
     HEADER_KEY,
@@ -38,12 +36,12 @@ from instar.store.header import (
     Head,
     Header,
     Identity,
-    decode_identity,
     first_header,
     new_identity,
 )
 from instar.store.keeper import Keeper
-from instar.store.lmdb_environment import MAX_READERS, READERS_BYTES, open_environment
+from instar.store.lmdb_environment import READERS_BYTES, open_checked, open_data
+from instar.store.lmdb_errors import closed, translate
 from instar.store.lmdb_locks import LmdbLockTable, discard
 from instar.store.lmdb_section import LmdbSection
 from instar.store.pages import PageFile, UnreadablePages
@@ -55,33 +53,12 @@ from instar.store.wal import WriteAheadLog
 from instar.store.watch import Watch
 
 MAP_SIZE = 1 << 40
-_LEAST_MAP_SIZE = 1 << 30
 
 # How long a closing store waits for threads to leave it, and how often it looks.
 _DRAIN_SECONDS = 10.0
 _DRAIN_TICK = 0.001
 
 SYNCHRONOUS = ("full", "normal", "off")
-
-
-def _translate(caught: Exception) -> Exception:
-    """The error that leaves the store for an exception of LMDB or the system; others as they are."""
-    match caught:
-        case lmdb.MapFullError():
-            return errors.error(errors.DISK_FULL, "the store's map is full")
-        case lmdb.BadValsizeError():
-            return errors.error(errors.LIMIT_EXCEEDED, "an encoded key is longer than the store allows")
-        case lmdb.TxnFullError():
-            return errors.error(errors.LIMIT_EXCEEDED, "the transaction has changed too many pages")
-        case lmdb.ReadersFullError():
-            return errors.error("53300", f"more than {MAX_READERS} reads of the store are open")
-        case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
-            return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
-        case lmdb.Error():
-            return disk_error(caught.code, f"the store could not be read or written: {caught}")
-        case OSError():
-            return disk_error(caught.errno or 0, f"the store could not be read or written: {caught.strerror}")
-    return caught
 
 
 class LmdbReader:
@@ -138,7 +115,7 @@ class LmdbReader:
     def __exit__(self, _kind: object, caught: object, _traceback: object) -> None:
         self._transaction.abort()
         if isinstance(caught, lmdb.Error):
-            raise (_closed() if self._environment.closing else _translate(caught)) from caught
+            raise (closed() if self._environment.closing else translate(caught)) from caught
 
 
 # No transaction of LMDB has this number.
@@ -196,7 +173,7 @@ class _Environment:
         try:
             self._open_all()
         except (lmdb.Error, OSError) as caught:
-            raise _translate(caught) from caught
+            raise translate(caught) from caught
 
     def _open_all(self) -> None:
         data = os.path.join(self.path, DATA_FILE)
@@ -207,7 +184,7 @@ class _Environment:
             )
             undo.callback(presence.close)
             undo.callback(self._close_environment)
-            self._environment = self._opened_and_checked()
+            self._environment = open_checked(self.path, self._map_size, self.identity)
             page_bytes = self._environment.stat()["psize"]
             self.watch = Watch(data, presence.others)
             self.presence = presence
@@ -224,8 +201,8 @@ class _Environment:
             undo.pop_all()
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
-        self.locks = LmdbLockTable(self.path, presence, _translate, self.entering)
-        self.queue = CommitQueue(self.begin_section, _translate, self._clock, presence)
+        self.locks = LmdbLockTable(self.path, presence, translate, self.entering)
+        self.queue = CommitQueue(self.begin_section, translate, self._clock, presence)
         self.begin = self._environment.begin
 
     def _alone(self) -> int:
@@ -233,16 +210,7 @@ class _Environment:
         discard(self.path)
         if self.identity.synchronous == "off":
             return 0
-        return recover(self.path, self._opened_and_checked)
-
-    def _opened_and_checked(self) -> Any:
-        environment = _open_environment(self.path, self._map_size)
-        try:
-            _check(environment, self.path, self.identity)
-        except BaseException:
-            environment.close()
-            raise
-        return environment
+        return recover(self.path, lambda: open_checked(self.path, self._map_size, self.identity))
 
     def _open_log(self, data: DataFile, presence: SharedPresence, undo: contextlib.ExitStack) -> None:
         undo.callback(data.close)
@@ -254,10 +222,10 @@ class _Environment:
         """Open the environment again, now that it is known to be sound, to be written through its map."""
         self._close_environment()
         try:
-            self._environment = _open_environment(self.path, self._map_size, write_map=True)
+            self._environment = open_data(self.path, self._map_size, write_map=True)
             self.space = space
         except (lmdb.Error, MemoryError):  # files may not grow that large here, or there is no room for the map
-            self._environment = _open_environment(self.path, self._map_size)
+            self._environment = open_data(self.path, self._map_size)
             self.space = None
             space.written.stop()
         # The file has been made as large as the map, if only to find that there is no room for the map.
@@ -289,7 +257,7 @@ class _Environment:
         try:
             return LmdbReader(self.begin(), self)
         except lmdb.Error as caught:
-            raise _translate(caught) from caught
+            raise translate(caught) from caught
 
     def entering(self) -> contextlib.AbstractContextManager[None]:
         """To be within while waiting for a mutex that a stopped process may have."""
@@ -329,7 +297,7 @@ class _Environment:
         self.inside.add(thread)
         try:
             if self.closing:
-                raise _closed()
+                raise closed()
             if self.presence.is_shared():
                 with self.watch:
                     return self._begin_section()
@@ -354,14 +322,14 @@ class _Environment:
     def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
         """Make a second attempt worth while after `failed`, or raise."""
         if self.closing:
-            raise _closed() from caught
+            raise closed() from caught
         match caught:
             case lmdb.ReadersFullError():
                 self.check_readers()
             case lmdb.PanicError() | lmdb.MapResizedError():
                 self._reopen(failed)
             case _:
-                raise _translate(caught) from caught
+                raise translate(caught) from caught
 
     def _reopen(self, failed: Callable[..., Any]) -> None:
         """Open the environment anew: LMDB refuses one for good once it failed to write its meta page (the store itself
@@ -374,7 +342,7 @@ class _Environment:
                 if self.keeper is not None:
                     self.keeper.lose()
                 self._close_environment()
-                self._environment = _open_environment(self.path, self._map_size)
+                self._environment = open_data(self.path, self._map_size)
             else:
                 self._open_write_map(self.space, self.presence)
             self.newest = _UNKNOWN
@@ -435,49 +403,11 @@ class _Environment:
             self.__dict__.pop("begin", None)
 
 
-def _open_environment(path: str, map_size: int, *, write_map: bool = False) -> Any:
-    """LMDB's environment, which never waits for the disk; a write map must have all of `map_size`."""
-    return open_environment(
-        path,
-        map_size,
-        map_size if write_map else _LEAST_MAP_SIZE,
-        sync=False,
-        metasync=False,
-        create=False,
-        writemap=write_map,
-        readahead=not write_map,
-    )
-
-
-def _check(environment: Any, path: str, identity: Identity) -> None:
-    """The data file is whole and belongs to the identity beside it; else XX001."""
-    with environment.begin() as transaction:
-        page_bytes = environment.stat()["psize"]
-        needed = (environment.info()["last_pgno"] + 1) * page_bytes
-        data = os.path.join(path, DATA_FILE)
-        size = os.path.getsize(data)
-        if size < needed:
-            if not holds_tree(data, transaction.id(), page_bytes):
-                raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is cut short")
-            file = os.open(data, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.posix_fallocate(file, size, needed - size)
-            finally:
-                os.close(file)
-        stored = transaction.get(IDENTITY_KEY)
-        if stored is None or decode_identity(stored, path) != identity or transaction.get(HEADER_KEY) is None:
-            raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: {DATA_FILE} is another store's")
-
-
-def _closed() -> errors.Error:
-    return errors.InterfaceError("the store is closed", "08003")
-
-
 class _Closed:
     """In place of the environment of a store that was closed."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise _closed()
+        raise closed()
 
 
 _CLOSED: Any = _Closed()
@@ -526,7 +456,7 @@ class LmdbStore(BaseStore):
         return self._environment.begin_section()
 
     def _translate(self, caught: Exception) -> Exception:
-        return _translate(caught)
+        return translate(caught)
 
     def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
         """As in `Store`."""
@@ -570,12 +500,12 @@ def open_store(
 ) -> Store:
     """Open the store in directory `path`, which is created if it is empty or not there and `create` allows it.
 
-    `synchronous` ("full", the default of a new store: commits wait until they outlast a power failure; "normal": one may
-    undo the last of them; "off": one may lose the store, a kill does not), `retention_seconds`, `log_max_bytes` and `schema_lease` (seconds for which a server
-    may use its cached schema; 0, the default: not without asking) are properties of the store: None takes them as they
-    are, another value than the store's is refused (55000). `clock`, `map_size` and `write_map` (False: opening waits
-    for no writer, and commits go by system calls) are those of the process' first opener. Errors: 0A000, 22023, 58030
-    (no store, or unreadable), 55000 (not a store, another format), XX001 (damaged), 53100.
+    `synchronous` ("full", the default of a new store: commits wait until they outlast a power failure; "normal": one
+    may undo the last of them; "off": one may lose the store, a kill does not), `retention_seconds`, `log_max_bytes` and
+    `schema_lease` (seconds for which a server may use its cached schema; 0, the default: not without asking) are
+    properties of the store: None takes them as they are, another value than the store's is refused. `clock`, `map_size`
+    and `write_map` (False: opening waits for no writer, commits go by system calls) are those of the process' first
+    opener. Errors: 0A000, 22023, 58030 (no store, or unreadable), 55000 (no store, another format), XX001, 53100.
     """
     if engine != "lmdb":
         raise errors.unsupported(f"the store engine {engine!r}")
@@ -622,7 +552,7 @@ def _require_same(path: str | os.PathLike[str], identity: Identity, **wanted: fl
 def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> None:
     """Put identity and header into a new store."""
     try:
-        environment = _open_environment(path, map_size)
+        environment = open_data(path, map_size)
         try:
             with environment.begin(write=True) as transaction:
                 transaction.put(IDENTITY_KEY, msgspec.json.encode(identity))
@@ -634,7 +564,7 @@ def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> N
         if identity.synchronous != "off":
             first_checkpoint(path, page_bytes, number)
     except lmdb.Error as caught:
-        raise _translate(caught) from caught
+        raise translate(caught) from caught
 
 
 def _at_exit() -> None:
@@ -651,19 +581,5 @@ def _after_fork() -> None:
         environment.forked()
 
 
-_env_keys: Callable[[Any, Any], tuple[Any, ...]] = lmdb._envid.env_keys
-
-
-def _env_keys_of_process(path: Any, subdir: Any) -> tuple[Any, ...]:
-    """LMDB's locks belong to (process, file), so a forked child may, and must, open files that its parent has open.
-
-    py-lmdb asks this function which files an environment is made of and refuses those that are open; what it
-    remembers survives a fork, and closing the parent's environment in the child frees the parent's reader slots.
-    """
-    process = os.getpid()
-    return tuple((process, key) for key in _env_keys(path, subdir))
-
-
-lmdb._envid.env_keys = _env_keys_of_process
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
