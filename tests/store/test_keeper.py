@@ -6,11 +6,13 @@ import itertools
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from instar.store import keeper, open_store
@@ -323,4 +325,98 @@ def test_the_beat_is_seen(tmp_path: Path) -> None:
     words = store._presence.shared_words
     beat = words[KEEPER_BEAT]
     wait_until(lambda: words[KEEPER_BEAT] > beat)
+    store.close()
+
+
+def test_a_checkpoint_is_on_disk_before_its_maker_is_the_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was the keeper then lets go of the one before."""
+    path = tmp_path / "db"
+    child = started(path, writer(path, 1, then=partial(time.sleep, 60)))
+    store, kept = opened(path)
+    done: list[str] = []
+
+    def noted(name: str, call: Callable[..., object]) -> Callable[..., object]:
+        def note(*arguments: object) -> object:
+            done.append(name)
+            return call(*arguments)
+
+        return note
+
+    monkeypatch.setattr(kept, "_write", noted("written", kept._write))
+    monkeypatch.setattr(kept, "_sync", noted("synced", kept._sync))
+    monkeypatch.setattr(kept, "_be_keeper", noted("keeper", kept._be_keeper))
+    assert keeper_slot(store) != slot_of(store)
+    kept.checkpoint()
+    assert keeper_slot(store) == slot_of(store)
+    assert done[done.index("written") :][:3] == ["written", "synced", "keeper"]
+    os.kill(child, signal.SIGKILL)
+    ended(child)
+    store.close()
+
+
+def test_a_keeper_that_goes_while_another_is_in_the_section_is_replaced_before_lmdb_writes(tmp_path: Path) -> None:
+    store, kept = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    made = newest(tmp_path / "db")
+    section = store._begin()
+    section.put(KEY, b"2")
+    kept.lose()
+    section.commit()
+    assert keeper_slot(store) == slot_of(store)
+    assert newest(tmp_path / "db").sequence > made.sequence
+    store.close()
+
+
+def test_the_keeper_goes_on_after_lmdb_had_no_room_for_its_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    refused: list[None] = []
+    begin_read = kept._begin_read
+
+    def refuse_first() -> object:
+        if refused:
+            return begin_read()
+        refused.append(None)
+        raise lmdb.ReadersFullError("no room")
+
+    monkeypatch.setattr(kept, "_begin_read", refuse_first)
+    raw(store, (KEY, b"2"))
+    sequence = newest(path).sequence
+    wait_until(lambda: refused and newest(path).sequence > sequence)
+    store.close()
+
+
+def test_a_thread_that_finds_it_is_not_the_keeper_keeps_what_another_has_begun_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    kept.lose()
+    found, tending = threading.Event(), threading.current_thread()
+    is_keeper = kept._is_keeper
+
+    def find() -> bool:
+        answer = is_keeper()
+        if threading.current_thread() is tending and not found.is_set():
+            found.set()
+            other.join(0.5)
+        return answer
+
+    def commit() -> None:
+        found.wait()
+        raw(store, (KEY, b"2"))
+
+    other = threading.Thread(target=commit)
+    other.start()
+    monkeypatch.setattr(kept, "_is_keeper", find)
+    kept._stopped.set()  # this thread is in the place of its own
+    kept._tend()
+    other.join()
+    assert is_keeper()
+    assert kept._pin is not None
     store.close()

@@ -82,6 +82,7 @@ class Keeper:
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
         self._started = False
+        self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._files: list[int] = []
@@ -151,8 +152,9 @@ class Keeper:
         except BaseException:
             pin.abort()
             raise
-        self._keep(pin, newest)
-        self._be_keeper()
+        with self._changing:
+            self._keep(pin, newest)
+            self._be_keeper()
 
     def _keep(self, pin: Any, made: Checkpoint) -> None:
         self._let_go()
@@ -186,7 +188,7 @@ class Keeper:
         while not self._stopped.wait(seconds):
             try:
                 seconds = _BUSY_SECONDS if self._tend() else _IDLE_SECONDS
-            except (errors.Error, OSError):  # the store is being closed, or cannot be written: who writes is told
+            except Exception:  # noqa: BLE001 - closed, full of readers, not to be written: who writes is told
                 seconds = _IDLE_SECONDS
 
     def _tend(self) -> bool:
@@ -198,7 +200,9 @@ class Keeper:
             if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
                 self.checkpoint()
         else:
-            self._let_go()  # another has taken over, with a checkpoint of its own
+            with self._changing:
+                if not self._is_keeper():
+                    self._let_go()  # another has taken over, with a checkpoint of its own
             if grown and self._is_to_be_relieved():
                 self.checkpoint()
         return grown > 0
@@ -240,6 +244,8 @@ class Keeper:
             if self._newest().sequence >= made.sequence:
                 return None
             file = self._write(made)
+            if not self._is_keeper():  # as soon as it is, who was before lets go of the checkpoint before
+                self._sync(file)
             self._be_keeper()
         finally:
             section.abort()

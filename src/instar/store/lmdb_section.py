@@ -108,7 +108,11 @@ class LmdbSection(WriteSection):
 
     def commit(self, *, durably: bool = True) -> None:
         redo, environment = self._redo, self._environment
-        end = 0 if redo is None else redo.finish()
+        end = 0
+        if redo is not None:
+            # LMDB writes now, and the keeper may have gone since: its checkpoint must not be written over.
+            environment.entered(self.number)
+            end = redo.finish()
         try:
             self._transaction.commit()
         except lmdb.Error:
