@@ -12,9 +12,19 @@ from pathlib import Path
 import pytest
 
 import instar
-from instar.store import keeper
+from instar.store import keeper, wal
+from instar.store.data_file import meta_pages
 from instar.store.lmdb import LmdbStore, open_store
-from instar.store.wal_format import CHECKPOINT_FILES, WAL_FILES
+from instar.store.wal_format import (
+    CHECKPOINT_FILES,
+    FRAMES,
+    WAL_FILES,
+    generation_of,
+    offset_of,
+    position,
+    read_checkpoint,
+)
+from store.building import contents, ended, in_child, raw
 from support.databases import rows
 from support.power import Disk
 
@@ -104,3 +114,52 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(
         with instar.connect(image, synchronous=None) as connection:  # it was left as it should be
             assert rows(connection, "SELECT sum(a) FROM t") == [(sum(found.values()) + ROWS,)]
         shutil.rmtree(image)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_lies_behind_a_torn_frame_never_follows_upon_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turned: bool
+) -> None:
+    """A power failure leaves the second of two frames that nobody has synced, with LMDB's meta page or without."""
+    path = tmp_path / "db"
+    monkeypatch.setattr(keeper, "LOG_BYTES", 1 << 40)
+    monkeypatch.setattr(keeper, "AGE_NS", 1 << 60)
+    monkeypatch.setattr(wal, "SEGMENT_BYTES", 0 if turned else 1 << 30)
+
+    def commit_two() -> None:
+        store = open_store(path)
+        raw(store, (b"\x03", b"1"))
+        kept = store._environment.keeper  # type: ignore[attr-defined] # only of this engine
+        kept.checkpoint()
+        section = store._environment.begin_section()  # type: ignore[attr-defined] # as above
+        kept._log.turn(kept._log.end)
+        section.abort()
+        raw(store, (b"\x03A", b"lost" + bytes(8000)))
+        raw(store, (b"\x03B", b"lost"))
+        os._exit(0)
+
+    def commit_one() -> None:
+        store = open_store(path)
+        assert not {b"\x03A", b"\x03B"} & contents(store).keys()
+        raw(store, (b"\x03A", b"made" + bytes(8000)))
+        os._exit(0)
+
+    assert ended(in_child(commit_two)) == 0
+    files = [os.open(path / name, os.O_RDONLY) for name in CHECKPOINT_FILES]
+    newest = read_checkpoint(files)
+    assert newest is not None
+    place = position(generation_of(newest.position) + 1, FRAMES) if turned else newest.position
+    with (path / WAL_FILES[generation_of(place) & 1]).open("r+b") as log:
+        log.seek(offset_of(place))
+        log.write(bytes(4096 - offset_of(place) % 4096))
+    if not turned:
+        with (path / "data.mdb").open("r+b") as data:
+            data.write(meta_pages(newest.meta, newest.transaction))
+    assert ended(in_child(commit_one)) == 0
+    for file in files:
+        os.close(file)
+    again = open_store(path)
+    stored = contents(again)
+    assert stored[b"\x03A"][:4] == b"made"
+    assert b"\x03B" not in stored
+    again.close()

@@ -17,9 +17,17 @@ from instar import errors
 from instar.store import open_store, wal
 from instar.store.engine import Store
 from instar.store.lmdb import LmdbStore
+from instar.store.presence import WAL_DURABLE, WAL_END
 from instar.store.recovery import frames_after
 from instar.store.wal import WriteAheadLog
-from instar.store.wal_format import CHECKPOINT_FILES, WAL_FILES, generation_of, read_checkpoint
+from instar.store.wal_format import (
+    CHECKPOINT_FILES,
+    FRAME_BYTES,
+    WAL_FILES,
+    generation_of,
+    offset_of,
+    read_checkpoint,
+)
 from store.building import change, contents, ended, in_child, raw
 
 ROW = b"\x10\x00\x00\x00\x01"
@@ -31,6 +39,10 @@ def opened(path: Path, **options: Any) -> tuple[LmdbStore, WriteAheadLog]:
     assert isinstance(store, LmdbStore)
     assert store._environment.log is not None
     return store, store._environment.log
+
+
+def presence_word(store: LmdbStore, word: int) -> int:
+    return store._environment.presence.shared_words[word]
 
 
 def told(path: Path) -> list[tuple[int, bool, list[bytes | None]]]:
@@ -120,7 +132,7 @@ def kill_and_compare(store: Store, path: Path, stored: dict[bytes, bytes]) -> No
 
 @pytest.mark.usefixtures("quiet")
 def test_a_commit_that_lmdb_refuses_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, _log = opened(tmp_path / "db")
+    store, log = opened(tmp_path / "db")
     raw(store, (KEY, b"1"))
     before = contents(store)
 
@@ -143,6 +155,7 @@ def test_a_commit_that_lmdb_refuses_is_taken_back(tmp_path: Path, monkeypatch: p
     refused, void = told(tmp_path / "db")[-2:]
     assert refused[0] == void[0]
     assert void[1:] == (True, [])
+    assert presence_word(store, WAL_DURABLE) == log.end  # else a power failure might leave the one without the other
     assert contents(store) == before
     raw(store, (KEY + b"2", b"2"))
     stored = contents(store)
@@ -205,6 +218,60 @@ def test_segments_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert generations[-1] - generations[0] > 4
     assert max((path / name).stat().st_size for name in WAL_FILES) < 1 << 20
     kill_and_compare(store, path, contents(store))
+
+
+@pytest.mark.usefixtures("quiet")
+def test_what_was_given_up_before_the_log_turned_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "SEGMENT_BYTES", 0)
+    store, log = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    section = store._begin()
+    section.put(KEY + b"given up", bytes(1 << 17))
+    section.abort()
+    section = store._begin()
+    generation = generation_of(log.end)
+    log.turn(log.end)
+    section.abort()
+    assert generation_of(log.end) == generation + 1
+    raw(store, (KEY + b"2", b"2"))
+    assert [is_last for _, is_last, _ in told(tmp_path / "db")][-2:] == [False, True]
+    kill_and_compare(store, tmp_path / "db", contents(store))
+
+
+def test_a_process_that_is_killed_while_the_log_turns_makes_others_sync_in_vain_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal, "SEGMENT_BYTES", 0)
+    store, log = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    moved: list[int] = []
+
+    class Words:
+        def __getitem__(self, word: int) -> int:
+            return words[word]
+
+        def __setitem__(self, word: int, value: int) -> None:
+            moved.append(word)
+            words[word] = value
+
+    words = log._words
+    monkeypatch.setattr(log, "_words", Words())
+    section = store._begin()
+    log.turn(log.end)
+    section.abort()
+    assert moved[-2:] == [WAL_END, WAL_DURABLE]
+    store.close()
+
+
+@pytest.mark.usefixtures("quiet")
+def test_there_is_room_to_void_whatever_was_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WriteAheadLog, "_extend", lambda *_: None)  # the disk has no more room than that
+    store, log = opened(tmp_path / "db")
+    for size in range(50):
+        raw(store, (KEY, bytes(size)))
+        segment = tmp_path / "db" / WAL_FILES[generation_of(log.end) & 1]
+        assert segment.stat().st_size >= offset_of(log.end) + FRAME_BYTES
+    kill_and_compare(store, tmp_path / "db", contents(store))
 
 
 def test_a_commit_waits_for_the_log_alone_and_for_that_of_others_with_it(
@@ -275,6 +342,43 @@ def test_a_disk_that_fails_ends_all_commits_until_the_store_is_opened_again(
     raw(again, (KEY + b"4", b"4"))
     assert contents(again)[KEY] == b"2"
     again.close()
+
+
+def test_a_disk_that_fails_tells_all_that_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells of a failure once: the second sync of the same file would go well."""
+    store, log = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    end = log.end
+    section = store._begin()
+    section.put(KEY, b"2")
+    waiting, failed = threading.Event(), threading.Event()
+    told_of: list[str] = []
+
+    def fail_once(_file: int) -> None:
+        if not failed.is_set():
+            failed.set()
+            waiting.wait()
+            failing(_file)
+
+    def wait_too() -> None:
+        failed.wait()
+        waiting.set()
+        try:
+            log.sync(log.end)
+        except errors.Error as caught:
+            told_of.append(caught.sqlstate)
+
+    monkeypatch.setattr("instar.store.keeper.AGE_NS", 1 << 60)
+    monkeypatch.setattr(os, "fdatasync", fail_once)
+    other = threading.Thread(target=wait_too)
+    other.start()
+    with pytest.raises(errors.Error):
+        section.commit()
+    other.join()
+    assert told_of == ["08007"]
+    assert presence_word(store, WAL_DURABLE) == end
+    monkeypatch.undo()
+    store.close()
 
 
 def failing(_file: int) -> None:

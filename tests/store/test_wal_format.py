@@ -44,8 +44,8 @@ def test_positions_grow_with_generation_and_offset() -> None:
 
 def test_the_vectors_of_the_documentation() -> None:
     """docs/formats/wal.md."""
-    frame = encode_frame(SEGMENT.salt, 7, [b"k", b"v", b"gone", None], is_last=True)
-    assert frame.hex() == "19f57ac71d000000070000000000000094c4016bc40176c404676f6e65c0"
+    frame = encode_frame(SEGMENT.salt, position(5, FRAMES), 7, [b"k", b"v", b"gone", None], is_last=True)
+    assert frame.hex() == "96610b1c1d000000070000000000000094c4016bc40176c404676f6e65c0"
     head = encode_segment(SEGMENT)
     assert len(head) == FRAMES
     assert head[:36].hex() == "696e73746172574c0500000000000000000102030405060708090a0b0c0d0e0f0f669e76"
@@ -64,9 +64,12 @@ def test_a_segment(file: int) -> None:
 
 def test_frames_until_one_is_torn(file: int) -> None:
     changes: tuple[list[bytes | None], ...] = ([b"a", b"1", b"b", None], [], [b"c", bytes(100_000)])
-    frames = [
-        encode_frame(SEGMENT.salt, 10 + number, found, is_last=number != 1) for number, found in enumerate(changes)
-    ]
+    frames: list[bytes] = []
+    begin = position(5, FRAMES)
+    for number, put in enumerate(changes):
+        frames.append(encode_frame(SEGMENT.salt, begin, 10 + number, put, is_last=number != 1))
+        if number != 1:
+            begin = position(5, FRAMES + sum(map(len, frames)))
     whole = b"".join(frames)
     os.pwrite(file, whole, FRAMES)
     found = list(read_frames(file, SEGMENT, FRAMES))
@@ -74,6 +77,7 @@ def test_frames_until_one_is_torn(file: int) -> None:
         (10, True, changes[0]), (11, False, changes[1]), (12, True, changes[2])
     ]  # fmt: skip
     assert [frame.end for frame in found][-1] == position(5, FRAMES + len(whole))
+    assert [frame.begin for frame in found] == [position(5, FRAMES), found[0].end, found[0].end]
     assert [frame.transaction for frame in read_frames(file, SEGMENT, FRAMES + len(frames[0]))] == [11, 12]
     # Another salt: frames that were there before the segment was used again.
     assert list(read_frames(file, Segment(5, bytes(16)), FRAMES)) == []
@@ -84,6 +88,17 @@ def test_frames_until_one_is_torn(file: int) -> None:
         os.pwrite(file, frames[1][damaged : damaged + 1], second + damaged)
     os.ftruncate(file, FRAMES + len(whole) - 1)
     assert [frame.transaction for frame in read_frames(file, SEGMENT, FRAMES)] == [10, 11]
+
+
+def test_what_an_unfinished_transaction_has_left_does_not_follow_upon_another(file: int) -> None:
+    begin = position(5, FRAMES)
+    left = [encode_frame(SEGMENT.salt, begin, 7, [b"k", bytes(100)], is_last=is_last) for is_last in (False, True)]
+    os.pwrite(file, b"".join(left), FRAMES)
+    assert len(list(read_frames(file, SEGMENT, FRAMES))) == 2
+    over = encode_frame(SEGMENT.salt, begin, 7, [b"o", bytes(100)], is_last=True)
+    assert len(over) == len(left[0])
+    os.pwrite(file, over, FRAMES)
+    assert [frame.changes[0] for frame in read_frames(file, SEGMENT, FRAMES)] == [b"o"]
 
 
 def test_the_newest_checkpoint_that_is_whole(tmp_path: Path) -> None:

@@ -57,15 +57,17 @@ def applied_frames(path: str, checkpoint: Checkpoint) -> tuple[list[range], int]
 
     Those of transactions that are there whole, and of several with one number those of the last."""
     applied: list[range] = []
-    begin, end, last = 0, checkpoint.position, 0
+    begin, end, last, place = 0, checkpoint.position, 0, checkpoint.position
     for number, frame in enumerate(frames_after(path, checkpoint)):
         end = frame.end
+        if frame.begin != place:  # those before it are of a transaction that came to nothing before the log turned
+            begin, place = number, frame.begin
         if not frame.is_last:
             continue
         if frame.transaction == last:
             applied.pop()
         applied.append(range(begin, number + 1))
-        begin, last = number + 1, frame.transaction
+        begin, last, place = number + 1, frame.transaction, frame.end
     return applied, end
 
 
@@ -80,9 +82,13 @@ def recover(path: str, open_environment: Callable[[], Any]) -> int:
         newest = read_checkpoint(files)
         if newest is None:
             raise errors.error(errors.DATA_CORRUPTED, f"the store {path} is damaged: no checkpoint is whole")
-        if _is_clean(path, newest, data):
-            return newest.position
-        made = _do_again(path, newest, data, open_environment)
+        place = newest.position
+        if not _is_clean(path, newest, data):
+            made = _do_again(path, newest, data, open_environment)
+        elif offset_of(place) == FRAMES and generation_of(place) > _newest_generation(path):
+            return place
+        else:
+            made = newest._replace(sequence=newest.sequence + 1, position=_unused(path, place))
         file = files[made.sequence & 1]
         os.pwrite(file, encode_checkpoint(made), 0)
         os.fdatasync(file)
@@ -120,7 +126,23 @@ def _do_again(path: str, newest: Checkpoint, data: int, open_environment: Callab
     os.fdatasync(data)
     page_bytes = len(newest.meta)
     meta = os.pread(data, page_bytes, (number & 1) * page_bytes)
-    return Checkpoint(newest.sequence + 1, position(generation_of(end) + 1, FRAMES), number, meta)
+    return Checkpoint(newest.sequence + 1, _unused(path, end), number, meta)
+
+
+def _unused(path: str, end: int) -> int:
+    """Where the log goes on: in a segment that never was, since a power failure may have left frames without those
+    before them, which are not to follow upon new ones."""
+    return position(max(generation_of(end), _newest_generation(path)) + 1, FRAMES)
+
+
+def _newest_generation(path: str) -> int:
+    generations = [0]
+    for name in WAL_FILES:
+        with open(os.path.join(path, name), "rb") as file:
+            segment = read_segment(file.fileno())
+        if segment is not None:
+            generations.append(segment.generation)
+    return max(generations)
 
 
 def _apply(transaction: Any, frames: Iterator[Frame], applied: list[range]) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 from instar import errors
 from instar.store.presence import WAL_BROKEN, WAL_DURABLE, WAL_END, SharedPresence
 from instar.store.wal_format import (
+    FRAME_BYTES,
     FRAMES,
     WAL_FILES,
     Changes,
@@ -84,18 +85,21 @@ class WriteAheadLog:
         """The disk has failed: nobody is to commit any more before the store was opened anew."""
         self._words[WAL_BROKEN] = 1
 
-    def write(self, place: int, transaction: int, changes: Changes, *, is_last: bool) -> int:
-        """Write a frame at `place`; the position behind it, which `finish` makes the end of the log. OSError."""
+    def write(self, begin: int, place: int, transaction: int, changes: Changes, *, is_last: bool) -> int:
+        """Write a frame at `place`, of a transaction whose frames begin at `begin`; the position behind it, which
+        `finish` makes the end of the log. OSError."""
         segment = self._segment_at(place)
-        frame = encode_frame(segment.salt, transaction, changes, is_last=is_last)
+        frame = encode_frame(segment.salt, begin, transaction, changes, is_last=is_last)
         file, offset = self._files[segment.generation & 1], offset_of(place)
-        end = offset + len(frame)
-        if end > self._size:
-            self._extend(file, end)
+        length = len(frame)
+        if offset + length + FRAME_BYTES > self._size:
+            self._extend(file, offset + length + FRAME_BYTES)
+            # If LMDB refuses the commit, the disk being full, there is room to void it.
+            frame += bytes(FRAME_BYTES)
         written = os.pwrite(file, frame, offset)
         while written < len(frame):  # the system writes no more than 2 GiB at once
             written += os.pwrite(file, frame[written:], offset + written)
-        return place + len(frame)
+        return place + length
 
     def finish(self, end: int) -> None:
         """The log ends there now, if LMDB commits."""
@@ -103,7 +107,9 @@ class WriteAheadLog:
 
     def void(self, transaction: int) -> None:
         """LMDB has refused to commit the transaction whose frames were appended last. OSError."""
-        self.finish(self.write(self.end, transaction, [], is_last=True))
+        end = self.write(self.end, self.end, transaction, [], is_last=True)
+        self.finish(end)
+        self.sync(end)  # what was refused may be on disk already
 
     def turn(self, needed: int) -> None:
         """Go on in the other segment if this one is long, and nothing from position `needed` on lies in that one."""
@@ -112,8 +118,11 @@ class WriteAheadLog:
         if offset_of(end) < SEGMENT_BYTES or generation_of(needed) != generation:
             return
         # Frames in the other one are worth nothing without those in this one.
-        self._sync(generation)
-        self._words[WAL_DURABLE] = self._words[WAL_END] = position(generation + 1, FRAMES)
+        with self._syncing:
+            self._sync(generation)
+        # In this order: if this process is killed in between, somebody syncs in vain.
+        self._words[WAL_END] = position(generation + 1, FRAMES)
+        self._words[WAL_DURABLE] = position(generation + 1, FRAMES)
 
     def sync(self, upto: int) -> None:
         """Have all frames before position `upto` on disk. 08007 if the disk fails: they may be there or not."""
@@ -130,6 +139,8 @@ class WriteAheadLog:
             words[WAL_DURABLE] = reached
 
     def _sync(self, generation: int) -> None:
+        if self._words[WAL_BROKEN]:  # the system tells of a failure only once
+            raise errors.error("08007", "the disk has failed to write the log: the commit may stand or not")
         try:
             os.fdatasync(self._files[generation & 1])
         except OSError as caught:
@@ -182,14 +193,14 @@ class WriteAheadLog:
 class Redo:
     """What one write transaction, of LMDB's number `transaction`, leaves in the log."""
 
-    __slots__ = ("_changes", "_log", "_place", "_put", "_transaction")
+    __slots__ = ("_begin", "_changes", "_log", "_place", "_put", "_transaction")
 
     def __init__(self, log: WriteAheadLog, transaction: int, put: Callable[[bytes, bytes], Any]) -> None:
         self._log = log
         self._transaction = transaction
         self._put = put
         self._changes: list[bytes | None] = []
-        self._place = 0  # behind the frames that are written already
+        self._begin = self._place = 0  # where its frames begin, and behind those that are written already
 
     def put(self, key: bytes, value: bytes) -> object:
         """LMDB's `put`."""
@@ -213,8 +224,9 @@ class Redo:
                 self._write(is_last=False)
 
     def _write(self, *, is_last: bool) -> None:
-        place = self._place or self._log.end
-        self._place = self._log.write(place, self._transaction, self._changes, is_last=is_last)
+        if not self._place:
+            self._begin = self._place = self._log.end
+        self._place = self._log.write(self._begin, self._place, self._transaction, self._changes, is_last=is_last)
         self._changes = []
 
     def finish(self) -> int:

@@ -30,9 +30,14 @@ FRAMES = 4096
 
 _MAGIC = b"instarWL"
 _SEGMENT = struct.Struct("<8sQ16s")  # magic, generation, salt; then a CRC-32 of it
-_FRAME = struct.Struct("<IIQ")  # CRC-32 of salt, the rest and the payload; payload bytes << 1 | last; transaction
+# CRC-32 of the salt, the position where the transaction's frames begin, the rest, and the payload; payload bytes << 1 |
+# last; transaction
+_FRAME = struct.Struct("<IIQ")
+# The least frame: what a void takes.
+FRAME_BYTES = _FRAME.size + 1
 _CHECKPOINT = struct.Struct("<8sQQQI")  # magic, sequence, position, transaction, bytes of the meta page; then a CRC-32
 _SUM = struct.Struct("<I")
+_POSITION = struct.Struct("<Q")
 _MOST_BYTES = 1 << 17  # of a checkpoint: LMDB's pages have 64 KiB at most
 
 Changes = Sequence[bytes | None]
@@ -71,11 +76,12 @@ class Checkpoint(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """`end`: the position behind it."""
+    """`begin`: where the frames of its transaction begin; `end`: the position behind it."""
 
     transaction: int
     is_last: bool
     payload: bytes
+    begin: int
     end: int
 
     @property
@@ -101,29 +107,35 @@ def read_segment(file: int) -> Segment | None:
     return Segment(generation, salt)
 
 
-def encode_frame(salt: bytes, transaction: int, changes: Changes, *, is_last: bool) -> bytes:
+def encode_frame(salt: bytes, begin: int, transaction: int, changes: Changes, *, is_last: bool) -> bytes:
     """A frame with `changes`: keys and values, alternating."""
     payload = _encode(changes)
     size = len(payload) << 1 | is_last
-    return _FRAME.pack(_checksum(salt, size, transaction, payload), size, transaction) + payload
+    return _FRAME.pack(_checksum(salt, begin, size, transaction, payload), size, transaction) + payload
 
 
-def _checksum(salt: bytes, size: int, transaction: int, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(_FRAME.pack(0, size, transaction), zlib.crc32(salt)))
+def _checksum(salt: bytes, begin: int, size: int, transaction: int, payload: bytes) -> int:
+    """With `begin`, so that what an unfinished transaction has left does not follow upon one that lies over it."""
+    return zlib.crc32(payload, zlib.crc32(_FRAME.pack(0, size, transaction), zlib.crc32(salt + _POSITION.pack(begin))))
 
 
 def read_frames(file: int, segment: Segment, offset: int) -> Iterator[Frame]:
     """The frames of an open segment from `offset` on, until there is none that is whole."""
+    begin = position(segment.generation, offset)
     while True:
         head = os.pread(file, _FRAME.size, offset)
         if len(head) != _FRAME.size:
             return
         checksum, size, transaction = _FRAME.unpack(head)
         payload = os.pread(file, size >> 1, offset + _FRAME.size)
-        if not payload or len(payload) != size >> 1 or checksum != _checksum(segment.salt, size, transaction, payload):
+        if not payload or len(payload) != size >> 1:
+            return
+        if checksum != _checksum(segment.salt, begin, size, transaction, payload):
             return
         offset += _FRAME.size + len(payload)
-        yield Frame(transaction, bool(size & 1), payload, position(segment.generation, offset))
+        end, is_last = position(segment.generation, offset), bool(size & 1)
+        yield Frame(transaction, is_last, payload, begin, end)
+        begin = end if is_last else begin
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
