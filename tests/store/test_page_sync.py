@@ -107,14 +107,13 @@ def test_an_empty_tree(data: Data) -> None:
 def test_ranges_are_synced_or_the_whole_file(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole where blocks are not written in place, where there are many pages, and where a page is unreadable."""
     whole: list[int] = []
-    ranges: list[tuple[int, int, int]] = []
+    ranges: list[tuple[int, int, bool]] = []
     monkeypatch.setattr(os, "fdatasync", whole.append)
 
-    def note(_file: int, *asked: int) -> int:
-        ranges.append(asked)  # type: ignore[arg-type] # begin, length, how
-        return 0
+    def note(_file: int, begin: int, size: int, *, wait: bool = False) -> None:
+        ranges.append((begin, size, wait))
 
-    monkeypatch.setattr(page_sync, "_sync_file_range", note)
+    monkeypatch.setattr(page_sync, "write_out", note)
     draw = random.Random(1)
     write(data, draw)
     before, reader = data.meta(), data.environment.begin()
@@ -124,8 +123,8 @@ def test_ranges_are_synced_or_the_whole_file(data: Data, monkeypatch: pytest.Mon
     pages = written_pages(data.pages, before, after)
     sync_pages(data.file, data.pages, before, after, in_place=True)
     assert whole == []
-    for how in (2, 7):
-        covered = [np.arange(begin, begin + size, PAGE) // PAGE for begin, size, asked in ranges if asked == how]
+    for wait in (False, True):
+        covered = [np.arange(begin, begin + size, PAGE) // PAGE for begin, size, asked in ranges if asked == wait]
         assert sorted(np.concatenate(covered)) == pages.tolist()
     ranges.clear()
     sync_pages(data.file, data.pages, before, after, in_place=False)

@@ -33,7 +33,7 @@ class Disk:
         self._begun: dict[str, list[tuple[int, bytes]]] = {}  # written by ranges, but not yet durably
         self._lock = threading.Lock()
         self.syncs = 0
-        sync, write_vector, ranges = os.fdatasync, os.pwritev, page_sync._sync_file_range
+        sync, write_vector, ranges = os.fdatasync, os.pwritev, page_sync.write_out
 
         def fdatasync(file: int) -> None:
             path, content = self._content(file)
@@ -46,17 +46,17 @@ class Disk:
             self._ranges_are_sure(os.readlink(f"/proc/self/fd/{file}"))
             return written
 
-        def sync_file_range(file: int, begin: int, length: int, how: int) -> int:
-            if how & 4:
+        def write_out(file: int, begin: int, length: int, *, wait: bool = False) -> None:
+            if wait:
                 with self._lock:
                     path = os.readlink(f"/proc/self/fd/{file}")
                     self._begun.setdefault(path, []).append((begin, os.pread(file, length, begin)))
-            return int(ranges(file, begin, length, how))
+            ranges(file, begin, length, wait=wait)
 
         patch.setattr(os, "fdatasync", fdatasync)
         patch.setattr(os, "fsync", fdatasync)
         patch.setattr(os, "pwritev", pwritev)
-        patch.setattr(page_sync, "_sync_file_range", sync_file_range)
+        patch.setattr(page_sync, "write_out", write_out)
 
     def _content(self, file: int) -> tuple[str, bytes]:
         path = os.readlink(f"/proc/self/fd/{file}")

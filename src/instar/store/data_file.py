@@ -1,7 +1,8 @@
-"""LMDB's data file beside LMDB: how much of it is in use, and where it ends."""
+"""LMDB's data file beside LMDB: how much of it is in use, where it ends, and parts of it on their way to the disk."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import struct
@@ -14,6 +15,20 @@ _MAGIC = 0xBEEFC0DE
 # Of a meta page: its own number, LMDB's magic, the number of the transaction.
 _META = struct.Struct("<Q8xI124xQ")
 _NUMBER = struct.Struct("<Q")
+
+
+# The file, where to begin, how much, what to do: to write what is dirty, and to wait for that too.
+_sync_file_range = ctypes.CDLL(None, use_errno=True).sync_file_range
+_sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+_WRITE, _WRITE_AND_WAIT = 2, 7
+
+
+def write_out(file: int, begin: int, size: int, *, wait: bool = False) -> None:
+    """Have the system begin to write a part of an open file, as far as the disk's queue has room; or `wait` until it is
+    written, which is no promise: the disk's cache and the file system's own records may be missing. OSError."""
+    if _sync_file_range(file, begin, size, _WRITE_AND_WAIT if wait else _WRITE):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def meta_number(page: bytes) -> int:

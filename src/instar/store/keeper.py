@@ -21,7 +21,7 @@ from typing import Any
 
 from instar import errors
 from instar.clock import Clock
-from instar.store.data_file import DataFile
+from instar.store.data_file import DataFile, write_out
 from instar.store.directory import DATA_FILE
 from instar.store.lmdb_section import LmdbSection
 from instar.store.page_sync import sync_pages
@@ -49,6 +49,8 @@ AGE_NS = 1_000_000_000
 # How often that is looked at: while the log grows, and while it does not.
 _BUSY_SECONDS = 0.05
 _IDLE_SECONDS = 1.0
+# The file is gone through in so many parts, one each time: in 25 seconds.
+_PARTS = 500
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
 
@@ -81,6 +83,7 @@ class Keeper:
         self._pin: Any = None
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
+        self._part = 0  # of the file, that was written back last
         self._started = False
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
@@ -197,6 +200,8 @@ class Keeper:
         grown = self._log.end - words[WAL_NEEDED]
         if self._is_keeper():
             words[KEEPER_BEAT] = now
+            if grown:
+                self._write_back()
             if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
                 self.checkpoint()
         else:
@@ -206,6 +211,14 @@ class Keeper:
             if grown and self._is_to_be_relieved():
                 self.checkpoint()
         return grown > 0
+
+    def _write_back(self) -> None:
+        """Begin to write a part of the file. Of the pages that LMDB wrote and needs no more, those that are not used
+        again would be written by the system, all at once, when the first of them is half a minute old."""
+        size = -(-self._data.size() // _PARTS)
+        self._part = (self._part + 1) % _PARTS
+        with contextlib.suppress(OSError):  # who relies on it is told
+            write_out(self._data.number, self._part * size, size)
 
     def checkpoint(self) -> None:
         """Make a checkpoint of the state of the moment, and be the keeper from then on.

@@ -12,12 +12,12 @@ place; elsewhere, for many pages, and whenever a page is not as expected, it is 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import struct
 
 import numpy as np
 
+from instar.store.data_file import write_out
 from instar.store.pages import Array, PageFile, UnreadablePages, big_values, children_of
 
 # depth and root of the list of free pages, then of the keys, in a meta page.
@@ -25,10 +25,6 @@ _ROOTS = struct.Struct("<16x24x6xH32xQ6xH32xQ")
 _NO_ROOT = 2**64 - 1
 # More than these are written by fdatasync: they are a large share of what is dirty.
 _MOST_PAGES = 16384
-
-_sync_file_range = ctypes.CDLL(None, use_errno=True).sync_file_range
-_sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-_WRITE, _WRITE_AND_WAIT = 2, 7
 
 
 def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_place: bool) -> None:
@@ -49,11 +45,9 @@ def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_pl
 def _sync_ranges(file: int, pages: PageFile, numbers: Array) -> None:
     size = pages.page_size
     ranges = [(int(part[0]) * size, len(part) * size) for part in _runs(numbers)]
-    for how in (_WRITE, _WRITE_AND_WAIT):
+    for wait in (False, True):
         for begin, length in ranges:
-            if _sync_file_range(file, begin, length, how):
-                code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
+            write_out(file, begin, length, wait=wait)
     first = int(numbers[0])
     page = pages.upto(first)[first].tobytes()
     os.pwritev(file, [page], first * size, os.RWF_DSYNC)

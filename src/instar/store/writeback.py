@@ -7,10 +7,11 @@ when they are next written, so that the commits of that moment wait for a tenth 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import threading
 from collections.abc import Callable
+
+from instar.store.data_file import write_out
 
 # Every page that is dirty is written about so often; the file is gone through in so many parts.
 CYCLE_SECONDS = 5.0
@@ -18,11 +19,6 @@ PARTS = 80
 _STEP_SECONDS = CYCLE_SECONDS / PARTS
 # While nothing is dirty, whether something is by now is looked at so often.
 _IDLE_SECONDS = 1.0
-_SYNC_FILE_RANGE_WRITE = 2
-
-# The file, where to begin, how much (0: all), what to do. It waits for the queue of the disk, and is no promise.
-_sync_file_range = ctypes.CDLL(None).sync_file_range
-_sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 
 
 class WriteBack:
@@ -77,6 +73,7 @@ class WriteBack:
                     parts_left -= 1
                     part = (part + 1) % PARTS
                     size = -(-os.fstat(file).st_size // PARTS)
-                    _sync_file_range(file, part * size, size, _SYNC_FILE_RANGE_WRITE)
+                    with contextlib.suppress(OSError):  # who relies on it is told
+                        write_out(file, part * size, size)
         finally:
             os.close(file)
