@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +21,9 @@ from instar.store import keeper, open_store
 from instar.store.keeper import Keeper
 from instar.store.lmdb import LmdbStore
 from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_NEEDED
+from instar.store.recovery import frames_after
 from instar.store.wal_format import CHECKPOINT_FILES, Checkpoint, read_checkpoint
+from instar.store.watch import Watch, is_stopped
 from store.building import contents, ended, in_child, raw
 
 KEY = b"\x03\x01"
@@ -76,6 +80,12 @@ def slot_of(store: LmdbStore) -> int:
 
 def keeper_slot(store: LmdbStore) -> int:
     return store._presence.shared_words[KEEPER_SLOT]
+
+
+def woken(child: int) -> None:
+    """The process that was relieved has been let go on for a moment, and is stopped again."""
+    wait_until(lambda: not is_stopped(child))
+    wait_until(lambda: is_stopped(child))
 
 
 def test_whoever_writes_first_is_the_keeper_until_it_closes(tmp_path: Path) -> None:
@@ -206,6 +216,7 @@ def test_a_stopped_keeper_is_relieved_and_does_no_harm_when_it_goes_on(
     raw(store, (KEY, b"1"))
     wait_until(lambda: keeper_slot(store) == slot_of(store))
     sequence = newest(path).sequence
+    woken(child)
     os.kill(child, signal.SIGCONT)
     assert ended(child) == 0
     assert keeper_slot(store) == slot_of(store)
@@ -224,6 +235,7 @@ def test_a_keeper_that_is_stopped_in_the_middle_of_a_checkpoint(
 ) -> None:
     """Another one makes several meanwhile; then it goes on with its own, which must not take a newer one's place."""
     monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
+    monkeypatch.setattr(Watch, "wake", lambda *_: None)  # it would go on at once
     path = tmp_path / "db"
 
     def stop_then(done: Callable[..., object]) -> Callable[..., object]:
@@ -263,6 +275,41 @@ def test_a_keeper_that_is_stopped_in_the_middle_of_a_checkpoint(
     again, _kept = opened(path)
     assert contents(again) == stored
     again.close()
+
+
+def test_a_stopped_keeper_does_not_make_the_data_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is woken for a moment when it is relieved, in which it lets go of the pages that it keeps."""
+    monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    woken(child)
+    for number in range(1000):
+        raw(store, (KEY + (number % 50).to_bytes(2, "big"), os.urandom(500)))
+        if number % 100 == 99:
+            kept.checkpoint()
+    assert (path / "data.mdb").stat().st_size < 8 << 20
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_a_store_that_is_left_open_is_closed_when_the_interpreter_ends(tmp_path: Path) -> None:
+    program = f"""
+import atexit, instar
+connection = instar.connect({str(tmp_path / "db")!r}, autocommit=True)
+atexit.register(connection.close)
+connection.execute("CREATE TABLE t (a int)")
+instar.connect({str(tmp_path / "other")!r}, autocommit=True).execute("CREATE TABLE t (a int)")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    for name in ("db", "other"):
+        assert next(frames_after(str(tmp_path / name), newest(tmp_path / name)), None) is None
 
 
 def test_a_worker_is_relieved_by_others(tmp_path: Path) -> None:

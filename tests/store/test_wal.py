@@ -121,6 +121,8 @@ def kill_and_compare(store: Store, path: Path, stored: dict[bytes, bytes]) -> No
     if not child:
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
+    store._environment.keeper._stopped.set()  # type: ignore[attr-defined] # it would be the keeper again
+    store._environment.keeper._thread.join()  # type: ignore[attr-defined] # as above
     store._environment.keeper.lose()  # type: ignore[attr-defined] # nobody is the keeper of what a killed process left
     store.close()
     assert told(path)

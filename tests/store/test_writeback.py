@@ -24,9 +24,8 @@ class Written:
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []
 
-    def __call__(self, _file: int, start: int, size: int, _what: int) -> int:
+    def __call__(self, _file: int, start: int, size: int) -> None:
         self.ranges.append((start, size))
-        return 0
 
 
 class Threads:
@@ -55,7 +54,7 @@ def threads() -> Threads:
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     found = Written()
-    monkeypatch.setattr(writeback, "_sync_file_range", found)
+    monkeypatch.setattr(writeback, "write_out", found)
     monkeypatch.setattr(writeback, "_STEP_SECONDS", 0.001)
     return found
 

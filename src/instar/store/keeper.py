@@ -1,13 +1,13 @@
 """Checkpoints: states of the data file that are wholly on disk, and stay there until the next one.
 
 LMDB writes over pages that no reader and not the newest state needs. So one process, the *keeper*, has a read
-transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by a megabyte,
-or is a second old: it begins a read on the state of the moment, has the data file synced, which is megabytes in few
+transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by 128 KiB, or
+is a second old: it begins a read on the state of the moment, has the data file synced, which is megabytes in few
 writes and holds nobody up, writes down the checkpoint, and only then lets go of the read before.
 
 Any process that writes may become the keeper, and one that has none becomes it before it writes. If it is killed, its
 read keeps the pages all the same until somebody clears LMDB's table of readers, and whoever writes looks first whether
-the keeper lives. If it is stopped, another takes over.
+the keeper lives. If it is stopped, another takes over, and lets it go on for a moment, in which it lets go of its read.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _STOPPED_NS = 10_000_000_000
 class Keeper:
     """This process as the keeper of the store in directory `path`, or as one that may become it.
 
-    `begin_read` begins a read transaction of LMDB, `enter` the atomic section.
+    `begin_read` begins a read transaction of LMDB, `enter` the atomic section; `wake` lets a process that is stopped go
+    on for a moment.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Keeper:
         clock: Clock,
         begin_read: Callable[[], Any],
         enter: Callable[[], LmdbSection],
+        wake: Callable[[int], None],
     ) -> None:
         self._data = data
         self._log = log
@@ -78,13 +80,13 @@ class Keeper:
         self._monotonic_ns = clock.monotonic_ns
         self._begin_read = begin_read
         self._enter = enter
+        self._wake = wake
         self._pages = PageFile(os.path.join(path, DATA_FILE), data.page_bytes)
         self._in_place = can_reserve(path)
         self._pin: Any = None
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
         self._part = 0  # of the file, that was written back last
-        self._started = False
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -132,11 +134,11 @@ class Keeper:
         self._log.require_whole()
         if not self.is_kept():
             self._adopt(transaction - 1)
-        if not self._started:
-            self._started = True
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="instar-keeper", daemon=True)
             with contextlib.suppress(RuntimeError):  # no thread is left: the log grows until there is
-                self._thread = threading.Thread(target=self._run, name="instar-keeper", daemon=True)
-                self._thread.start()
+                thread.start()
+                self._thread = thread
 
     def _adopt(self, transaction: int) -> None:
         """Become the keeper within the atomic section, before LMDB's transaction after `transaction` has written."""
@@ -209,7 +211,10 @@ class Keeper:
                 if not self._is_keeper():
                     self._let_go()  # another has taken over, with a checkpoint of its own
             if grown and self._is_to_be_relieved():
+                relieved = self._presence.pid_of(words[KEEPER_SLOT] - 1)
                 self.checkpoint()
+                if self._is_keeper():
+                    self._wake(relieved)
         return grown > 0
 
     def _write_back(self) -> None:
@@ -266,12 +271,14 @@ class Keeper:
 
     def close(self) -> None:
         """This process writes no more: if it is the keeper, the data file is whole without the log from here on."""
+        if not self._files:
+            return  # when the interpreter ended
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(errors.Error, OSError):
+        with contextlib.suppress(Exception):  # whatever it is, who writes next makes a checkpoint
             self._resign()
-        self.lose()  # if that has failed
+        self.lose()
         self._close_files()
 
     def _resign(self) -> None:
@@ -336,4 +343,5 @@ class Keeper:
     def _close_files(self) -> None:
         for file in self._files:
             os.close(file)
+        self._files = []
         self._data.close()

@@ -216,7 +216,9 @@ class _Environment:
         undo.callback(data.close)
         self.log = WriteAheadLog(self.path, presence)
         undo.callback(self.log.close)
-        self.keeper = Keeper(self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter)
+        self.keeper = Keeper(
+            self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter, self.watch.wake
+        )
 
     def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
         """Open the environment again, now that it is known to be sound, to be written through its map."""
@@ -570,6 +572,7 @@ def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> N
 def _at_exit() -> None:
     """The interpreter would close LMDB's environments, and let go of pages that others rely on, without a word."""
     for environment in list(_registry.values()):
+        environment.closing = True
         if environment.keeper is not None:
             environment.keeper.close()
 

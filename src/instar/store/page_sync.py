@@ -83,6 +83,8 @@ def _difference(pages: PageFile, before: tuple[int, int], after: tuple[int, int]
             old = np.append(old, before[1])
         new, old = np.setdiff1d(new, old), np.setdiff1d(old, new)
         found.append(new)
+        if max(len(new), len(old)) > _MOST_PAGES:
+            raise UnreadablePages  # that many are not to be copied
         if height > 1:
             new, old = children_of(pages, new), children_of(pages, old)
     large = big_values(pages, new)

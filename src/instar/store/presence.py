@@ -327,6 +327,10 @@ class Presence:
         self._words[self._base + _WORKER] = self._monotonic_ns() if working else 0
         self._words[_LAUNCHED] = 0
 
+    def pid_of(self, slot: int) -> int:
+        """The number of the process that has, or had, `slot`."""
+        return self._words[(slot + 1) * _WORDS + _PID]
+
     def is_worker(self, slot: int) -> bool:
         """Whether the process that has `slot` works in the background."""
         return self._words[(slot + 1) * _WORDS + _WORKER] > 0

@@ -165,9 +165,7 @@ def first_checkpoint(path: str, page_bytes: int, transaction: int) -> None:
     made = encode_checkpoint(Checkpoint(0, position(1, FRAMES), transaction, meta))
     # The second one's room is taken now, so that a full disk never keeps a checkpoint from being made.
     for name, content in zip((*WAL_FILES, *CHECKPOINT_FILES), (b"", b"", made, bytes(len(made))), strict=True):
-        file = os.open(os.path.join(path, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(file, content)
-            os.fsync(file)
-        finally:
-            os.close(file)
+        with open(os.path.join(path, name), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())

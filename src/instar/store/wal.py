@@ -28,6 +28,7 @@ from instar.store.presence import WAL_BROKEN, WAL_DURABLE, WAL_END, SharedPresen
 from instar.store.wal_format import (
     FRAME_BYTES,
     FRAMES,
+    MOST_OFFSET,
     WAL_FILES,
     Changes,
     Segment,
@@ -42,7 +43,7 @@ from instar.store.wal_format import (
 # So many keys and values make a frame at most, so that a large transaction is not held in memory twice.
 _MOST_CHANGES = 8192
 # A value that is longer ends its frame.
-_LARGE_VALUE = 1 << 16
+_LARGE_VALUE = 1 << 13
 # A segment is made longer by zeros: a sync of what lies over blocks that are on disk waits for these alone.
 _LEAST_STEP, _MOST_STEP = 64 << 10, 1 << 20
 # From here on the log goes on in the other segment, once no checkpoint needs what is there.
@@ -92,6 +93,8 @@ class WriteAheadLog:
         frame = encode_frame(segment.salt, begin, transaction, changes, is_last=is_last)
         file, offset = self._files[segment.generation & 1], offset_of(place)
         length = len(frame)
+        if offset + length > MOST_OFFSET:
+            raise errors.error(errors.LIMIT_EXCEEDED, "the transaction is longer than the write-ahead log may be")
         if offset + length + FRAME_BYTES > self._size:
             self._extend(file, offset + length + FRAME_BYTES)
             # If LMDB refuses the commit, the disk being full, there is room to void it.
@@ -219,7 +222,12 @@ class Redo:
     def note_all(self, pairs: list[tuple[bytes, bytes]]) -> None:
         """These pairs were put."""
         for begin in range(0, len(pairs), _MOST_CHANGES // 2):
-            self._changes.extend(chain.from_iterable(pairs[begin : begin + _MOST_CHANGES // 2]))
+            part = pairs[begin : begin + _MOST_CHANGES // 2]
+            if max([len(value) for _key, value in part]) > _LARGE_VALUE:
+                for key, value in part:
+                    self.note(key, value)
+                continue
+            self._changes.extend(chain.from_iterable(part))
             if len(self._changes) >= _MOST_CHANGES:
                 self._write(is_last=False)
 

@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from instar import errors
+
 WAL_FILES = ("wal.0", "wal.1")
 CHECKPOINT_FILES = ("checkpoint.0", "checkpoint.1")
 
 OFFSET_BITS = 36
-_OFFSET_MASK = (1 << OFFSET_BITS) - 1
+MOST_OFFSET = (1 << OFFSET_BITS) - 1
 # Where frames begin: a header that is written anew shares no block of the disk with them.
 FRAMES = 4096
 
@@ -38,6 +40,8 @@ FRAME_BYTES = _FRAME.size + 1
 _CHECKPOINT = struct.Struct("<8sQQQI")  # magic, sequence, position, transaction, bytes of the meta page; then a CRC-32
 _SUM = struct.Struct("<I")
 _POSITION = struct.Struct("<Q")
+# What one system call reads.
+_MOST_PAYLOAD = 0x7FFF_0000
 _MOST_BYTES = 1 << 17  # of a checkpoint: LMDB's pages have 64 KiB at most
 
 Changes = Sequence[bytes | None]
@@ -56,7 +60,7 @@ def generation_of(place: int) -> int:
 
 
 def offset_of(place: int) -> int:
-    return place & _OFFSET_MASK
+    return place & MOST_OFFSET
 
 
 class Segment(NamedTuple):
@@ -108,8 +112,10 @@ def read_segment(file: int) -> Segment | None:
 
 
 def encode_frame(salt: bytes, begin: int, transaction: int, changes: Changes, *, is_last: bool) -> bytes:
-    """A frame with `changes`: keys and values, alternating."""
+    """A frame with `changes`: keys and values, alternating. 54000 for a value of 2 GiB."""
     payload = _encode(changes)
+    if len(payload) > _MOST_PAYLOAD:
+        raise errors.error(errors.LIMIT_EXCEEDED, "a value is longer than the write-ahead log takes")
     size = len(payload) << 1 | is_last
     return _FRAME.pack(_checksum(salt, begin, size, transaction, payload), size, transaction) + payload
 

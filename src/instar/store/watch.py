@@ -72,6 +72,12 @@ class Watch:
         for pid in let_go:
             _signal(pid, False)
 
+    def wake(self, pid: int) -> None:
+        """Let a process of the store that is stopped go on for as long as it is given to leave the section."""
+        if pid != os.getpid() and is_stopped(pid) and self._has_open(pid) and _signal(pid, True):
+            time.sleep(_LEAVE_SECONDS)
+            _signal(pid, False)
+
     def _has_open(self, pid: int) -> bool:
         """Whether the process maps the store's file: a number may have been given to another one since."""
         with contextlib.suppress(OSError):
