@@ -87,6 +87,11 @@ class Arena:
     def change(self) -> None:
         """Execute the kind's statements: the first stage, in one transaction."""
         self._known = {job.id for job in self.jobs}
+        repository = self.changer.database.repository
+        if repository is not None:
+            # It knows for a lease of the version before: else the statement would wait, and with the clock all leases.
+            repository.reload()
+            self.world.clock.advance(self.store.schema_lease)
         self.tend()
         if len(self.kind.statements) == 1:
             self.changer.execute(self.kind.statements[0])

@@ -56,10 +56,10 @@ def die_at_the_next_write(place: str) -> None:
     """The process dies in the next write, its changes made and not committed, or right after it."""
     commit = LmdbSection.commit
 
-    def dying(section: LmdbSection) -> None:
+    def dying(section: LmdbSection, *, durably: bool = True) -> None:
         if place == "in a write":
             die()
-        commit(section)
+        commit(section, durably=durably)
         die()
 
     LmdbSection.commit = dying  # type: ignore[method-assign, assignment]  # this process has not long to live
