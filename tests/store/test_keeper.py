@@ -312,6 +312,33 @@ instar.connect({str(tmp_path / "other")!r}, autocommit=True).execute("CREATE TAB
         assert next(frames_after(str(tmp_path / name), newest(tmp_path / name)), None) is None
 
 
+def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB's environment is opened anew, and another thread commits, before the checkpoint is on disk."""
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    kept._stopped.set()
+    assert kept._thread is not None
+    kept._thread.join()
+    record = Keeper._record
+
+    def record_and_lose(keeper: Keeper, made: Checkpoint) -> int | None:
+        file = record(keeper, made)
+        monkeypatch.undo()
+        raw(store, (KEY, b"2"))
+        kept.lose()
+        raw(store, (KEY, b"3"))
+        return file
+
+    monkeypatch.setattr(Keeper, "_record", record_and_lose)
+    kept.checkpoint()
+    assert kept._made == newest(path)
+    assert kept._pin.id() == newest(path).transaction
+    store.close()
+
+
 def test_a_worker_is_relieved_by_others(tmp_path: Path) -> None:
     """Its low priority would be everybody's."""
     path = tmp_path / "db"

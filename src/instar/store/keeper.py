@@ -169,7 +169,8 @@ class Keeper:
     def _let_go(self) -> None:
         pin, self._pin, self._made = self._pin, None, None
         if pin is not None:
-            pin.abort()
+            with contextlib.suppress(Exception):  # LMDB's environment was closed meanwhile, and the read with it
+                pin.abort()
 
     def check_readers(self, check: Callable[[], object]) -> None:
         """Clear LMDB's table of readers that are gone, by `check`: while nobody writes, so that whoever writes next
@@ -253,7 +254,11 @@ class Keeper:
         except BaseException:
             pin.abort()
             raise
-        self._keep(pin, made)
+        with self._changing:
+            if self._made is None or self._made.sequence < made.sequence:
+                self._keep(pin, made)
+                return
+        pin.abort()  # another thread has begun anew meanwhile, with a newer checkpoint
 
     def _record(self, made: Checkpoint) -> int | None:
         """Write it into its file, which is to be synced; None if there is another one of its number."""
