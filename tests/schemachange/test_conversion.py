@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -536,6 +537,7 @@ def test_defaults_checks_and_names(connection: Connection) -> None:
 
 def test_as_of_before_it(connection: Connection) -> None:
     then = value(connection, "SELECT now()::text")
+    time.sleep(0.002)  # what is committed in the same millisecond was there then
     run(connection, CONVERTED)
     for _ in range(2):
         assert rows(connection, f"SELECT c || 'x' FROM t AS OF SYSTEM TIME '{then}' WHERE id = 1") == [("1x",)]
