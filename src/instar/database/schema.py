@@ -8,7 +8,7 @@ is small, or waits for the worker (mode `wait`), or leaves it to the worker (mod
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -248,16 +248,7 @@ class SchemaChanges:
         self._patient_until_ns = clock.monotonic_ns() + int(seconds * 1e9)
         if not self._moved and not self._doomed:
             return
-        told = False
-
-        def tick(names: str) -> None:
-            nonlocal told
-            session.check_cancel()
-            if not told:
-                told = True
-                session.notice(f"waits for {names}, until ddl_wait ({session.settings.get('ddl_wait')}) has passed")
-                session.deliver_notices()
-
+        tick = self._telling(f", until ddl_wait ({session.settings.get('ddl_wait')}) has passed")
         wait_for_writers(store, clock, self._doomed, seconds, tick, own, self._moved)
 
     def await_leases(self) -> None:
@@ -267,6 +258,12 @@ class SchemaChanges:
         repository, clock = session.database.repository, session.database.clock
         if repository is None or not self._planned:
             return
+        repository.schema()
+        wait_for_leases(session.database.store.schema_lease, clock, repository.since_ns, self._telling())
+
+    def _telling(self, until: str = "") -> Callable[[str], None]:
+        """What is called again and again while a commit waits, with what for: the user is told once, and may cancel."""
+        session = self._session
         told = False
 
         def tick(reason: str) -> None:
@@ -274,11 +271,10 @@ class SchemaChanges:
             session.check_cancel()
             if not told:
                 told = True
-                session.notice(f"waits for {reason}")
+                session.notice(f"waits for {reason}{until}")
                 session.deliver_notices()
 
-        repository.schema()
-        wait_for_leases(session.database.store.schema_lease, clock, repository.since_ns, tick)
+        return tick
 
     def forget(self) -> None:
         """The transaction has ended."""

@@ -95,7 +95,8 @@ class Keeper:
             for name in CHECKPOINT_FILES:
                 self._files.append(os.open(os.path.join(path, name), os.O_RDWR | os.O_CLOEXEC))
         except BaseException:
-            self._close_files()
+            for file in self._files:
+                os.close(file)
             raise
 
     # --- who it is ---------------------------------------------------------------------------------------------------

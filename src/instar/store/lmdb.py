@@ -187,7 +187,6 @@ class _Environment:
             self._environment = open_checked(self.path, self._map_size, self.identity)
             page_bytes = self._environment.stat()["psize"]
             self.watch = Watch(data, presence.others)
-            self.presence = presence
             self.space = self._extent = self.log = self.keeper = None
             if self.identity.synchronous != "off":
                 self._open_log(DataFile(data, page_bytes), presence, undo)
@@ -201,6 +200,7 @@ class _Environment:
             undo.pop_all()
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
+        self.presence = presence
         self.locks = LmdbLockTable(self.path, presence, translate, self.entering)
         self.queue = CommitQueue(self.begin_section, translate, self._clock, presence)
         self.begin = self._environment.begin
