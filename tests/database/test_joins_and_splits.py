@@ -422,6 +422,30 @@ def test_values_are_those_of_the_last_writer_to_the_last_digit(engine: Engine) -
     assert rows(one, "SELECT n::text FROM j") == [("1.000",)]
 
 
+@pytest.mark.parametrize("unique", ["UNIQUE", ""])
+def test_join_values_are_those_of_the_last_writer_to_the_last_digit(engine: Engine, unique: str) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE r (id int PRIMARY KEY, x numeric)",
+        f"CREATE TABLE s (id int PRIMARY KEY, y numeric {unique})",
+        "INSERT INTO r VALUES (1, 1.0), (2, 1.0), (3, 2.0)",
+        "INSERT INTO s VALUES (1, 1.0), (2, 2.0)",
+    )
+
+    def write(point: str) -> None:
+        if point == "stage 3":
+            run(two, "UPDATE r SET x = 1.00 WHERE id = 2", "UPDATE s SET y = 2.00 WHERE id = 2")
+
+    with pytest.MonkeyPatch.context() as patched:
+        hook_jobs(patched, write)
+        one.execute("ALTER TABLE r JOIN s ON x = y INTO j (r.id AS r, s.id AS s, x, y)")
+    assert rows(one, "SELECT r, s, x::text, y::text FROM j ORDER BY r") == [
+        (1, 1, "1.0", "1.0"), (2, 1, "1.00", "1.0"), (3, 2, "2.0", "2.00"),
+    ]  # fmt: skip
+    assert rows(one, "CHECK DATABASE") == []
+
+
 def test_nothing_is_left_of_a_job_that_has_ended(engine: Engine) -> None:
     run(engine.connect(), SPLIT)
     jobs = engine.database.jobs

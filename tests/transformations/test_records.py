@@ -50,6 +50,11 @@ def test_what_matches_nothing_before_and_after_moves_if_it_is_another():
     assert not JOIN.moves(Updated(Source.S, (3,), (1, None, 3), (1, None, 3), 5))
 
 
+def test_an_equal_join_value_that_is_not_the_same_moves_its_row():
+    before, after = (1, Decimal("1.0"), 3), (1, Decimal("1.00"), 3)
+    assert JOIN.moves(Updated(Source.S, (3,), before, after, 5))
+
+
 def test_the_parts_of_a_split_row():
     row = (1, "a", "b", "x")
     assert SPLIT.r_part(row) == (1, "x")

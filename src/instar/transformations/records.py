@@ -127,10 +127,10 @@ class Join(msgspec.Struct, frozen=True):
         return match_value(row, self.r_on if source is Source.R else self.s_on)
 
     def moves(self, change: Updated) -> bool:
-        """Whether an update gives its row other join columns: with a NULL among them both before and after, too, since
-        whoever updates the row in its place leaves them alone."""
+        """Whether an update gives its row other join columns: with a NULL among them both before and after, too, and
+        equal ones that are not the same (1.0, 1.00), since whoever updates the row in its place leaves them alone."""
         value = choosing(self.r_on if change.source is Source.R else self.s_on)
-        return value(change.before) != value(change.after)
+        return not same(value(change.before), value(change.after))
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -157,11 +157,13 @@ class CrossingSplit:
 
     def _agreed(self, value: Row, record: SRecord, limits: Limits) -> SRecord:
         """A record of which it is not known whether all that contribute to it agree: they do if all of them are what
-        these very changes have made of them."""
+        these very changes have made of them, or these say what the others did (1.00, where they had 1.0)."""
         made = {change.key: change.after for change in self._changes if not isinstance(change, Deleted)}
         said = [self.shape.s_part(row) for row in made.values() if self.shape.value(row) == value]
         contributing = islice(self._r.found(self._on, value), len(said) + 1)
-        if all(part == said[0] for part in said) and sum(1 for _ in contributing) == len(said):
+        before = self._before[value]
+        others_agree = before is not None and before.values == said[0]
+        if all(part == said[0] for part in said) and (others_agree or sum(1 for _ in contributing) == len(said)):
             return SRecord(said[0], record.counter, record.timestamp, Flag.CONSISTENT)
         columns = {column.id: column for column in self._source.columns}
         shown = described([columns[column] for column in self._on], value)
