@@ -40,7 +40,7 @@ BROADCAST_ROWS = 200_000
 SAMPLED_PLACES = 16
 # What Spark adds to a pair of keys that it sorts.
 PAIR_BYTES = 64
-# How often Spark is asked how many tasks have ended.
+# How often Spark is asked what it has come to.
 LISTEN_SECONDS = 0.5
 
 RANGE, KEY, ROW = "range", "key", "row"
@@ -109,17 +109,17 @@ class SparkReferences(SparkValidation):
 
 
 def _listen(session: Any, runs: Path, over: threading.Event) -> None:
-    """Note that Spark is at work where tasks of its have ended: nothing of Instar's runs while it sorts and joins.
-    A Spark that stands still never answers, so nobody else may wait for it."""
+    """Note that Spark is at work where its stages begin or tasks of theirs have ended: nothing of Instar's runs while it
+    sorts and joins. A Spark that stands still never answers, so nobody else may wait for it."""
     from py4j.protocol import Py4JError
 
-    ended = 0
+    seen: set[tuple[int, int]] = set()  # stages at work, and how many tasks of each have ended
     with contextlib.suppress(Py4JError, OSError):  # a Spark that has gone; the job's end will tell
         tracker = session.sparkContext.statusTracker()
         while not over.wait(LISTEN_SECONDS):
             stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
-            before, ended = ended, sum(stage.numCompletedTasks for stage in stages if stage)
-            if ended != before:
+            before, seen = seen, {(stage.stageId, stage.numCompletedTasks) for stage in stages if stage}
+            if seen - before:
                 beat(runs)
 
 
