@@ -24,7 +24,7 @@ import instar
 
 # F1 §5 measured one write in four operations.
 QUERIES_OF_FOUR = 3
-_CALIBRATION_SECONDS = 3.0
+_CALIBRATION_SECONDS = 10.0
 
 
 @dataclass(frozen=True)

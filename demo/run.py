@@ -18,7 +18,7 @@ from demo.changes import CHANGES, LEAST_SECONDS, Change, Course, Runner
 from demo.display import Display, Scene
 from demo.report import Outcome, Settings, seen
 
-CALIBRATION_SECONDS = 3.0
+CALIBRATION_SECONDS = 10.0
 _CALIBRATION_WARM_UP = 1.0
 _TICK = 0.02  # seconds between two looks at the running change
 _BOARD_SECONDS = 900
