@@ -109,8 +109,8 @@ class SparkReferences(SparkValidation):
 
 
 def _listen(session: Any, runs: Path, over: threading.Event) -> None:
-    """Note that Spark is at work where its stages begin or tasks of theirs have ended: nothing of Instar's runs while it
-    sorts and joins. A Spark that stands still never answers, so nobody else may wait for it."""
+    """Note that Spark is at work where its stages begin or tasks of theirs have ended: nothing of Instar's runs while
+    it sorts and joins. A Spark that stands still never answers, so nobody else may wait for it."""
     from py4j.protocol import Py4JError
 
     seen: set[tuple[int, int]] = set()  # stages at work, and how many tasks of each have ended

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 
 import msgspec
 
 from instar import errors
+from instar.store.file_lock import locked
 from instar.store.header import Identity, decode_identity
 
 IDENTITY_FILE = "STORE"
@@ -103,8 +103,8 @@ def prepare(path: str, wanted: Identity | None, lock_bytes: int, initialise: Cal
 def _locked(path: str) -> Iterator[None]:
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
+        with locked(directory):
+            yield
     finally:
         os.close(directory)
 

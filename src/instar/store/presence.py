@@ -20,12 +20,13 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count as counter
 from typing import NamedTuple, Protocol
 
 from instar import errors
 from instar.clock import Clock
+from instar.store.file_lock import locked
 
 SLOTS = 4096
 _WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
@@ -45,7 +46,6 @@ _HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
 WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN = range(4, 11)
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
-_REGISTRATION_BYTE = SLOTS  # locked while a process takes a slot
 
 # A foreground commit is about while it is announced, or was made so recently that the next is likely to come.
 ABOUT_NS = 5_000_000
@@ -429,14 +429,9 @@ class SharedPresence(Presence):
         answer = fcntl.fcntl(self._file, command, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
         return int(_FLOCK.unpack(answer)[0])
 
-    @contextlib.contextmanager
-    def registration(self) -> Iterator[None]:
+    def registration(self) -> contextlib.AbstractContextManager[None]:
         """While this lasts no process takes a slot."""
-        self._flock(fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _REGISTRATION_BYTE)
-        try:
-            yield
-        finally:
-            self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _REGISTRATION_BYTE)
+        return locked(self._file)
 
     @property
     def shared_words(self) -> memoryview[int]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 # Somebody who has not entered after one to two of these may be waiting for a stopped process.
 LOOK_SECONDS = 0.25
 # How long a process that was let go on is given to leave the section.
-_LEAVE_SECONDS = 0.1
+LEAVE_SECONDS = 0.1
 _TICK = 0.001
 
 
@@ -63,20 +63,20 @@ class Watch:
 
     def _release(self, entered: int) -> None:
         """Let stopped processes of the store go on until this one has entered, or a moment has passed."""
-        let_go = [pid for pid in self._others() if is_stopped(pid) and self._has_open(pid) and _signal(pid, True)]
+        let_go = [pid for pid in self._others() if is_stopped(pid) and self._has_open(pid) and let_run(pid, True)]
         if not let_go:
             return
-        until = time.monotonic() + _LEAVE_SECONDS
+        until = time.monotonic() + LEAVE_SECONDS
         while self._entering and self._entered == entered and time.monotonic() < until:
             time.sleep(_TICK)
         for pid in let_go:
-            _signal(pid, False)
+            let_run(pid, False)
 
     def wake(self, pid: int) -> None:
         """Let a process of the store that is stopped go on for as long as it is given to leave the section."""
-        if pid != os.getpid() and is_stopped(pid) and self._has_open(pid) and _signal(pid, True):
-            time.sleep(_LEAVE_SECONDS)
-            _signal(pid, False)
+        if pid != os.getpid() and is_stopped(pid) and self._has_open(pid) and let_run(pid, True):
+            time.sleep(LEAVE_SECONDS)
+            let_run(pid, False)
 
     def _has_open(self, pid: int) -> bool:
         """Whether the process maps the store's file: a number may have been given to another one since."""
@@ -96,8 +96,8 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _signal(pid: int, go_on: bool) -> bool:
-    """False if the process is gone or another user's."""
+def let_run(pid: int, go_on: bool) -> bool:
+    """Let a process go on, or stop it. False if the process is gone or another user's."""
     try:
         os.kill(pid, signal.SIGCONT if go_on else signal.SIGSTOP)
     except OSError:
