@@ -20,6 +20,7 @@ from instar.types import Kind, Type
 from instar.values import to_text
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*\Z", re.ASCII)
+_BARE = (Kind.INTEGER, Kind.BOOLEAN)  # constants that are written without their type
 _KEYWORDS = RESERVED | FUNCTION_OR_TYPE | COLUMN_ONLY
 
 
@@ -244,7 +245,8 @@ class Deparser:
     def _key(self, expr: Expr) -> str:
         """An expression where a bare constant would be read as a position, or refused for being none."""
         written = self.expression(expr)
-        return f"{written}::{expr.type}" if written.isdigit() or written in ("true", "false") else written
+        bare = isinstance(expr, tree.Literal) and expr.value is not None and expr.type.kind in _BARE
+        return f"{written}::{expr.type}" if bare else written
 
     # --- FROM ---
 

@@ -15,7 +15,7 @@ from instar.sql.binder import coercion, row_locks
 from instar.sql.binder.context import Context
 from instar.sql.binder.expressions import constant
 from instar.sql.binder.scope import CteEntry, Scope
-from instar.sql.binder.selects import SelectBinder
+from instar.sql.binder.selects import SelectBinder, meant_ordinal
 from instar.sql.functions import common_type
 from instar.sql.grammar.constants import Constants
 from instar.sql.grammar.nodes import position_of
@@ -192,11 +192,9 @@ class QueryBinder(SelectBinder):
 
     def _output_ordinal(self, node: exp.Expr, columns: tuple[tuple[str, Type], ...], what: str) -> int:
         position = position_of(node)
-        if isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit():
-            if not 1 <= int(node.name) <= len(columns):
-                message = f"ORDER BY position {node.name} is not in select list"
-                raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position)
-            return int(node.name) - 1
+        ordinal = meant_ordinal(node, len(columns), "ORDER BY")
+        if ordinal is not None:
+            return ordinal
         if not isinstance(node, exp.Column) or node.args.get("table"):
             raise errors.unsupported(f"an expression in ORDER BY of {what}".rstrip(), position=position)
         found = [ordinal for ordinal, (name, _) in enumerate(columns) if name == node.name]

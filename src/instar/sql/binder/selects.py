@@ -17,7 +17,7 @@ from instar.sql.binder.names import output_name
 from instar.sql.binder.row_locks import locked
 from instar.sql.binder.sameness import SharedSubqueries
 from instar.sql.binder.scope import Namespace, Scope
-from instar.sql.grammar.nodes import position_of
+from instar.sql.grammar.nodes import PrefixOperator, position_of
 from instar.sql.traversal import references, walk_level
 from instar.sql.tree import Expr, Output, SortKey
 
@@ -146,9 +146,9 @@ class SelectBinder(FromBinder):
 
     def _group_key(self, node: exp.Expr, outputs: tuple[Output, ...], binder: ExpressionBinder) -> Expr:
         """A position, a column of the input, an output's name, or an expression: tried in this order."""
-        position = _as_position(node, outputs, "GROUP BY")
-        if position is not None:
-            return self._ungrouped_output(position, node)
+        ordinal = meant_ordinal(node, len(outputs), "GROUP BY")
+        if ordinal is not None:
+            return self._ungrouped_output(outputs[ordinal], node)
         bare = isinstance(node, exp.Column) and not node.args.get("table")
         if bare and not binder.scope.namespace.named(node.name):
             named = _output_named(node, outputs, "GROUP BY")
@@ -181,7 +181,8 @@ class SelectBinder(FromBinder):
 
     def _order_key(self, node: exp.Expr, outputs: tuple[Output, ...], binder: ExpressionBinder, clause: str) -> Expr:
         """An output's name or position, else an expression of the input."""
-        found = _as_position(node, outputs, clause)
+        ordinal = meant_ordinal(node, len(outputs), clause)
+        found = None if ordinal is None else outputs[ordinal]
         if found is None and isinstance(node, exp.Column) and not node.args.get("table"):
             found = _output_named(node, outputs, clause)
         if found is not None:
@@ -266,20 +267,28 @@ def _grouping_sets(node: exp.Expr, key: Callable[[exp.Expr], int]) -> list[tuple
     return [(key(node),)]
 
 
-def _as_position(node: exp.Expr, outputs: tuple[Output, ...], clause: str) -> Output | None:
-    """The output that a bare integer constant means."""
+def meant_ordinal(node: exp.Expr, outputs: int, clause: str) -> int | None:
+    """Which of so many outputs a bare integer constant means. As in PostgreSQL a minus sign is part of a number."""
     while isinstance(node, exp.Paren):
         node = node.this
-    if not isinstance(node, exp.Literal | exp.Null | exp.Boolean):
+    constant, negative = node, False
+    while isinstance(constant, exp.Paren) or _is_minus(constant):
+        negative ^= _is_minus(constant)
+        constant = constant.this
+    is_number = isinstance(constant, exp.Literal) and not constant.is_string
+    if not is_number and (constant is not node or not isinstance(node, exp.Literal | exp.Null | exp.Boolean)):
         return None
-    position = position_of(node)
-    if not isinstance(node, exp.Literal) or node.is_string or not node.name.isdigit():
-        raise errors.error(errors.SYNTAX_ERROR, f"non-integer constant in {clause}", position=position)
-    number = int(node.name)
-    if not 1 <= number <= len(outputs):
+    if not is_number or not constant.name.isdigit():
+        raise errors.error(errors.SYNTAX_ERROR, f"non-integer constant in {clause}", position=position_of(node))
+    number = -int(constant.name) if negative else int(constant.name)
+    if not 1 <= number <= outputs:
         message = f"{clause} position {number} is not in select list"
-        raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position)
-    return outputs[number - 1]
+        raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position_of(node))
+    return number - 1
+
+
+def _is_minus(node: exp.Expr) -> bool:
+    return isinstance(node, PrefixOperator) and node.args["operator"] == "-"
 
 
 def _output_named(node: exp.Expr, outputs: tuple[Output, ...], clause: str) -> Output | None:

@@ -68,7 +68,8 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ENDS_IN_SIGN = frozenset("~!@#^&|`%")  # an operator with none of these may not end in + or -
 _ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([\s\S]))|''")
 _SIMPLE_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_UESCAPE = re.compile(r"\s*uescape\b", re.IGNORECASE)
+_SPACE = re.compile(r"(?:\s+|--[^\r\n]*+)*+")
+_UESCAPE = re.compile(r"uescape\b", re.IGNORECASE)
 _UNICODE_ESCAPE = re.compile(r"\\(?:([0-9a-fA-F]{4})|\+([0-9a-fA-F]{6})|(\\)|)")
 
 
@@ -193,6 +194,16 @@ def _skip_comment(text: str, start: int) -> int:
     return position
 
 
+def _after_space(text: str, position: int) -> int:
+    """Where what comes next begins, behind white space and comments."""
+    while True:
+        found = _SPACE.match(text, position)
+        position = found.end() if found is not None else position
+        if not text.startswith("/*", position):
+            return position
+        position = _skip_comment(text, position)
+
+
 def _quotation(kind: str, quoted: str, text: str, start: int, end: int) -> Token:
     if kind == "string":
         return Token(STRING, quoted[1:-1].replace("''", "'"), start, end)
@@ -206,7 +217,7 @@ def _quotation(kind: str, quoted: str, text: str, start: int, end: int) -> Token
     if kind == "escaped":
         return Token(STRING, _unescape(quoted[2:-1], start), start, end)
     if kind == "unicode":
-        if _UESCAPE.match(text, end):
+        if _UESCAPE.match(text, _after_space(text, end)):
             raise errors.unsupported("UESCAPE", position=start + 1)
         inner = quoted[3:-1].replace(quoted[2] * 2, quoted[2])
         value = _UNICODE_ESCAPE.sub(lambda found: _unicode(found, start), inner)
