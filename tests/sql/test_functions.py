@@ -101,6 +101,7 @@ FUNCTIONS = [
     ("timezone", [(TEXT, "-3:30"), (TIMESTAMPTZ, "2024-07-15 12:00+00")], "2024-07-15 15:30:00"),
     ("timezone", [(TEXT, "03"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 15:00:00+00"),
     ("timezone", [(TEXT, "cet"), (TIMESTAMPTZ, "2024-07-15 12:00+00")], "2024-07-15 13:00:00"),
+    ("timezone", [(TEXT, "pst"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 20:00:00+00"),
     ("timezone", [(TEXT, "CET"), (TIMESTAMP, "2024-07-15 12:00")], "2024-07-15 11:00:00+00"),
     ("jsonb_typeof", [(JSONB, "[1]")], "array"),
     ("chr", [(INTEGER, "65")], "A"),

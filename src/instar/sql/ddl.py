@@ -155,7 +155,7 @@ class _Translator:
     # --- expressions -------------------------------------------------------------------------------------------------
 
     def _default(self, node: exp.Expr, column: str, type_: Type, *, evaluate: bool) -> want.Default:
-        text, expr = freeze_default(node, column, type_, self._catalog)
+        text, expr = freeze_default(node, column, type_, self._catalog, self._functions.zone)
         volatile = is_volatile(expr)
         value = self._evaluated(expr, type_) if evaluate and not volatile else None
         return want.Default(lambda table: want.Frozen(text, ()), volatile, value)
@@ -172,7 +172,7 @@ class _Translator:
 
     def _check(self, check: ast.Check) -> want.Check:
         return want.Check(
-            lambda table: want.Frozen(*freeze_check(check.expression, table, self._catalog)),
+            lambda table: want.Frozen(*freeze_check(check.expression, table, self._catalog, self._functions.zone)),
             check.name,
             check.column,
             check.not_valid,
@@ -446,7 +446,7 @@ class _Translator:
             yield want.DropSequences(names, statement.cascade)
 
     def _create_view(self, statement: ast.CreateView) -> Iterable[want.Wanted]:
-        frozen = freeze_query(statement.query, statement.column_names, self._catalog)
+        frozen = freeze_query(statement.query, statement.column_names, self._catalog, zone=self._functions.zone)
         if statement.query.parameters:
             raise errors.error(errors.UNDEFINED_PARAMETER, "there are no parameters in a view")
         columns = tuple((name, TEXT if type_.kind is Kind.UNKNOWN else type_) for name, type_ in frozen.columns)
@@ -464,7 +464,8 @@ class _Translator:
     def _create_materialized(self, statement: CreateMaterializedView) -> Iterable[want.Wanted]:
         name = self._name(statement.name)
         if not self._exists_already(name, statement.if_not_exists):
-            yield materialized_view(name, statement.query, statement.column_names, self._catalog)
+            names, zone = statement.column_names, self._functions.zone
+            yield materialized_view(name, statement.query, names, self._catalog, zone)
 
     def _rename_materialized(self, statement: RenameMaterializedView) -> Iterable[want.Wanted]:
         for name in self._present("materialized view", [statement.name], statement.if_exists):

@@ -26,11 +26,12 @@ _COMPARISONS = frozenset({"=", "<>", "<", "<=", ">", ">="})
 
 
 def materialized_view(
-    name: str, query: statements.Query, column_names: tuple[str, ...], catalog: CatalogReader
+    name: str, query: statements.Query, column_names: tuple[str, ...], catalog: CatalogReader, zone: str
 ) -> want.CreateMaterializedView:
-    """What a materialized view wants. Errors as of CREATE VIEW; 0A000 naming what cannot follow the log."""
-    frozen = freeze_query(query, column_names, catalog, "a materialized view")
-    bound = QueryBinder(Context(catalog)).query(query.expression, None)
+    """What a materialized view wants; `zone`: the session's. Errors as of CREATE VIEW; 0A000 naming what cannot follow
+    the log."""
+    frozen = freeze_query(query, column_names, catalog, "a materialized view", zone)
+    bound = QueryBinder(Context(catalog, zone=zone)).query(query.expression, None)
     tables: tuple[Table, ...]
     made_by: want.Grouped | want.Joined
     if not isinstance(bound, tree.Select):

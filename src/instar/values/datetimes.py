@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from instar import errors
 from instar.types import Kind
+from instar.values.zone_abbreviations import ABBREVIATIONS
 
 KINDS = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 SECOND = 1_000_000
@@ -95,8 +96,6 @@ def time_zone(name: str) -> datetime.tzinfo:
     raise _unknown_zone(name)
 
 
-# In a text and in an expression PostgreSQL takes these for abbreviations without summer time; as TimeZone they have it.
-_ABBREVIATIONS = {"CET": "+01", "EET": "+02", "MET": "+01", "WET": "+00"}
 _POSIX = re.compile(r"([+-]?)(\d{1,3})((?::\d{2}){0,2})", re.ASCII)
 
 
@@ -110,7 +109,7 @@ def zone_in_expression(name: str) -> str:
         return f"{'+' if match[1] == '-' else '-'}{int(match[2]):02}{match[3]}"
     if name.startswith(("+", "-")):
         raise _unknown_zone(name)
-    return _ABBREVIATIONS.get(name.upper(), name)
+    return ABBREVIATIONS.get(name.upper(), name)
 
 
 def _unknown_zone(name: str) -> errors.Error:
@@ -280,6 +279,11 @@ def timestamptz_from_text(text: str, zone: str) -> int:
     return check_timestamp(to_utc(moment.days * DAY + moment.micros, moment.zone or zone))
 
 
+def names_zone(text: str) -> bool:
+    """Whether a text of timestamptz is the same instant in every session. Errors: as of `timestamptz_from_text`."""
+    return _parse(text, "timestamp with time zone").zone is not None
+
+
 def _invalid(name: str, text: str) -> errors.Error:
     return errors.error(errors.INVALID_DATETIME_FORMAT, f'invalid input syntax for type {name}: "{text}"')
 
@@ -345,13 +349,15 @@ def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
         return micros, rest
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_+\-/]*", rest, re.ASCII):
         raise _invalid(name, text)
+    if rest.upper() in ABBREVIATIONS:
+        return micros, ABBREVIATIONS[rest.upper()]
     try:
         time_zone(rest)
     except errors.Error:
         if "/" in rest:
             raise
         raise _invalid(name, text) from None
-    return micros, _ABBREVIATIONS.get(rest.upper(), rest)
+    return micros, rest
 
 
 def _offset_seconds(match: re.Match[str]) -> int | None:

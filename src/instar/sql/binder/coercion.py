@@ -11,6 +11,7 @@ from instar.sql.binder.context import Context
 from instar.sql.functions import Function, common_type
 from instar.sql.tree import Expr
 from instar.types import Kind, Type
+from instar.values import datetimes
 
 CastContext = Literal["implicit", "assignment", "explicit"]
 _RANK = {"implicit": 0, "assignment": 1, "explicit": 2}
@@ -55,16 +56,16 @@ def _settle(context: Context, expr: Expr, target: Type, how: CastContext, positi
     if expr.value is None or target.kind is Kind.UNKNOWN:
         return tree.Literal(expr.value, target)
     position = context.source(expr)[1] or position
-    if target.kind is Kind.TIMESTAMPTZ:
-        # What the text means depends on the session's time zone, so it is read when the statement runs.
-        _read(expr.value, target, how, position)
+    value = _read(expr.value, target, how, position, context.zone or "UTC")
+    if target.kind is Kind.TIMESTAMPTZ and context.zone is None and not datetimes.names_zone(str(expr.value)):
+        # What the text means depends on the session's time zone, so it is read again when the statement runs.
         return tree.Cast(tree.Literal(expr.value, types.TEXT), target, explicit=True)
-    return tree.Literal(_read(expr.value, target, how, position), target)
+    return tree.Literal(value, target)
 
 
-def _read(value: object, target: Type, how: CastContext, position: int | None) -> object:
+def _read(value: object, target: Type, how: CastContext, position: int | None, zone: str) -> object:
     try:
-        return values.cast(value, types.UNKNOWN, target, how == "explicit")
+        return values.cast(value, types.UNKNOWN, target, how == "explicit", zone)
     except errors.Error as error:
         error.position = error.position or position
         raise

@@ -24,10 +24,17 @@ class CatalogReader(Protocol):
 
 
 class Context:
-    """The state of binding one statement. `hints` are the types of the caller's values for parameters, where known."""
+    """The state of binding one statement. `hints` are the types of the caller's values for parameters, where known.
 
-    def __init__(self, catalog: CatalogReader, parameters: int = 0, hints: Sequence[Type | None] = ()) -> None:
+    `zone`: the time zone in which texts of timestamptz are read while binding, for what is to mean the same in every
+    session; None: they are read when the statement runs, in its session's.
+    """
+
+    def __init__(
+        self, catalog: CatalogReader, parameters: int = 0, hints: Sequence[Type | None] = (), zone: str | None = None
+    ) -> None:
         self.catalog = catalog
+        self.zone = zone
         self.hints = tuple(hints)
         self.tables: dict[int, Table] = {}
         self.views: dict[int, View] = {}

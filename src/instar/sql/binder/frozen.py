@@ -1,7 +1,8 @@
 """Expressions and queries as descriptors keep them: frozen into text by ids, bound from it, thawed for people to read.
 
 What is frozen is the *bound* tree, written back as SQL (deparse.py): every name resolved, stars and USING written out,
-every cast explicit. So a rename, or a function that is overloaded later, changes nothing of what it means.
+every cast explicit, texts of timestamptz read in the time zone of who freezes. So a rename, a function that is
+overloaded later, or another session's time zone changes nothing of what it means.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ class FrozenConversion(NamedTuple):
 # --- CHECK and DEFAULT -----------------------------------------------------------------------------------------------
 
 
-def freeze_check(node: exp.Expr, table: Table, catalog: CatalogReader) -> tuple[str, tuple[int, ...]]:
+def freeze_check(
+    node: exp.Expr, table: Table, catalog: CatalogReader, zone: str = "UTC"
+) -> tuple[str, tuple[int, ...]]:
     """A CHECK's text, and the ids of the columns in it.
 
     Errors: as for binding; 42P17 for functions that may change their mind; 0A000 for subqueries.
     """
-    context = Context(catalog)
+    context = Context(catalog, zone=zone)
     expr = _bind(QueryBinder(context), node, table, 0, "CHECK constraints", "CHECK")
     for found in walk(expr):
         if isinstance(found, tree.ScalarSubquery | tree.Exists | tree.InSubquery):
@@ -70,13 +73,19 @@ def freeze_check(node: exp.Expr, table: Table, catalog: CatalogReader) -> tuple[
     return Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr), tuple(sorted(ids))
 
 
-def freeze_default(node: exp.Expr, column: str, type_: Type, catalog: CatalogReader) -> tuple[str, Expr]:
+def freeze_default(
+    node: exp.Expr, column: str, type_: Type, catalog: CatalogReader, zone: str = "UTC"
+) -> tuple[str, Expr]:
     """A DEFAULT's text, and the expression that it is for a column of this type, to be evaluated now where need be.
 
+    A constant that the type takes but not its length or precision fails where it is stored, as in PostgreSQL.
     Errors: as for binding; 0A000 for column references and subqueries, 42804 for a type that cannot be assigned.
     """
-    expr = _default(Context(catalog), QueryBinder(Context(catalog)), node)
-    found = coercion.coerce(Context(catalog), expr, type_, "assignment")
+    context = Context(catalog, zone=zone)
+    expr = _default(QueryBinder(context), node)
+    if expr.type.kind is Kind.UNKNOWN:
+        expr = coercion.assign(context, expr, Type(type_.kind), column)
+    found = coercion.coerce(context, expr, type_, "assignment")
     if found is None:
         message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
         hint = "You will need to rewrite or cast the expression."
@@ -130,7 +139,7 @@ def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> st
             raise errors.error(errors.DATATYPE_MISMATCH, message)
         return None
     text = thaw_default(column, catalog)
-    node = parse_expression(f"({text or 'NULL'})::{column.type}")
+    node = parse_expression(f"({text or 'NULL'})::{Type(column.type.kind)}")
     try:
         return _unplaced(lambda: freeze_default(node, column.name, type_, catalog)[0])
     except errors.Error as failed:
@@ -165,7 +174,7 @@ def bind_default_of(context: Context, column: Column) -> Expr:
         if constant is not None:
             return constant
         binder = QueryBinder(context, by_ids=True)
-        expr = _unplaced(lambda: _default(context, binder, _expression(default)))
+        expr = _unplaced(lambda: _default(binder, _expression(default)))
     elif column.sequence is not None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
@@ -183,7 +192,7 @@ def _constant(default: str, type_: Type) -> tree.Literal | None:
     if not isinstance(written, exp.Literal):
         return None
     context = Context(CatalogSnapshot.of(()))
-    bound = _default(context, QueryBinder(context, by_ids=True), node)
+    bound = _default(QueryBinder(context, by_ids=True), node)
     found = coercion.coerce(context, bound, type_, "assignment")
     return found if isinstance(found, tree.Literal) else None
 
@@ -212,7 +221,7 @@ def _bound(binder: QueryBinder, node: exp.Expr, table: Table, relation: int) -> 
     return binder.binder(Scope(Namespace.of(item)), "transform expressions").bind(node)
 
 
-def _default(context: Context, binder: QueryBinder, node: exp.Expr) -> Expr:
+def _default(binder: QueryBinder, node: exp.Expr) -> Expr:
     if node.find(exp.Column) is not None:
         raise errors.unsupported("a column reference in DEFAULT")
     if node.find(exp.Subquery, exp.Exists) is not None:
@@ -233,10 +242,10 @@ def _unplaced(read: Callable[[], T]) -> T:
 
 
 def freeze_query(
-    query: statements.Query, names: Sequence[str], catalog: CatalogReader, place: str = "a view"
+    query: statements.Query, names: Sequence[str], catalog: CatalogReader, place: str = "a view", zone: str = "UTC"
 ) -> FrozenQuery:
     """The query of a view, or of what `place` says, its columns under `names` (fewer or none: the query's own)."""
-    context = Context(catalog)
+    context = Context(catalog, zone=zone)
     binder = QueryBinder(context)
     bound = binder.query(query.expression, None)
     if locks_rows(bound):
@@ -302,7 +311,7 @@ def thaw_default(column: Column, catalog: CatalogReader) -> str | None:
     """
     context = Context(catalog)
     if column.default is not None:
-        expr = _default(context, QueryBinder(context, by_ids=True), parse_expression(column.default))
+        expr = _default(QueryBinder(context, by_ids=True), parse_expression(column.default))
     elif column.sequence is not None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
