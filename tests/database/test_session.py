@@ -572,6 +572,23 @@ def test_max_transaction_rows(engine: Engine) -> None:
     assert value(connection, "SELECT sum(a) FROM t") == 18
 
 
+def test_max_transaction_rows_holds_for_the_open_transaction(engine: Engine) -> None:
+    connection = engine.connect(max_transaction_rows="3")
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    insert = "INSERT INTO t SELECT g FROM generate_series({}, {}) g"
+    begin(connection)
+    run(connection, insert.format(1, 2), "SAVEPOINT s", "SET LOCAL max_transaction_rows = 5", insert.format(3, 5))
+    with fails(errors.LIMIT_EXCEEDED):
+        connection.execute(insert.format(6, 6))
+    run(connection, "ROLLBACK TO s", insert.format(3, 3))
+    with fails(errors.LIMIT_EXCEEDED):
+        connection.execute(insert.format(4, 4))
+    run(connection, "ROLLBACK TO s", "SET max_transaction_rows = 4", insert.format(3, 4), "COMMIT")
+    begin(connection)
+    run(connection, insert.format(5, 8), "RESET max_transaction_rows", insert.format(9, 9), "COMMIT")
+    assert value(connection, "SELECT count(*) FROM t") == 9
+
+
 def test_read_only_transactions(pair: tuple[Connection, Connection]) -> None:
     one, _ = pair
     one.execute("CREATE SEQUENCE s")

@@ -45,6 +45,34 @@ def test_set_default_to_the_key_that_is_gone(engine: Engine, within: tuple[str, 
         run(connection, *within, action)
 
 
+@pytest.mark.parametrize(
+    ("action", "kept"), [("NO ACTION", "1.00"), ("CASCADE", "1.0"), ("SET NULL", None), ("SET DEFAULT", "7")]
+)
+def test_a_key_that_is_equal_and_written_otherwise_is_another(
+    engine: Engine,  # noqa: F811
+    within: tuple[str, ...],
+    action: str,
+    kept: str | None,
+) -> None:
+    """As in PostgreSQL, which compares the old key and the new by their bytes."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE p (k numeric PRIMARY KEY)",
+        f"CREATE TABLE c (id int PRIMARY KEY, k numeric DEFAULT 7 REFERENCES p ON UPDATE {action})",
+        "CREATE TABLE r (k numeric REFERENCES p ON UPDATE RESTRICT)",
+        "INSERT INTO p VALUES (1.00), (7), (2.00)",
+        "INSERT INTO c VALUES (1, 1.00)",
+        "INSERT INTO r VALUES (2.00)",
+    )
+    run(connection, *within, "UPDATE p SET k = 1.0 WHERE k = 1")
+    assert rows(connection, "SELECT k::text FROM c") == [(kept,)]
+    with fails(errors.FOREIGN_KEY_VIOLATION, "(k)=(2.00)"):
+        connection.execute("UPDATE p SET k = 2.0 WHERE k = 2")
+    connection.rollback()
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 @pytest.mark.parametrize("type_", ["numeric", "double precision"])
 def test_a_key_that_was_and_is_nan_goes_nowhere(engine: Engine, within: tuple[str, ...], type_: str) -> None:  # noqa: F811
     connection = engine.connect()

@@ -184,6 +184,12 @@ class Session:
     def set(self, name: str, value: str) -> None:
         """SET name = value."""
         self.settings.set(name, value)
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """What the open transaction has taken of the settings is as they say now."""
+        if self.transaction is not None:
+            self.transaction.buffer.max_rows = int(self.settings.get("max_transaction_rows"))
 
     def notice(self, text: str, severity: str = "NOTICE") -> None:
         """Tell the client something."""
@@ -388,6 +394,7 @@ class Session:
         planned, settings = point.kept
         self._schema.restore(planned)
         self.settings.restore(settings)
+        self.settings_changed()
 
     def _autocommitted(self, work: Callable[[], Result], *, writes: bool) -> Result:
         reported: errors.Error | None = None

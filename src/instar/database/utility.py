@@ -40,6 +40,7 @@ def _set(session: Session, statement: ast.SetVariable, text: str) -> Result:
         session.notice("SET LOCAL can only be used in transaction blocks", "WARNING")
     value = None if statement.values is None else ", ".join(statement.values)
     session.settings.set(statement.name, value, local=statement.local)
+    session.settings_changed()
     return Result("SET")
 
 
@@ -58,6 +59,7 @@ def _reset(session: Session, statement: ast.ResetVariable, text: str) -> Result:
         session.settings.reset_all()
     else:
         session.settings.set(statement.name, None)
+    session.settings_changed()
     return Result("RESET")
 
 

@@ -92,10 +92,6 @@ class KeyLookup:
             if self._key(self.values(version.values)) == wanted:
                 yield version
 
-    def same(self, one: Row, other: Row) -> bool:
-        """Whether both name the same rows. NaN, which is not equal to itself, is one value of a key."""
-        return one == other or (None not in one and None not in other and self._key(one) == self._key(other))
-
     def resource(self, values: Row) -> bytes:
         """What is locked by whoever gives these values up or takes them, as a unique key."""
         if self._index is None:
@@ -402,7 +398,7 @@ class StatementEnd:
                 values = reference.parents.values(staged.old)
                 new = staged.new
                 moved = None if new is None else reference.parents.values(new)
-                if None in values or (moved is not None and reference.parents.same(moved, values)):
+                if None in values or (moved is not None and all(map(_same, values, moved))):
                     continue
                 if moved is not None and staged.leaves and None in moved:
                     new = None
@@ -498,8 +494,8 @@ def _changed(table: Table, old: Row, new: Row) -> frozenset[int]:
 
 
 def _same(before: object, after: object) -> bool:
-    # 1.0 and 1.00 are equal, and yet two values of a numeric; so are 0.0 and -0.0.
-    return before == after and (not isinstance(after, (Decimal, float)) or str(before) == str(after))
+    # 1.0 and 1.00 are equal, and yet two values of a numeric; so are 0.0 and -0.0. NaN is one value.
+    return str(before) == str(after) if isinstance(after, (Decimal, float)) else before == after
 
 
 def _still_referenced(parent: TableRules, reference: _Reference, values: Row) -> errors.Error:

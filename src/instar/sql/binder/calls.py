@@ -148,11 +148,7 @@ class CallBinder(ABC):
 
     def _aggregate(self, call: exp.Anonymous, filter_: exp.Expr | None) -> Expr:
         position = position_of(call)
-        if self.within == "an aggregate":
-            raise errors.error(errors.GROUPING_ERROR, "aggregate function calls cannot be nested", position=position)
-        if self.clause not in AGGREGATES_IN:
-            message = f"aggregate functions are not allowed in {self.clause}"
-            raise errors.error(errors.GROUPING_ERROR, message, position=position)
+        self._require_aggregates("aggregate functions", position)
         aggregate, args, distinct, order_by, type_ = self._aggregate_parts(call)
         bound_filter = (
             None if filter_ is None else self._inside("an aggregate", lambda: self.condition(filter_, "FILTER"))
@@ -201,6 +197,14 @@ class CallBinder(ABC):
         finally:
             self.within = outer
 
+    def _require_aggregates(self, what: str, position: int | None) -> None:
+        """42803 in a place where no aggregate may stand, nor what is like one."""
+        if self.within == "an aggregate":
+            raise errors.error(errors.GROUPING_ERROR, "aggregate function calls cannot be nested", position=position)
+        if self.clause not in AGGREGATES_IN:
+            message = f"{what} are not allowed in {self.clause}"
+            raise errors.error(errors.GROUPING_ERROR, message, position=position)
+
     def _check_level(self, found: Expr, what: str, position: int | None) -> None:
         """An aggregate belongs to the query whose columns it reads; Instar takes it for the one it stands in."""
         relations = {relation for relation, _ in references(found).free}
@@ -210,11 +214,7 @@ class CallBinder(ABC):
     def grouping(self, node: exp.Expr) -> Expr:
         """GROUPING; whether its arguments are grouping expressions is known when all clauses are bound."""
         position = position_of(node)
-        if self.within == "an aggregate":
-            raise errors.error(errors.GROUPING_ERROR, "aggregate function calls cannot be nested", position=position)
-        if self.clause not in AGGREGATES_IN:
-            message = f"grouping operations are not allowed in {self.clause}"
-            raise errors.error(errors.GROUPING_ERROR, message, position=position)
+        self._require_aggregates("grouping operations", position)
         if len(node.expressions) > MAX_GROUPING_ARGUMENTS:
             message = f"GROUPING must have fewer than {MAX_GROUPING_ARGUMENTS + 1} arguments"
             raise errors.error(errors.TOO_MANY_ARGUMENTS, message, position=position)
