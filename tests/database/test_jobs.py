@@ -19,7 +19,7 @@ import instar
 from instar.database import database
 from instar.database.settings import duration_us
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState, lease_key
+from instar.schemachange.jobs import JobState, job_key, lease_key
 from instar.schemachange.shown import NO_WORKER, STARTING
 from instar.store.engine import Section
 from support.children import end_worker
@@ -384,6 +384,32 @@ def test_an_orphan_is_adopted_by_the_worker_that_is_started(shop: Shop) -> None:
     shop.start_worker()
     wait_for(lambda: shop.job(number)["progress"] > share)
     wait_for(lambda: shop.job(number)["state"] == "succeeded")
+
+
+def test_a_damaged_record_hides_no_other_job() -> None:
+    connection = instar.connect(autocommit=True)
+    run(
+        connection,
+        "CREATE TABLE t (id bigint PRIMARY KEY, a integer)",
+        "INSERT INTO t SELECT g, g FROM generate_series(1, 9000) g",
+        *(f"CREATE INDEX i{number} ON t (a)" for number in range(3)),
+    )
+    first, second, third = (number for (number,) in rows(connection, "SELECT id FROM instar.jobs ORDER BY id"))
+
+    def damage(section: Section) -> None:
+        section.put(job_key(second), b"\xc1")
+
+    connection.database.store.background([damage])
+    told = f"the record of job {second} is damaged"
+    listed = rows(connection, "SELECT id, state, reason FROM instar.jobs")
+    assert listed == [(first, "succeeded", None), (second, "damaged", told), (third, "succeeded", None)]
+    assert [(row[0], row[3]) for row in rows(connection, "SHOW JOBS")] == [row[:2] for row in listed]
+    assert rows(connection, "SELECT DISTINCT job FROM instar.job_history ORDER BY job") == [(first,), (third,)]
+    assert [problem[-1] for problem in rows(connection, "CHECK DATABASE")] == [told]
+    for refused in (f"PAUSE JOB {second}", "CREATE INDEX i3 ON t (a)"):  # whose table it moves, if any, is not known
+        with fails("XX001", told):
+            connection.execute(refused)
+    connection.close()
 
 
 def test_in_memory_who_resumes_or_cancels_a_job_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:

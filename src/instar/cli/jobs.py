@@ -15,6 +15,7 @@ from rich.text import Text
 
 from instar import errors
 from instar.cli import output
+from instar.schemachange.damaged import DAMAGED
 from instar.schemachange.jobs import FINISHED
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ _LISTED = (
 )  # fmt: skip
 _STYLES = {
     "running": "green", "succeeded": "dim", "failed": "red", "cancelled": "dim", "reverting": "yellow",
-    "paused": "yellow", "waiting": "yellow",
+    "paused": "yellow", "waiting": "yellow", DAMAGED: "red",
 }  # fmt: skip
-_OVER = frozenset(state.value for state in FINISHED)
+_OVER = frozenset({*(state.value for state in FINISHED), DAMAGED})  # nothing to wait for
 
 Job = dict[str, Any]
 

@@ -11,6 +11,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
+from instar.schemachange.damaged import DAMAGED, readable_jobs
 from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState
 from instar.schemachange.progress import Progress
 from instar.schemachange.shown import NO_WORKER, STARTING, Shown, process_of, shown
@@ -48,13 +49,28 @@ def _waits_for_paused(database: Database, job: Job) -> bool:
     """Whether the job waits for another one that somebody has to resume. (One that has ended may be forgotten.)"""
     if job.after is None or job.is_finished or job.state is not JobState.WAITING:
         return False
-    return any(first.id == job.after and first.state is JobState.PAUSED for first in database.jobs.all())
+    return any(first.id == job.after and first.state is JobState.PAUSED for first in _on_record(database)[0])
 
 
 def job_rows(database: Database) -> Iterator[tuple[object, ...]]:
     """A row of internal values per job, oldest first; times are microseconds since the epoch."""
-    for job in database.jobs.all():
-        yield _row(database, job)
+    jobs, damaged = _on_record(database)
+    made = {job.id: _row(database, job) for job in jobs} | {number: _damaged_row(number) for number in damaged}
+    yield from (made[number] for number in sorted(made))
+
+
+def _on_record(database: Database) -> tuple[list[Job], list[int]]:
+    with database.store.read() as reader:
+        return readable_jobs(reader)
+
+
+def _damaged_row(number: int) -> tuple[object, ...]:
+    """What is shown of a job whose record says nothing."""
+    known: dict[str, object] = {
+        "id": number, "kind": "", "statement": "", "state": DAMAGED, "reason": f"the record of job {number} is damaged",
+        "stage": 0, "stages": 0, "progress": 0.0, "rows_done": 0, "rows_total": 0, "priority": 0,
+    }  # fmt: skip
+    return tuple(known.get(name) for name, _ in COLUMNS)
 
 
 def _row(database: Database, job: Job) -> tuple[object, ...]:
@@ -69,8 +85,8 @@ def _row(database: Database, job: Job) -> tuple[object, ...]:
 
 
 def history_rows(database: Database) -> Iterator[tuple[object, ...]]:
-    """A row per event of each job that is on record, oldest first."""
-    for job in database.jobs.all():
+    """A row per event of each job whose record can be read, oldest first."""
+    for job in _on_record(database)[0]:
         for event in job.history:
             yield (job.id, event.at, event.state.value, event.stage, event.by, event.note or None)
 

@@ -12,8 +12,8 @@ from instar.catalog import system
 from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Object, Sequence, State, Table, View
 from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
+from instar.schemachange.damaged import readable_jobs
 from instar.schemachange.elements import Element, moving, name_of, phase_of
-from instar.schemachange.jobs import jobs_on_record
 from instar.schemachange.online.followed import followed
 from instar.store.engine import (
     PREFIX_COPY,
@@ -76,13 +76,17 @@ def check_catalog(snapshot: Snapshot, reader: Reader) -> Iterator[Problem]:
 
 def _moved(reader: Reader) -> set[Element]:
     """What the jobs that have not ended move."""
-    under_way = [job for job in jobs_on_record(reader) if not job.is_finished]
+    under_way = [job for job in readable_jobs(reader)[0] if not job.is_finished]
     return {move.element for job in under_way for stage in job.stages for move in stage.moves}
 
 
 def _left_behind(reader: Reader) -> Iterator[Problem]:
-    """Claims and checkpoints of jobs that have ended: whoever had such a claim could still write under it (rule 9)."""
-    under_way = {job.id for job in jobs_on_record(reader) if not job.is_finished}
+    """Jobs whose records are damaged; claims and checkpoints of jobs that have ended: whoever had such a claim could
+    still write under it (rule 9)."""
+    jobs, damaged = readable_jobs(reader)
+    for number in damaged:
+        yield Problem("", f"job {number}", CATALOG, "", f"the record of job {number} is damaged")
+    under_way = {job.id for job in jobs if not job.is_finished}.union(damaged)
     for kind, what in ((Latest.CLAIM, "a claim"), (Latest.CHECKPOINT, "a checkpoint")):
         prefix = latest_key(kind)
         left = {int.from_bytes(key[len(prefix) :][:4], "big") for key, _ in reader.scan(prefix, prefix_end(prefix))}

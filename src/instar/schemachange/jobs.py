@@ -308,10 +308,13 @@ class Jobs:
 
     @staticmethod
     def decode(stored: bytes | None, job: int) -> Job:
-        """A job from its record; 42704 if there is none."""
+        """A job from its record; 42704 if there is none, XX001 if it cannot be read."""
         if stored is None:
             raise errors.error(errors.UNDEFINED_OBJECT, f"job {job} does not exist")
-        return _jobs.decode(stored)
+        try:
+            return _jobs.decode(stored)
+        except msgspec.MsgspecError:
+            raise errors.error(errors.DATA_CORRUPTED, f"the record of job {job} is damaged") from None
 
     def all(self) -> list[Job]:
         """Every job on record, in the order of their ids."""
@@ -585,7 +588,7 @@ def paused(job: Job) -> Job:
 
 def jobs_on_record(reader: Reader) -> list[Job]:
     """Every job that the reader sees, in the order of their ids."""
-    return [_jobs.decode(value) for _, value in _scan(reader, Latest.JOB)]
+    return [Jobs.decode(value, *_ID.unpack(key[-_ID.size :])) for key, value in _scan(reader, Latest.JOB)]
 
 
 def _scan(reader: Reader, kind: Latest) -> Iterator[tuple[bytes, bytes]]:
