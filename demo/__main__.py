@@ -9,6 +9,7 @@ that is found to have been joined or split), if a change did not end as it shoul
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ _FILE_WIDTH = 140  # characters, where the output is no terminal
 def main() -> int:
     """Run the demonstration; the status that the process ends with."""
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clients are ended, files removed then, too
     console = Console()
     if not console.is_terminal:
         console = Console(width=_FILE_WIDTH)
@@ -106,7 +108,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--scale", type=float, default=0.1, help="TPC-H scale factor (0.1: 765,000 rows)")
     parser.add_argument("--clients", type=int, default=2, help="client processes")
-    parser.add_argument("--rate", type=float, help="operations per second of all clients (default: half their peak)")
+    parser.add_argument(
+        "--rate", type=float, help="operations per second of all clients (default: a quarter of their peak)"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="length of the quiet baseline")
     parser.add_argument(
         "--synchronous", choices=("full", "normal", "off"), default="full", help="durability of commits"

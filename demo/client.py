@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
+import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from demo.board import Board, Phase, Writer
 from demo.copies import UNDEFINED_TABLE
 from demo.workload import Workload
 
-_PR_SET_TIMERSLACK = 29
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 _WARM_UP_OPERATIONS = 20  # of each kind
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK_DETECTED = "40P01"
@@ -29,8 +32,7 @@ DEADLOCK_DETECTED = "40P01"
 def main(path: Path, board: Board, number: int, scale: float, errors: Pipe) -> None:
     """Body of the process. What goes wrong is sent to the parent, which ends the demonstration."""
     try:
-        # The default slack lets each sleep end 50 us late, which would be counted as latency.
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        _prepare()
         connection = instar.connect(path, synchronous=None, autocommit=True)
         _run(Workload(connection, board, number, scale), board, board.writer(number), number)
         connection.close()
@@ -38,6 +40,17 @@ def main(path: Path, board: Board, number: int, scale: float, errors: Pipe) -> N
         return  # the parent got it too, and says so
     except BaseException:  # noqa: BLE001 - the parent says what happened and ends
         errors.send(f"client {number}: {traceback.format_exc()}")
+
+
+def _prepare() -> None:
+    """Have this process end with its parent, even if that is killed, and sleep exactly."""
+    control = ctypes.CDLL(None).prctl
+    control(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = multiprocessing.parent_process()
+    if parent is None or not parent.is_alive():
+        sys.exit(1)  # it was killed before that
+    # The default slack lets each sleep end 50 us late, which would be counted as latency.
+    control(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def _run(workload: Workload, board: Board, writer: Writer, number: int) -> None:

@@ -93,7 +93,7 @@ class Demonstration:
         scale: float,
         clients: int,
         rate: float | None,
-        share: float = 0.5,
+        share: float = 0.25,
         quiet_seconds: float,
         synchronous: str,
         changes: Sequence[Change] = CHANGES,

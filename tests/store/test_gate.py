@@ -160,8 +160,10 @@ def test_a_queue_of_processes_is_given_way_to_longer(
         slot.wait_begins()
     heard: list[int] = []
     pace = Pace(lambda: heard.append(len(clock.slept)))
+    pace.urgency = 0.5
     run_gated([lambda _section: None], lambda drawn, _: (drawn.clear() or 1000, 1000), slots[0], clock, pace)  # type: ignore[func-returns-value] # `or`
-    assert clock.slept == [pytest.approx(PAUSE_FACTOR * 1000 / 1e9)] * pauses
+    pause = PAUSE_FACTOR * 1000 / 1e9
+    assert clock.slept == [pytest.approx(2 * pause), *[pytest.approx(pause)] * (pauses - 1)]
     assert set(range(1, pauses + 1)) <= set(heard)  # who cancels does not wait for all of them
     for slot in slots:
         slot.close()

@@ -25,8 +25,8 @@ from instar.store.pace import Pace
 BATCH_ROWS = 4_096
 # So many offending rows are named by an error.
 NAMED_ROWS = 10
-# The urgency of work that nobody waits for: it makes eight times as long pauses as others beside foreground commits.
-AT_LEISURE = 0.125
+# The urgency of work that nobody waits for: it makes four times as long pauses as others beside foreground commits.
+AT_LEISURE = 0.25
 # Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
 RANGES_PER_WORK = 1 << 16
 # The number of the first range of a plan; 0 is that of whoever works without one.

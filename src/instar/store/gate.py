@@ -23,7 +23,8 @@ from instar.store.presence import Presence
 # While nobody else commits, batches grow to this, so that a load pays for few fsyncs. It is what the first foreground
 # commit after a pause waits at most, once.
 LONGEST_HOLD_NS = 8_000_000
-# How many pauses in a row a queue may cost: background work still ends, whatever the foreground does.
+# How many pauses in a row a queue may cost: background work still ends, whatever the foreground does. All but the first
+# are as short as they are without a pace: where that makes them long, a queue is gone sooner.
 MOST_PAUSES = 4
 _MOST_DRAWN = 4096
 
@@ -86,7 +87,7 @@ def run_gated(
         if presence.foreground_about():
             hold = rhythm.hold_ns
             factor = pace.follow(presence.foreground_latency(), clock.monotonic_ns())
-            _stay_out(min(int(rhythm.pauses * held * factor), LONGEST_PAUSE_NS), presence, clock, pace)
+            _stay_out(rhythm.pauses * held, factor, presence, clock, pace)
         else:
             hold = min(2 * hold, LONGEST_HOLD_NS)
         _keep_to_rate(clock, pace)
@@ -97,10 +98,10 @@ def run_gated(
         wanted = min(2 * ran, _MOST_DRAWN, pace.most_steps((pace.rows - rows) / ran) or _MOST_DRAWN)
 
 
-def _stay_out(pause: int, presence: Presence, clock: Clock, pace: Pace) -> None:
-    """Sleep for `pause` nanoseconds, and again while foreground commits queue."""
-    for _ in range(MOST_PAUSES if pace.urgency <= 1.0 else 1):
-        clock.sleep(pause / 1e9)
+def _stay_out(pause: int, factor: float, presence: Presence, clock: Clock, pace: Pace) -> None:
+    """Sleep `factor` times as long as `pause`, in nanoseconds, and then for `pause` while foreground commits queue."""
+    for number in range(MOST_PAUSES if pace.urgency <= 1.0 else 1):
+        clock.sleep(min(pause if number else int(pause * factor), LONGEST_PAUSE_NS) / 1e9)
         if not presence.foreground_queues():
             return
         pace.queued(clock.monotonic_ns())
