@@ -24,7 +24,7 @@ from instar.clock import Clock
 from instar.store.data_file import DataFile, write_out
 from instar.store.directory import DATA_FILE
 from instar.store.lmdb_section import LmdbSection
-from instar.store.page_sync import sync_pages
+from instar.store.page_sync import AT_ONCE, sync_pages
 from instar.store.pages import PageFile
 from instar.store.presence import (
     KEEPER_BEAT,
@@ -220,12 +220,14 @@ class Keeper:
         return grown > 0
 
     def _write_back(self) -> None:
-        """Begin to write a part of the file. Of the pages that LMDB wrote and needs no more, those that are not used
+        """Write a part of the file. Of the pages that LMDB wrote and needs no more, those that are not used
         again would be written by the system, all at once, when the first of them is half a minute old."""
         size = -(-self._data.size() // _PARTS)
         self._part = (self._part + 1) % _PARTS
+        step = AT_ONCE * self._data.page_bytes
         with contextlib.suppress(OSError):  # who relies on it is told
-            write_out(self._data.number, self._part * size, size)
+            for begin in range(self._part * size, (self._part + 1) * size, step):
+                write_out(self._data.number, begin, step, wait=True)
 
     def checkpoint(self) -> None:
         """Make a checkpoint of the state of the moment, and be the keeper from then on.

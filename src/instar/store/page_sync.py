@@ -5,9 +5,9 @@ that some hundred transactions have made dirty, one in five or so is of use afte
 all. Both states are open to be read (see `pages`), so the pages of the newer one that are not of the older are found by
 going down both trees at once: below a page that both have, nothing differs.
 
-These ranges are written, and waited for; then one of the pages is written once more, durably (RWF_DSYNC): the file
-system's journal and the disk's cache are waited for by that, as by `fdatasync`. This holds where blocks are written in
-place; elsewhere, for many pages, and whenever a page is not as expected, it is `fdatasync`.
+These ranges are written and waited for, a few at a time; then one of the pages is written once more, durably
+(RWF_DSYNC): the file system's journal and the disk's cache are waited for by that, as by `fdatasync`. This holds where
+blocks are written in place; elsewhere, for many pages, and whenever a page is not as expected, it is `fdatasync`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _ROOTS = struct.Struct("<16x24x6xH32xQ6xH32xQ")
 _NO_ROOT = 2**64 - 1
 # More than these are written by fdatasync: they are a large share of what is dirty.
 _MOST_PAGES = 16384
+# So many pages are written at a time: the next commit's sync of the log waits behind them in the disk's queue.
+AT_ONCE = 16
 
 
 def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_place: bool) -> None:
@@ -44,10 +46,11 @@ def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_pl
 
 def _sync_ranges(file: int, pages: PageFile, numbers: Array) -> None:
     size = pages.page_size
-    ranges = [(int(part[0]) * size, len(part) * size) for part in _runs(numbers)]
-    for wait in (False, True):
-        for begin, length in ranges:
-            write_out(file, begin, length, wait=wait)
+    for at in range(0, len(numbers), AT_ONCE):
+        ranges = [(int(part[0]) * size, len(part) * size) for part in _runs(numbers[at : at + AT_ONCE])]
+        for wait in (False, True):
+            for begin, length in ranges:
+                write_out(file, begin, length, wait=wait)
     first = int(numbers[0])
     page = pages.upto(first)[first].tobytes()
     os.pwritev(file, [page], first * size, os.RWF_DSYNC)
