@@ -100,6 +100,7 @@ def test_operators_bind_as_in_postgresql(text: str, expected: str) -> None:
         ("E'\\U0001F600'", "\U0001f600"),
         ("E'\\uD83D\\uDE00'", "\U0001f600"),
         ("U&'d\\0061t\\+000061'", "data"),
+        ("U&'\\D83D\\DE00'", "\U0001f600"),
         ("$$it's$$", "it's"),
         ("$q$a $$ b$q$", "a $$ b"),
         ("'a'\n  'b'", "ab"),
@@ -109,6 +110,22 @@ def test_operators_bind_as_in_postgresql(text: str, expected: str) -> None:
 )
 def test_strings(text: str, value: str) -> None:
     assert parse_expression(text) == exp.Literal.string(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("E'\\uD83Dx'", "invalid Unicode surrogate pair"),
+        ("E'\\uDE00'", "invalid Unicode surrogate pair"),
+        ("U&'\\D83D'", "invalid Unicode surrogate pair"),
+        ("E'\\u0000'", "invalid Unicode escape value"),
+        ("U&'\\0000'", "invalid Unicode escape value"),
+    ],
+)
+def test_escapes_that_are_no_character(text: str, message: str) -> None:
+    with pytest.raises(Error, match=message) as caught:
+        parse_expression(text)
+    assert caught.value.sqlstate == "42601"
 
 
 @pytest.mark.parametrize(

@@ -220,8 +220,7 @@ def _quotation(kind: str, quoted: str, text: str, start: int, end: int) -> Token
         if _UESCAPE.match(text, _after_space(text, end)):
             raise errors.unsupported("UESCAPE", position=start + 1)
         inner = quoted[3:-1].replace(quoted[2] * 2, quoted[2])
-        value = _UNICODE_ESCAPE.sub(lambda found: _unicode(found, start), inner)
-        _check_decoded(value, start)
+        value = _decoded(_UNICODE_ESCAPE.sub(lambda found: _unicode(found, start), inner), start)
         if quoted[2] == "'":
             return Token(STRING, value, start, end)
         return Token(QUOTED, _identifier(value, start), start, end)
@@ -254,11 +253,7 @@ def _unescape(body: str, start: int) -> str:
                 raise errors.error("22025", message, position=start + 1)
         return _SIMPLE_ESCAPES.get(plain, plain)
 
-    value = _ESCAPE.sub(replace, body)
-    # Surrogate pairs written as two \u escapes are one character.
-    value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not value.isascii() else value
-    _check_decoded(value, start)
-    return value
+    return _decoded(_ESCAPE.sub(replace, body), start)
 
 
 def _unicode(found: re.Match[str], start: int) -> str:
@@ -271,14 +266,21 @@ def _unicode(found: re.Match[str], start: int) -> str:
 
 
 def _character(code: int, start: int) -> str:
-    if code > 0x10FFFF:
+    if not 0 < code <= 0x10FFFF:
         raise errors.error(errors.SYNTAX_ERROR, "invalid Unicode escape value", position=start + 1)
     return chr(code)
 
 
-def _check_decoded(value: str, start: int) -> None:
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+def _decoded(value: str, start: int) -> str:
+    """What the escapes say: a surrogate pair that two of them write is one character, and half a pair is none."""
+    if "\0" in value:
         raise errors.error(INVALID_CHARACTER, "invalid character in a string's escapes", position=start + 1)
+    if value.isascii():
+        return value
+    try:
+        return value.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise errors.error(errors.SYNTAX_ERROR, "invalid Unicode surrogate pair", position=start + 1) from None
 
 
 def _continues(previous: Token, token: Token, text: str) -> bool:
