@@ -139,3 +139,40 @@ def test_a_quote_that_is_left_open_far_from_the_beginning(connection: Connection
     with fails(errors.BAD_COPY_FILE):
         import_files(connection, "t", [file], create=False)
     assert rows(connection, "SELECT count(*) FROM t") == [(0,)]
+
+
+def test_numbers_and_booleans_are_read_as_sql_reads_them(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (i integer, n numeric(5,2), f double precision, r real, b boolean)")
+    file = tmp_path / "t.csv"
+    file.write_text("i,n,f,r,b\n+1, 1.555 ,-inf,0.1,yes\n1_000,-1e1,1e-7,nan,Off\n3,2,3,4,t\n,,,,\n")
+    assert import_files(connection, "t", [file], create=False) == 4
+    assert rows(connection, "SELECT i, n::text, f::text, r::text, b FROM t ORDER BY i") == [
+        (1, "1.56", "-Infinity", "0.1", True),
+        (3, "2.00", "3", "4", True),
+        (1000, "-10.00", "1e-07", "NaN", False),
+        (None, None, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "sqlstate"),
+    [
+        ("integer", "x", "22P02"),
+        ("integer", "1.0", "22P02"),
+        ("integer", "99999999999", "22003"),
+        ("smallint", "40000", "22003"),
+        ("numeric(5,2)", "999.995", "22003"),
+        ("double precision", "1e400", "22003"),
+        ("boolean", "o", "22P02"),
+        ("integer", '""', "22P02"),
+        ("date", "2024-02-30", "22008"),
+    ],
+)
+def test_what_is_no_value_is_named_with_its_row(
+    connection: Connection, tmp_path: Path, type_: str, value: str, sqlstate: str
+):
+    run(connection, f"CREATE TABLE t (i integer, v {type_})")
+    file = tmp_path / "t.csv"
+    file.write_text(f"v,i\n,1\n{value},2\n")
+    with fails(sqlstate, 'It is in row 2 of the file, column "v".'):
+        import_files(connection, "t", [file], create=False)

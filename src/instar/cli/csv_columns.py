@@ -1,6 +1,9 @@
 """Columns of CSV files: what Arrow's reader and writer of CSV do not do as PostgreSQL does.
 
 Arrow reads and writes dates and times of the years 1 to 9999 in ISO's form only, and has no text for bytes and uuids.
+It does not round what has more decimal places than its column, knows fewer words for true and false than SQL, and makes
+infinity of a number that is too large. So it is asked for text, which it then casts, fast; a column that it cannot cast
+is read as SQL reads a constant, value by value, and so are the errors.
 """
 
 from __future__ import annotations
@@ -13,9 +16,31 @@ import pyarrow.compute
 from instar import errors
 from instar.cli.output import text_of
 from instar.encoding.arrow_values import arrow_array, internal_values
-from instar.types import DATE, TIMESTAMP, TIMESTAMPTZ, Type
+from instar.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    FLOATS,
+    INTEGER,
+    REAL,
+    SMALLINT,
+    TIMESTAMP,
+    TIMESTAMPS,
+    TIMESTAMPTZ,
+    Kind,
+    Type,
+)
 from instar.values import reader, writer
 
+_TYPES: dict[pa.DataType, Type] = {
+    pa.bool_(): BOOLEAN,
+    pa.int16(): SMALLINT,
+    pa.int32(): INTEGER,
+    pa.int64(): BIGINT,
+    pa.float32(): REAL,
+    pa.float64(): DOUBLE,
+}
 # The first and the last value of the years 1 to 9999: days, and microseconds.
 _DAYS = (-719_162, 2_932_896)
 _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
@@ -47,20 +72,22 @@ def plain_type(type_: Any) -> pa.DataType:
 
 def reader_type(type_: pa.DataType) -> pa.DataType:
     """What Arrow's CSV reader is asked to make of a column of a table; text where `read_column` does the rest."""
-    return pa.string() if is_bytes(type_) or _temporal(type_) is not None else type_
+    return pa.string() if is_bytes(type_) or _sql_type(type_) is not None else type_
 
 
-def read_column(column: pa.Array[Any], type_: pa.DataType, zone: str) -> pa.Array[Any]:
+def read_column(column: pa.Array[Any], field: pa.Field[Any], zone: str, before: int) -> pa.Array[Any]:
     """A column as Arrow's CSV reader gives it, in the type of the table's column.
 
-    `zone` is the session's, for timestamptz. Errors: 22P02 for bytes and uuids that are not hexadecimal; 22007 and
-    22008 for dates and times, whose every form that SQL knows is read.
+    `zone` is the session's, for timestamptz; `before` is how many rows the file has before these. Errors: what SQL has
+    for a text that is no value of the type, with its row; 22P02 for bytes and uuids that are not hexadecimal.
     """
+    type_: pa.DataType = field.type
     if column.type == type_:
         return column
-    temporal = _temporal(type_)
-    if temporal is not None:
-        return _read_temporal(column, type_, temporal, zone)
+    sql_type = _sql_type(type_)
+    if sql_type is not None:
+        found = _cast(column, type_, sql_type)
+        return _read_texts(column, field.name, sql_type, zone, before) if found is None else found
     plain = (None if v is None else v.removeprefix("\\x").replace("-", "") for v in column.to_pylist())
     try:
         return pa.array([None if v is None else bytes.fromhex(v) for v in plain], type_)
@@ -90,16 +117,36 @@ def _temporal(type_: pa.DataType) -> Type | None:
     return None
 
 
-def _read_temporal(column: pa.Array[Any], type_: pa.DataType, temporal: Type, zone: str) -> pa.Array[Any]:
+def _sql_type(type_: pa.DataType) -> Type | None:
+    """The SQL type of Arrow's columns of dates, times, booleans and numbers, as tables have them."""
+    if pa.types.is_decimal128(type_):
+        return Type(Kind.NUMERIC, precision=type_.precision, scale=type_.scale)
+    return _temporal(type_) or _TYPES.get(type_)
+
+
+def _cast(column: pa.Array[Any], type_: pa.DataType, sql_type: Type) -> pa.Array[Any] | None:
+    """The texts as Arrow reads them; None if it cannot, or not as SQL does."""
     try:
         found = column.cast(type_)
-        if _in_usual_years(found):
-            return found
     except pa.ArrowInvalid:
-        pass  # other forms are read value by value
-    read = reader(temporal, zone)
-    read_values = [None if value is None else read(value) for value in column.to_pylist()]
-    return arrow_array(temporal, read_values)  # type: ignore[no-any-return]  # of `type_`
+        return None
+    if sql_type.kind in FLOATS:
+        return None if pa.compute.any(pa.compute.is_inf(found)).as_py() else found
+    temporal = sql_type.kind is Kind.DATE or sql_type.kind in TIMESTAMPS
+    return None if temporal and not _in_usual_years(found) else found
+
+
+def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, before: int) -> pa.Array[Any]:
+    read = reader(sql_type, zone)
+    values: list[object] = []
+    for row, text in enumerate(column.to_pylist(), before + 1):
+        try:
+            values.append(None if text is None else read(text))
+        except errors.Error as error:
+            place = f'It is in row {row} of the file, column "{name}".'
+            error.detail = place if error.detail is None else f"{error.detail}\n{place}"
+            raise
+    return arrow_array(sql_type, values)  # type: ignore[no-any-return]  # of the column's type
 
 
 def _in_usual_years(column: pa.Array[Any]) -> bool:

@@ -228,14 +228,15 @@ def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: A
     )  # fmt: skip
 
     def batches() -> Iterator[pa.RecordBatch]:
-        done = 0
+        done = rows = 0
         last = None
         for batch in reader:
             if batch.num_rows:
                 last = batch.column(len(names) - 1)[-1]
             columns = [
-                read_column(column, type_, zone) for column, type_ in zip(batch.columns, schema.types, strict=True)
+                read_column(column, field, zone, rows) for column, field in zip(batch.columns, schema, strict=True)
             ]
+            rows += batch.num_rows
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
             advance(file.tell() - done)
             done = file.tell()
