@@ -84,6 +84,34 @@ def test_results_as_table_csv_and_json(shop: Path, run: Run):
     ]
 
 
+def test_documents_are_printed_as_postgresql_does(shop: Path, run: Run):
+    done = run(
+        "sql",
+        shop,
+        "--csv",
+        "-c",
+        """SELECT '1.50'::jsonb AS a, 'null'::jsonb AS b, '"x"'::jsonb AS c, 'true'::jsonb AS d""",
+    )
+    assert done.out == 'a,b,c,d\n1.50,null,"""x""",true\n'
+
+
+def test_bytes_that_are_no_utf8(shop: Path, tmp_path: Path):
+    script = tmp_path / "script.sql"
+    script.write_bytes(b"SELECT 1 AS one;\nSELECT '\xff';\n")
+    command = [sys.executable, "-m", "instar.cli.main", "sql", str(shop), "--csv", "-f"]
+    for file in (str(script), "-"):
+        done = subprocess.run([*command, file], input=script.read_bytes(), capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (1, b"one\n1\n")
+        assert b":2: ERROR:  22021: invalid character U+DCFF" in done.stderr
+
+
+@pytest.mark.parametrize(("closed", "out"), [(">&-", ""), ("<&-", "one\n1\n")])
+def test_standard_files_that_are_closed(shop: Path, closed: str, out: str):
+    command = f"'{sys.executable}' -m instar.cli.main sql '{shop}' --csv -c 'SELECT 1 AS one' {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, out, "")
+
+
 def test_programs_see_rows_and_nothing_else(shop: Path, run: Run):
     text = "BEGIN; SELECT 1 AS one; COMMIT; \\dt\n"
     assert run("sql", shop, "--csv", stdin="BEGIN; SELECT 1 AS one; COMMIT;").out == "one\n1\n", text
@@ -226,6 +254,14 @@ def test_import_and_export(shop: Path, run: Run, tmp_path: Path, name: str):
     assert done.status == 1
     assert done.err == f'ERROR:  58030: directory "{tmp_path / "nowhere"}" does not exist\n'
     assert (tmp_path / "q.csv").read_text() == '"name"\n"tea"\n'
+
+
+def test_export_changes_nothing(shop: Path, run: Run, tmp_path: Path):
+    for query in ("DELETE FROM product", "DELETE FROM product RETURNING id", "DROP TABLE product"):
+        done = run("export", shop, "--query", query, tmp_path / "q.csv")
+        assert done.status == 1
+        assert done.err.startswith("ERROR:  25006: cannot execute ")
+    assert run("sql", shop, "--csv", "-c", "SELECT count(*) AS n FROM product").out == "n\n2\n"
 
 
 def test_a_failed_import_leaves_nothing(shop: Path, run: Run, tmp_path: Path):

@@ -42,7 +42,6 @@ from instar.cli import output
             "2024-02-29 00:00:00-03:30",
         ),
         (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
-        ({"a": [1, "é"]}, '{"a": [1, "é"]}'),
     ],
 )
 def test_values_are_written_as_postgresql_writes_them(value: object, text: str):
@@ -118,13 +117,13 @@ def test_csv_is_read_back(rows: list[tuple[str, str]]):
 
 def test_json_keeps_digits_types_and_names():
     file = io.StringIO()
-    row = (1, Decimal("1.10"), None, {"a": 1}, float("inf"), datetime.date(2024, 1, 2), b"\x01", True, uuid.UUID(int=2))
+    row = (1, Decimal("1.10"), None, "x", float("inf"), datetime.date(2024, 1, 2), b"\x01", True, uuid.UUID(int=2))
     output.write_json(columns(*"abcdefghi"), [row, row], file)
     assert '"b": 1.10' in file.getvalue()
     back = json.loads(file.getvalue())
     assert len(back) == 2
     assert back[0] == {
-        "a": 1, "b": 1.1, "c": None, "d": {"a": 1}, "e": "Infinity", "f": "2024-01-02", "g": "\\x01", "h": True,
+        "a": 1, "b": 1.1, "c": None, "d": "x", "e": "Infinity", "f": "2024-01-02", "g": "\\x01", "h": True,
         "i": "00000000-0000-0000-0000-000000000002",
     }  # fmt: skip
     file = io.StringIO()
@@ -133,6 +132,19 @@ def test_json_keeps_digits_types_and_names():
     file = io.StringIO()
     output.write_json(columns("a"), [], file)
     assert file.getvalue() == "[]\n"
+
+
+def test_documents_are_shown_as_their_text():
+    document = [output.Column("d", "jsonb")]
+    rows = [('{"a": 1.50, "b": 123456789012345678901.5}',), ("null",), ('"x"',), (None,)]
+    file = io.StringIO()
+    output.write_csv(document, rows, file)
+    assert file.getvalue() == 'd\n"{""a"": 1.50, ""b"": 123456789012345678901.5}"\nnull\n"""x"""\n\n'
+    file = io.StringIO()
+    output.write_json(document, rows, file)
+    assert file.getvalue() == (
+        '[{"d": {"a": 1.50, "b": 123456789012345678901.5}},\n {"d": null},\n {"d": "x"},\n {"d": null}]\n'
+    )
 
 
 def test_error_report():

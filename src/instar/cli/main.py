@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -116,9 +117,12 @@ def run_all(runner: Runner, commands: list[str], files: list[Path]) -> bool:
                 return False
         for path in files:
             if str(path) == "-":
+                if isinstance(sys.stdin, io.TextIOWrapper):
+                    sys.stdin.reconfigure(errors="surrogateescape")
                 done = run_script(runner, split(sys.stdin), "<stdin>", backslash.run)
             else:
-                with path.open(encoding="utf-8-sig") as file:
+                # Bytes that are no UTF-8 become lone surrogates: their statement is refused in its turn (22021).
+                with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
                     done = run_script(runner, split(file), str(path), backslash.run)
             if not done:
                 return False
@@ -180,6 +184,8 @@ def export(
     if len(names) != (2 if query is None else 1):
         raise typer.BadParameter("TABLE and FILE are needed, or --query SQL and FILE")
     with opened(path) as connection:
+        # A DELETE given for a query would be done before it is found to have no rows.
+        connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
         if query is None:
             print(f"EXPORT {export_table(connection, *names)}")
         else:
@@ -359,8 +365,17 @@ def guarded(run: Callable[[], object]) -> None:
         _fail(f"ERROR:  {file}{error.strerror or error}")
 
 
+def _fill_standard_files() -> None:
+    """Standard files that are closed become /dev/null: else those of the store would get their numbers, and be written
+    what is meant for them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
 def main() -> None:
     """The console script."""
+    _fill_standard_files()
     guarded(app)
 
 

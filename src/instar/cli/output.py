@@ -78,8 +78,6 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     Decimal: lambda value: format(value, "f"),
     bytes: lambda value: "\\x" + value.hex(),
     datetime.datetime: _timestamp,
-    dict: lambda value: json.dumps(value, ensure_ascii=False),
-    list: lambda value: json.dumps(value, ensure_ascii=False),
 }
 
 
@@ -167,18 +165,18 @@ def _field(text: str) -> str:
 def write_json(columns: Sequence[Column], rows: Iterable[Row], file: TextIO) -> None:
     """An array with an object per row and line. Numbers keep all their digits; a name that occurs twice stays twice."""
     keys = [json.dumps(column.name, ensure_ascii=False) + ": " for column in columns]
-    reals = [column.type == Kind.REAL.value for column in columns]
+    writers = [_JSON_WRITERS.get(column.type, _json) for column in columns]
     separator = "["
     for row in rows:
-        values = (float(_real(v)) if real and v is not None else v for real, v in zip(reals, row, strict=True))
-        file.write(separator + "{" + ", ".join(key + _json(v) for key, v in zip(keys, values, strict=True)) + "}")
+        values = ("null" if v is None else write(v) for write, v in zip(writers, row, strict=True))
+        file.write(separator + "{" + ", ".join(key + value for key, value in zip(keys, values, strict=True)) + "}")
         separator = ",\n "
     file.write("[]\n" if separator == "[" else "]\n")
 
 
 def _json(value: object) -> str:
-    if value is None or isinstance(value, (bool, int, str, dict, list)):
-        return json.dumps(value, ensure_ascii=False, default=_json_number)
+    if isinstance(value, (bool, int, str)):
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (float, Decimal)) and math.isfinite(value):
         return repr(value) if isinstance(value, float) else format(value, "f")
     if isinstance(value, (datetime.datetime, datetime.date)):
@@ -188,12 +186,10 @@ def _json(value: object) -> str:
     return json.dumps(text_of(value), ensure_ascii=False)
 
 
-def _json_number(value: object) -> object:
-    """A Decimal inside of a document: json.dumps writes integers in full, and no other exact number."""
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    raise TypeError(f"{type(value).__name__} in a JSON document")
-
+_JSON_WRITERS: dict[str, Callable[[Any], str]] = {
+    Kind.REAL.value: lambda value: _json(float(_real(value))),
+    Kind.JSONB.value: str,  # the text of a document is JSON
+}
 
 WRITERS: dict[Format, Callable[[Sequence[Column], Iterable[Row], TextIO], None]] = {
     "table": write_table,

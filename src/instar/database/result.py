@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from instar import errors
 from instar.sql.execution import Result as Executed
-from instar.types import Type
+from instar.types import Kind, Type
 from instar.values import from_python, to_python, to_text
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ class Result:
         return cls(command, executed.columns, converted(executed), executed.rowcount, executed)
 
     def shown(self) -> Iterator[Row]:
-        """All rows for whoever prints them: dates and times that Python has no object for are PostgreSQL's text."""
+        """All rows for whoever prints them: dates and times that Python has no object for are PostgreSQL's text, and so
+        is jsonb, which keeps the digits of its numbers and tells null from NULL that way."""
         return self.rows if self._executed is None else converted(self._executed, _shown)
 
     def arrow(self) -> pa.Table:
@@ -79,6 +80,8 @@ def converted(executed: Executed, converter: Callable[[Type], Converter | None] 
 
 
 def _shown(type_: Type) -> Converter | None:
+    if type_.kind is Kind.JSONB:
+        return None
     convert = to_python(type_)
 
     def either(value: Any) -> Any:
