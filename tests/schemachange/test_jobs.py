@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from support.mortal import Killed, Mortal
 
 
 @pytest.fixture(params=["memory", "lmdb"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> ChangingWorld:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ChangingWorld]:
     if request.param == "memory":
         made = ChangingWorld()
     else:
@@ -34,7 +34,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> ChangingWorld:
         made = ChangingWorld(open_store(tmp_path / "store", synchronous="off", clock=clock))
         made.clock = made.jobs._clock = clock
     made.create_t([(number, number * 10, "x") for number in range(50)])
-    return made
+    yield made
+    made.store.close()
 
 
 def begin(world: ChangingWorld, *, unique: bool = False) -> int:

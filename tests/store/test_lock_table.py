@@ -891,11 +891,8 @@ class Model:
 
 
 @given(steps=STEPS)
-@pytest.mark.parametrize("engine", ["lmdb", "memory"])
-def test_the_table_does_what_its_model_does(
-    tmp_path_factory: pytest.TempPathFactory, engine: str, steps: list[tuple[str, int, int, Mode]]
-) -> None:
-    store = _store_of(engine, tmp_path_factory)
+def test_the_table_does_what_its_model_does(lasting: Store, steps: list[tuple[str, int, int, Mode]]) -> None:
+    store = lasting
     model, found = Model(), owners(store, 4)
     for step, owner, name, mode in steps:
         if step == "end":
@@ -935,12 +932,10 @@ def test_the_table_does_what_its_model_does(
         store.locks.end(each)
 
 
-_stores: dict[str, Store] = {}
-
-
-def _store_of(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Store:
+@pytest.fixture(scope="module", params=["lmdb", "memory"])
+def lasting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """One store for all examples: whatever an example leaves is dead."""
-    if engine not in _stores:
-        path = tmp_path_factory.mktemp("model") / "store"
-        _stores[engine] = MemoryStore() if engine == "memory" else open_store(path, synchronous="off")
-    return _stores[engine]
+    path = tmp_path_factory.mktemp("model") / "store"
+    made: Store = MemoryStore() if request.param == "memory" else open_store(path, synchronous="off")
+    yield made
+    made.close()
