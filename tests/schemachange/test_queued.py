@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from instar.catalog.changes import CatalogChange
@@ -55,6 +56,27 @@ def test_it_fails_of_whatever_its_planning_fails_of(world: ChangingWorld) -> Non
     assert done.problem is not None
     assert (done.problem.sqlstate, done.problem.message) == ("XX000", f"KeyError: '{TRUNCATE}'")
     assert len(world.rows(world.table())) == len(ROWS)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_it_tells_for_what_it_has_waited_where_what_it_names_is_not_there(known: bool) -> None:
+    world = ChangingWorld()
+    world.create_t(ROWS)
+    first = new_job(1, world.plan(want.CreateIndex("t", (("a", False),), "i")), 0)
+    change = world.change()
+    record = queued_job(2, "ALTER TABLE t DROP COLUMN a", first, 0, "UTC", (), 0, None)
+    change.write(job_key(2), encode_job(record))
+    if known:  # others are forgotten
+        ended = msgspec.structs.replace(first, state=JobState.SUCCEEDED, finished=1)
+        change.write(job_key(1), encode_job(ended))
+    world.commit(change=change)
+    world.execute(want.RenameColumn("t", "a", "z"))
+    done = world.executor().run(2)
+    assert done is not None
+    assert done.problem is not None
+    assert (done.problem.sqlstate, done.problem.message) == ("42703", 'column "a" of relation "t" does not exist')
+    told = "The statement waited for job 1 (a statement), and names what there was before."
+    assert done.problem.detail == (told if known else None)
 
 
 def cancelled(world: ChangingWorld) -> None:

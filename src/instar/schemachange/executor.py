@@ -40,7 +40,7 @@ from instar.schemachange.online.seeing import inherited
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
 from instar.schemachange.pulse import Interrupted, Pulse
-from instar.schemachange.queued import deserted, planned_job, waits_for
+from instar.schemachange.queued import deserted, planned_job, waits_for, with_wait
 from instar.schemachange.replacements import handed_on
 from instar.schemachange.retrying import is_aside, put_off, step_aside
 from instar.schemachange.stages import Plan, Publication, Stage, Superseded, advance
@@ -201,7 +201,7 @@ class Executor:
                 except TableBusy as busy:
                     return self._wait_again(job, held, busy)
                 except Exception as failed:  # noqa: BLE001 - whatever it is, the job's record says it
-                    return self._give_up(job, held, problem_of(failed))
+                    return self._give_up(job, held, with_wait(problem_of(failed), current, self.jobs))
                 doomed, moved = doomed_tables(made.first), moved_tables(made.first)
                 apply(made.first, change)
                 after = planned_job(current, made)

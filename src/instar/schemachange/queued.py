@@ -14,6 +14,8 @@ from instar.schemachange.jobs import Job, Jobs, JobState, Problem, kind_of, stat
 from instar.schemachange.stages import Plan
 from instar.store.engine import Store
 
+_NOT_THERE = frozenset({errors.UNDEFINED_COLUMN, errors.UNDEFINED_TABLE, errors.UNDEFINED_OBJECT})
+
 
 def queued_job(
     job: int,
@@ -70,6 +72,19 @@ def planned_job(job: Job, plan: Plan) -> Job:
 def waits_for(first: Job) -> str:
     """What a job says that waits for another one."""
     return f"waits for job {first.id} ({first.statement})"
+
+
+def with_wait(problem: Problem, job: Job, jobs: Jobs) -> Problem:
+    """Why the statement of the job cannot be planned; where it names what is not there, with the job that it has waited
+    for: what it names may have got another name, or gone, meanwhile."""
+    if problem.sqlstate not in _NOT_THERE or problem.detail is not None or job.after is None:
+        return problem
+    try:
+        first = jobs.get(job.after)
+    except errors.Error:  # it is forgotten
+        return problem
+    detail = f"The statement waited for job {first.id} ({first.statement}), and names what there was before."
+    return msgspec.structs.replace(problem, detail=detail)
 
 
 def withdraw(jobs: Jobs, job: int, now_us: int) -> None:
