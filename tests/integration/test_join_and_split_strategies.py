@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -17,12 +15,11 @@ import instar
 from instar.catalog.descriptors import Table
 from instar.dbapi import Connection
 from instar.declarative import dump
-from instar.store.lmdb_section import LmdbSection
 from instar.worker.work import Worker
 from integration.test_join_and_split_interleaved import CASES
 from support import online
 from support.databases import Engine, fails, rows, run, value
-from support.victims import Victim, Work, successor
+from support.victims import Victim, Work
 
 PATIENCE = 20.0
 
@@ -562,73 +559,6 @@ def test_other_changes_of_the_targets_wait_and_it_only_goes_forward(engine: Engi
 def test_where_old_changes_could_not_be_translated(one: Connection, statement: str, said: str) -> None:
     with fails("0A000", said):
         run(one, statement if "WITH" in statement else f"{statement} WITH (strategy = 'commit')")
-
-
-def change_tables(path: str, number: int, say: Callable[[object], None]) -> None:
-    """The split, in a process of its own."""
-    connection = instar.connect(path, synchronous=None, autocommit=True)
-    say("begun")
-    run(connection, SPLIT.format("commit", "1 min"))
-
-
-def test_a_change_whose_process_is_killed_after_the_switch_is_ended_by_the_next(
-    engine: Engine, one: Connection
-) -> None:
-    first, second = engine.connect(), engine.connect()
-    run(first, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
-    run(second, REPEATABLE, "UPDATE t SET v = 2 WHERE id = 2")
-    victim = Victim(change_tables, engine.path, 0)
-    until(lambda: (found := table(engine, "q")) is not None and found.crossing is not None)
-    victim.kill()
-    run(first, "COMMIT")
-    after = Victim(successor, engine.path, 1)
-    after.wait()
-    run(second, "COMMIT")
-    after.wait()
-    after.kill()
-    assert table(engine, "p").crossing is None  # type: ignore[union-attr] # it is there
-    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 0)]
-    assert is_sound(one)
-
-
-def change_until(path: str, number: int, say: Callable[[object], None]) -> None:
-    """The join, in a process that dies in its write `number` / 2, or, if that is odd, right after it."""
-    connection = instar.connect(path, synchronous=None, autocommit=True)
-    commit, writes = LmdbSection.commit, 0
-
-    def dying(section: LmdbSection) -> None:
-        nonlocal writes
-        writes += 1
-        if writes <= number // 2:
-            commit(section)
-            return
-        if number % 2:
-            commit(section)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    LmdbSection.commit = dying  # type: ignore[method-assign, assignment]  # this process has not long to live
-    run(connection, JOIN.format("commit", "1 min"))
-
-
-@pytest.mark.parametrize("number", range(6, 36, 3))
-def test_a_change_that_is_killed_at_any_write_with_a_transaction_open_across_it(
-    engine: Engine, one: Connection, number: int
-) -> None:
-    old = engine.connect()
-    run(old, REPEATABLE, "UPDATE r SET a = 1 WHERE id = 1")
-    victim = Victim(change_until, engine.path, number)
-    jobs = "SELECT state FROM instar.jobs"
-    until(lambda: victim.is_over or table(engine, "j") is not None)
-    after = Victim(successor, engine.path, 1)
-    run(old, "UPDATE s SET b = 2 WHERE id = 1", "COMMIT")
-    until(lambda: victim.is_over and all(state in ("succeeded", "failed") for (state,) in rows(one, jobs)))
-    after.kill()
-    joined = table(engine, "j") is not None
-    expected = [(1, 1, 1, 1, 2), (2, 1, 1, 0, 2), (3, 2, 2, 0, 0), (None, 3, 3, None, 0)]
-    query = JOINED if joined else "SELECT r.id AS r, s.id AS s, x, a, b FROM r FULL JOIN s USING (x) ORDER BY 1, 2"
-    assert rows(one, query) == expected
-    assert joined == (table(engine, "r") is None)
-    assert is_sound(one)
 
 
 def under_traffic(engine: Engine, work: Work, change: str) -> int:

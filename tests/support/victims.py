@@ -19,6 +19,7 @@ from instar import errors
 from instar.clock import SystemClock
 from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import open_store
+from instar.store.lmdb_section import LmdbSection
 from instar.worker.work import Worker
 
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -91,6 +92,23 @@ class Victim:
 
 def _run(work: Work, path: str, number: int, pipe: Pipe) -> None:
     work(path, number, pipe.send)
+
+
+def die_in_write(number: int, *, after: bool) -> None:
+    """This process dies in its `number`-th write to a store of files from now on: before it stands, or right after."""
+    commit, writes = LmdbSection.commit, 0
+
+    def dying(section: LmdbSection, *, durably: bool = True) -> None:
+        nonlocal writes
+        writes += 1
+        if writes < number:
+            commit(section, durably=durably)
+            return
+        if after:
+            commit(section, durably=durably)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    LmdbSection.commit = dying  # type: ignore[method-assign, assignment]  # this process has not long to live
 
 
 ACCOUNTS = 20
