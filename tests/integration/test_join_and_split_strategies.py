@@ -349,6 +349,27 @@ def test_what_has_been_written_to_the_targets_of_a_split_since(
     assert is_sound(one)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_a_row_that_comes_brings_nothing_back_that_others_have_changed(
+    engine: Engine, one: Connection, first: bool
+) -> None:
+    """All rows of its split value are changed beside it, but not in what q has: what they had of that when they were
+    read says nothing, or an acknowledged change of it would be lost."""
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE zip = 1", "INSERT INTO t VALUES (4, 1, 'A', 1)")
+    if first:
+        run(one, "UPDATE t SET city = 'Z' WHERE zip = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    if not first:
+        run(one, "UPDATE q SET city = 'Z' WHERE zip = 1")
+    with fails("40001", "would contradict each other"):
+        run(old, "COMMIT")
+    changing.end()
+    assert rows(one, "SELECT zip, city FROM q ORDER BY zip") == [(1, "Z"), (2, "B")]
+    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 0), (2, 0), (3, 0)]
+    assert is_sound(one)
+
+
 def test_new_transactions_meet_what_old_ones_have_committed(engine: Engine, one: Connection) -> None:
     """Figure 2: T.w and R.w, the other way round."""
     old, new, other = engine.connect(), engine.connect(), engine.connect()

@@ -79,11 +79,14 @@ class CrossingSplit:
         part, value = self.r(change.key), self.shape.value(change.before)
         if part is None or part.values != self.shape.r_part(change.before):
             return False
-        stays = isinstance(change, Updated) and same(self.shape.s_part(change.after), self.shape.s_part(change.before))
-        if value is None or stays:
+        if value is None or self._leaves_s(change):
             return True
         record = self.s(value)
         return record is not None and record.values == self.shape.s_part(change.before)
+
+    def _leaves_s(self, change: Change) -> bool:
+        """Whether the change is one of other columns: what its images have of S may have been read long ago."""
+        return isinstance(change, Updated) and same(self.shape.s_part(change.after), self.shape.s_part(change.before))
 
     def require_kept(self) -> None:
         """23502 if a row would lose values."""
@@ -156,9 +159,13 @@ class CrossingSplit:
         return SRecord(values, counter, 0, Flag.CONSISTENT)
 
     def _agreed(self, value: Row, record: SRecord, limits: Limits) -> SRecord:
-        """A record of which it is not known whether all that contribute to it agree: they do if all of them are what
-        these very changes have made of them, or these say what the others did (1.00, where they had 1.0)."""
-        made = {change.key: change.after for change in self._changes if not isinstance(change, Deleted)}
+        """A record of which it is not known whether all that contribute to it agree: they do if these very changes say
+        the same of all of them, or what the others do (1.00, where they have 1.0)."""
+        made = {
+            change.key: change.after
+            for change in self._changes
+            if not isinstance(change, Deleted) and not self._leaves_s(change)
+        }
         said = [self.shape.s_part(row) for row in made.values() if self.shape.value(row) == value]
         contributing = islice(self._r.found(self._on, value), len(said) + 1)
         before = self._before[value]
