@@ -276,6 +276,13 @@ def test_drops_come_first_wherever_they_stand(client: Client) -> None:
     assert [column.name for column in client.table("one").columns if not column.hidden] == ["b"]
 
 
+def test_a_column_of_the_primary_key_is_not_null_and_stays_so(client: Client) -> None:
+    version = client.world.catalog().version
+    client.execute("ALTER TABLE t ALTER id SET NOT NULL")
+    assert client.world.catalog().version == version
+    assert client.refused("ALTER TABLE t ALTER id DROP NOT NULL") == "42P16"
+
+
 def test_what_a_column_loses_is_gone_before_it_gets_anything(client: Client) -> None:
     """As in PostgreSQL, whichever is written first."""
     client.execute("ALTER TABLE t ALTER a SET DEFAULT 1, ALTER a DROP DEFAULT, ALTER a SET NOT NULL")
