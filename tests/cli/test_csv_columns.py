@@ -176,3 +176,12 @@ def test_what_is_no_value_is_named_with_its_row(
     file.write_text(f"v,i\n,1\n{value},2\n")
     with fails(sqlstate, 'It is in row 2 of the file, column "v".'):
         import_files(connection, "t", [file], create=False)
+
+
+def test_a_header_that_is_no_utf8(connection: Connection, tmp_path: Path):
+    run(connection, "CREATE TABLE t (i integer)")
+    file = tmp_path / "t.csv"
+    file.write_bytes(b"i,n\xff\n1,2\n")
+    for table, create in (("t", False), ("made", True)):
+        with fails("22021", str(file), "0xff"):
+            import_files(connection, table, [file], create=create)

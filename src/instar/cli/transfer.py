@@ -294,9 +294,17 @@ def _csv_reader(
 
 @contextmanager
 def _reported(path: Path) -> Iterator[None]:
-    """What Arrow finds wrong inside of the file becomes 22P02; what the system says of it (no such file) does not."""
+    """What Arrow finds wrong inside of the file becomes 22P02, names of columns that are no UTF-8 22021.
+
+    What the system says of it (no such file) stays.
+    """
     try:
         yield
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
+        raise errors.error(
+            errors.CHARACTER_NOT_IN_REPERTOIRE, f'{path}: invalid byte sequence for encoding "UTF8": {byte}'
+        ) from None
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
