@@ -535,6 +535,16 @@ def test_defaults_checks_and_names(connection: Connection) -> None:
     run(connection, "ALTER TABLE t DROP CONSTRAINT one", "ALTER TABLE t VALIDATE CONSTRAINT both_")
 
 
+def test_a_check_of_integers_of_two_widths_rounds_no_numeric(connection: Connection) -> None:
+    run(
+        connection,
+        "ALTER TABLE t ADD k smallint DEFAULT 3 CHECK (k < 6)",
+        "ALTER TABLE t ALTER k TYPE numeric",
+        "UPDATE t SET k = 5.6 WHERE id = 1",
+    )
+    assert refused(connection, "UPDATE t SET k = 6.1 WHERE id = 1").sqlstate == "23514"
+
+
 def test_as_of_before_it(connection: Connection) -> None:
     then = value(connection, "SELECT now()::text")
     time.sleep(0.002)  # what is committed in the same millisecond was there then

@@ -77,6 +77,8 @@ ERRORS = [
     ("SELECT 1 FROM heap LIMIT 'x'::text", "42804", "argument of LIMIT must be type bigint, not type text", 26),
     ("SELECT 1 FROM heap LIMIT a", "42P10", "argument of LIMIT must not contain variables", 26),
     ("SELECT (SELECT 1, 2)", "42601", "subquery must return only one column", 8),
+    ("SELECT count(*) > ALL (SELECT 1) FROM heap", "0A000",
+     "an aggregate, GROUPING or a window function as the left side of > ANY or ALL is not supported", 17),
     ("SELECT 1 IN (SELECT 1, 2)", "42601", "subquery has too many columns", 10),
     # grouping
     ("SELECT a, count(*) FROM heap", "42803",
@@ -161,6 +163,8 @@ ERRORS = [
      'column "a" is of type integer but expression is of type boolean', None),
     ("INSERT INTO heap (a) SELECT name FROM customer", "42804",
      'column "a" is of type integer but expression is of type text', None),
+    ("INSERT INTO heap (a, b) SELECT '1', '2' AS x FROM customer ORDER BY x", "42804",
+     'column "b" is of type smallint but expression is of type text', None),
     ("INSERT INTO heap (a) VALUES (a)", "42703", 'column "a" does not exist', 30),
     ("INSERT INTO customer VALUES (1)", "428C9", 'cannot insert a non-DEFAULT value into column "id"', 30),
     ("UPDATE customer SET id = 1", "428C9", 'column "id" can only be updated to DEFAULT', 26),
@@ -243,6 +247,8 @@ def test_errors_are_postgresqls(sql: str, code: str, message: str, position: int
         ("INSERT INTO customer (code, balance) VALUES ($1, $2)", (TEXT, DOUBLE), (types.VARCHAR, NUMERIC)),
         ("INSERT INTO heap (a) VALUES ($1)", (NUMERIC,), (NUMERIC,)),
         ("INSERT INTO heap (a) SELECT $1", (), (INTEGER,)),
+        ("INSERT INTO heap (a) SELECT $1 FROM customer ORDER BY id", (), (INTEGER,)),
+        ("INSERT INTO heap (a) (SELECT $1 FROM customer ORDER BY id LIMIT 1) UNION SELECT 2", (), (INTEGER,)),
         ("UPDATE heap SET a = $1 WHERE b = $2", (), (INTEGER, types.SMALLINT)),
     ],
 )

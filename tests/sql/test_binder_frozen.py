@@ -126,8 +126,9 @@ def test_view_columns() -> None:
     ("check", "text", "columns", "thawed"),
     [
         ("a > 0", '("#2" > 0)', (2,), "(alpha > 0)"),
-        ("a > b AND b <> 7", '(("#2" > ("#3")::integer) AND (("#3")::integer <> 7))', (2, 3),
-         "((alpha > (b)::integer) AND ((b)::integer <> 7))"),
+        ("a > b AND b <> 7", '(("#2" > "#3") AND ("#3" <> 7))', (2, 3), "((alpha > b) AND (b <> 7))"),
+        ("b IN (1, 2) AND b + a < b::int", '(("#3" IN (1, 2)) AND (("#3" + "#2") < ("#3")::integer))', (2, 3),
+         "((b IN (1, 2)) AND ((b + alpha) < (b)::integer))"),
         ("heap.a IN (1, -2) OR b IS NULL", '(("#2" IN (1, (-2))) OR ("#3" IS NULL))', (2, 3),
          "((alpha IN (1, (-2))) OR (b IS NULL))"),
         ("a::text LIKE 'x%'", "((\"#2\")::text ~~ 'x%'::text)", (2,), "((alpha)::text ~~ 'x%'::text)"),

@@ -103,8 +103,30 @@ def test_returning_and_row_counts(world: World) -> None:
     assert inserted.values() == [(300, None, "P"), (301, None, "Q")]
     updated = run(world, "update t set a = 9 where id >= 300 returning id, a", buffer=buffer)
     assert updated.values() == [(300, 9), (301, 9)]
+    before = "(select count(*) from t where id >= 300)"
+    more = run(world, f"insert into t (id) values (302), (303) returning {before}", buffer=buffer)
+    assert more.values() == [(2,), (2,)]
     deleted = run(world, "delete from t where id = 300 returning b", buffer=buffer)
     assert (deleted.values(), deleted.rowcount) == ([("p",)], 1)
+
+
+def test_aggregates_are_looked_for_among_the_rows_of_a_subquery(world: World) -> None:
+    few = "(select id from t where id < 9)"
+    assert query(world, f"select a from t group by a having count(*) in {few} order by a") == [
+        (0,),
+        (2,),
+        (4,),
+        (None,),
+    ]
+    assert query(world, f"select a, count(b) + 1 <> all {few} from t where a > 2 group by a order by a") == [
+        (3, True),
+        (4, True),
+    ]
+    both = "select (a, sum(id) - 190) in (select a, id from t) from t where a in (1, 3) group by a order by a"
+    assert query(world, both) == [(False,), (False,)]
+    assert query(world, "select count(*) in (select t.id from t) from t") == [(False,)]
+    # The column in an aggregate of the operand is no group.
+    assert query(world, "select count(a) = any (select 42) from t") == [(True,)]
 
 
 def test_update_from_changes_each_row_once(world: World) -> None:

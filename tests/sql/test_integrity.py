@@ -73,6 +73,38 @@ def test_a_key_that_is_equal_and_written_otherwise_is_another(
     assert rows(connection, "CHECK DATABASE") == []
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "left"),
+    [
+        ("SET NULL", "SET DEFAULT", [(1, None)]),
+        ("SET NULL", "CASCADE", [(1, None)]),
+        ("CASCADE", "RESTRICT", []),
+        ("CASCADE", "SET NULL", []),
+    ],
+)
+def test_of_two_keys_to_one_row_the_first_acts(
+    engine: Engine,  # noqa: F811
+    within: tuple[str, ...],
+    first: str,
+    second: str,
+    left: list[tuple[int, None]],
+) -> None:
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE p (k int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY, k int DEFAULT 5)",
+        f"ALTER TABLE c ADD FOREIGN KEY (k) REFERENCES p ON DELETE {first}",
+        f"ALTER TABLE c ADD FOREIGN KEY (k) REFERENCES p ON DELETE {second}",
+        "INSERT INTO p VALUES (5)",
+        "INSERT INTO c VALUES (1, 5)",
+        *within,
+        "DELETE FROM p",
+    )
+    connection.commit()
+    assert rows(connection, "SELECT * FROM c") == left
+
+
 @pytest.mark.parametrize("type_", ["numeric", "double precision"])
 def test_a_key_that_was_and_is_nan_goes_nowhere(engine: Engine, within: tuple[str, ...], type_: str) -> None:  # noqa: F811
     connection = engine.connect()

@@ -108,10 +108,12 @@ class InsertProgram:
                 key = target.key(image)
                 changes.append(Staged(target, key, None, None, image, key))
         count = len(changes)
-        finish(context, self._rules, changes)
         if not self.columns:
+            finish(context, self._rules, changes)
             return Result((), None, count)
-        rows = [self._returning(staged.new, frame) for staged in changes[:count] if staged.new is not None]
+        # Before anything is buffered: its subqueries do not see the rows of the statement either.
+        rows = [self._returning(staged.new, frame) for staged in changes if staged.new is not None]
+        finish(context, self._rules, changes)
         return Result(self.columns, rows, count)
 
 

@@ -92,6 +92,11 @@ class KeyLookup:
             if self._key(self.values(version.values)) == wanted:
                 yield version
 
+    def finds(self, image: Row, values: Row) -> bool:
+        """Whether a row of that image is one of those that `find` gives."""
+        given = self.values(image)
+        return None not in given and self._key(given) == self._key(values)
+
     def resource(self, values: Row) -> bytes:
         """What is locked by whoever gives these values up or takes them, as a unique key."""
         if self._index is None:
@@ -421,16 +426,18 @@ class StatementEnd:
         if action == "no action":
             return
         for version in reference.children.find(self._view, values):
+            known = found.get((reference.child.id, version.key))
+            child = version.values if known is None else known.new
+            if child is None or not reference.children.finds(child, values):
+                continue  # another foreign key has taken the row away from this one, as in PostgreSQL
             if action == "restrict":
                 self._context.require_unlocked(rowset_prefix(reference.child.rowset) + version.key)
                 raise _still_referenced(self._rules.of(reference.parent), reference, values)
             rules = self._rules.of(reference.child)
-            known = found.get((reference.child.id, version.key))
             if known is None:
                 known = Staged(rules, version.key, version.base, version.values, version.values, version.key)
                 found[reference.child.id, version.key] = known
-            if known.new is not None:
-                known.new = self._moved(action, reference, rules, known.new, parent)
+            known.new = self._moved(action, reference, rules, child, parent)
 
     def _moved(
         self, action: str, reference: _Reference, rules: TableRules, child: Row, parent: Row | None

@@ -335,7 +335,9 @@ def _outside_of(groups: Sequence[Expr], root: object) -> Iterator[Expr]:
             known.add(item)
             yield item
         elif isinstance(item, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)):
-            stack.extend(found for found in walk(item) if isinstance(found, tree.ColumnRef))
+            stack.extend(found for found in walk(item.query) if isinstance(found, tree.ColumnRef))
+            if isinstance(item, tree.InSubquery):
+                stack.append(item.operands)
         else:
             stack.extend(children(item))
 

@@ -16,12 +16,13 @@ from instar.sql import tree
 from instar.sql.binder.context import CatalogReader
 from instar.sql.grammar.keywords import BARE_FUNCTIONS, COLUMN_ONLY, FUNCTION_OR_TYPE, RESERVED
 from instar.sql.tree import Expr
-from instar.types import Kind, Type
+from instar.types import INTEGERS, Kind, Type
 from instar.values import to_text
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*\Z", re.ASCII)
 _BARE = (Kind.INTEGER, Kind.BOOLEAN)  # constants that are written without their type
 _KEYWORDS = RESERVED | FUNCTION_OR_TYPE | COLUMN_ONLY
+_OF_TWO_WIDTHS = frozenset({"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%"})  # of integers, as PostgreSQL's
 
 
 def quote_identifier(name: str) -> str:
@@ -127,6 +128,8 @@ class Deparser:
     def _call(self, expr: tree.Call) -> str:
         function, args = expr.function, expr.args
         if function.operator:
+            if function.name in _OF_TWO_WIDTHS:
+                args = _as_given(args)
             written = [self.expression(arg) for arg in args]
             if len(written) == 1:
                 return f"({function.name} {written[0]})"
@@ -161,7 +164,8 @@ class Deparser:
         return f"({self.expression(expr.left)} {word} {self.expression(expr.right)})"
 
     def _in_list(self, expr: tree.InList) -> str:
-        return f"({self.expression(expr.operand)} {'NOT ' if expr.negated else ''}IN ({self._list(expr.items)}))"
+        operand = _as_given((expr.operand, *expr.items[:1]))[0]
+        return f"({self.expression(operand)} {'NOT ' if expr.negated else ''}IN ({self._list(expr.items)}))"
 
     def _case(self, expr: tree.Case) -> str:
         first = expr.whens[0][0]
@@ -360,6 +364,21 @@ class Deparser:
 
 def quote_function(name: str) -> str:
     return name if _PLAIN.match(name) else quote_identifier(name)
+
+
+def _as_given(operands: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The operands without the cast by which one integer gets the other's width. It is made again when the text is
+    bound; written, it would round the values of a column that is numeric by then."""
+    if len({found.type for found in operands}) > 1:
+        return operands
+    given = tuple(map(_unwidened, operands))
+    return given if any(a is b for a, b in zip(operands, given, strict=True)) else operands
+
+
+def _unwidened(expr: Expr) -> Expr:
+    if not isinstance(expr, tree.Cast) or expr.explicit or not {expr.type.kind, expr.operand.type.kind} <= INTEGERS:
+        return expr
+    return expr.operand
 
 
 def _distinct_names(columns: tuple[tuple[str, Type], ...]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from instar.sql.binder.context import Context
 from instar.sql.binder.scope import Scope
 from instar.sql.functions import common_type, resolve_operator
 from instar.sql.grammar.nodes import position_of
+from instar.sql.traversal import walk_level
 from instar.sql.tree import Expr
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ class PredicateBinder(ABC):
             return self._in_query([left], node, negated=False, position=position)
         if symbol == "<>" and every:
             return self._in_query([left], node, negated=True, position=position)
+        if any(
+            isinstance(found, tree.AggregateCall | tree.GroupingCall | tree.WindowCall) for found in walk_level(left)
+        ):
+            # Of this query's rows, it cannot be said within the other query.
+            what = f"an aggregate, GROUPING or a window function as the left side of {symbol} ANY or ALL"
+            raise errors.unsupported(what, position=position)
         decided = self._exists_row(left, symbol, node, position, "false" if every else "true")
         unknown = self._exists_row(left, symbol, node, position, "unknown")
         answers = (tree.Literal(not every, types.BOOLEAN), tree.Literal(None, types.BOOLEAN))

@@ -20,6 +20,7 @@ from instar.sql.binder.scope import Namespace, Scope
 from instar.sql.grammar.nodes import PrefixOperator, position_of
 from instar.sql.traversal import references, walk_level
 from instar.sql.tree import Expr, Output, SortKey
+from instar.types import Kind
 
 MAX_GROUPING_SETS = 4096
 _NOT_GROUPED: dict[type, str] = {
@@ -33,18 +34,19 @@ class SelectBinder(FromBinder):
     """The part of QueryBinder about SELECT."""
 
     def select(self, node: exp.Select, parent: Scope | None, keep_unknown: bool = False) -> tree.Select:
-        """A SELECT without its WITH. `keep_unknown`: outputs of unknown type stay so, for a set operation to decide."""
+        """A SELECT without its WITH. `keep_unknown`: outputs of unknown type stay so, for a set operation or INSERT
+        to decide."""
         scope = Scope(parent=parent)
         found = self._from(node, scope)
         scope.namespace = Namespace() if found is None else found[1]
         where = self.where(node, scope)
-        # ORDER BY and DISTINCT compare with the outputs, which must have their types by then.
-        keep_unknown = keep_unknown and node.args.get("distinct") is None and node.args.get("order") is None
+        # DISTINCT compares the outputs, which must have their types by then.
+        keep_unknown = keep_unknown and node.args.get("distinct") is None
         binder = self.binder(scope, "SELECT")
         binder.windows = _named_windows(node)
         if node.args.get("group") is not None or node.args.get("distinct") is not None:
             scope.subqueries = SharedSubqueries()
-        outputs = self.outputs(node.expressions, binder, keep_unknown)
+        outputs = self._sorted_as_text(node, self.outputs(node.expressions, binder, keep_unknown))
         grouping = self._grouping(node, scope, outputs)
         having, having_binder = self._having(node, scope)
         order_binder = self.binder(scope, "ORDER BY")
@@ -166,6 +168,17 @@ class SelectBinder(FromBinder):
 
     # --- ORDER BY, DISTINCT, LIMIT ---
 
+    def _sorted_as_text(self, node: exp.Select, outputs: tuple[Output, ...]) -> tuple[Output, ...]:
+        """The outputs, of which those that ORDER BY names are of unknown type no longer."""
+        order = node.args.get("order")
+        if order is None or all(output.expr.type.kind is not Kind.UNKNOWN for output in outputs):
+            return outputs
+        keys = [_output_meant(key.this, outputs, "ORDER BY") for key in order.expressions]
+        return tuple(
+            Output(output.name, coercion.to_text_if_unknown(self.context, output.expr)) if output in keys else output
+            for output in outputs
+        )
+
     def _order_by(self, node: exp.Expr, outputs: tuple[Output, ...], binder: ExpressionBinder) -> tuple[SortKey, ...]:
         order = node.args.get("order")
         if order is None:
@@ -181,12 +194,9 @@ class SelectBinder(FromBinder):
 
     def _order_key(self, node: exp.Expr, outputs: tuple[Output, ...], binder: ExpressionBinder, clause: str) -> Expr:
         """An output's name or position, else an expression of the input."""
-        ordinal = meant_ordinal(node, len(outputs), clause)
-        found = None if ordinal is None else outputs[ordinal]
-        if found is None and isinstance(node, exp.Column) and not node.args.get("table"):
-            found = _output_named(node, outputs, clause)
+        found = _output_meant(node, outputs, clause)
         if found is not None:
-            return coercion.to_text_if_unknown(self.context, found.expr)
+            return found.expr
         return _shared(coercion.to_text_if_unknown(self.context, binder.bind(node)), binder.scope)
 
     def _distinct(
@@ -289,6 +299,15 @@ def meant_ordinal(node: exp.Expr, outputs: int, clause: str) -> int | None:
 
 def _is_minus(node: exp.Expr) -> bool:
     return isinstance(node, PrefixOperator) and node.args["operator"] == "-"
+
+
+def _output_meant(node: exp.Expr, outputs: tuple[Output, ...], clause: str) -> Output | None:
+    """The output that a key of ORDER BY or DISTINCT ON says by its position or name."""
+    ordinal = meant_ordinal(node, len(outputs), clause)
+    found = None if ordinal is None else outputs[ordinal]
+    if found is None and isinstance(node, exp.Column) and not node.args.get("table"):
+        found = _output_named(node, outputs, clause)
+    return found
 
 
 def _output_named(node: exp.Expr, outputs: tuple[Output, ...], clause: str) -> Output | None:
