@@ -568,6 +568,21 @@ def test_other_changes_of_the_targets_wait_and_it_only_goes_forward(engine: Engi
     assert rows(one, "SELECT id, v, later FROM p WHERE id = 1") == [(1, 1, None)]
 
 
+def test_a_source_comes_back_when_old_transactions_have_ended(engine: Engine, one: Connection) -> None:
+    """Else what they commit would go to it, and not to the new tables."""
+    old = engine.connect()
+    run(old, REPEATABLE, "UPDATE t SET v = 1 WHERE id = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 min"), "q")
+    with fails("55006", "its join or split is not complete"):
+        run(one, "UNDROP TABLE t")
+    run(old, "COMMIT")
+    changing.end()
+    run(one, "UNDROP TABLE t")
+    assert rows(one, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 0), (3, 0)]
+    assert rows(one, "SELECT id, v FROM t ORDER BY id") == [(1, 0), (2, 0), (3, 0)]
+    assert is_sound(one)
+
+
 @pytest.mark.parametrize(
     ("statement", "said"),
     [

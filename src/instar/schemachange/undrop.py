@@ -79,6 +79,10 @@ def _revive(draft: Draft, dropped: list[Dropped], one: Dropped, new_name: str | 
     """The table with its sequences and indexes, and without what others have a part in."""
     was = one.found
     assert isinstance(was, Table)  # the caller has looked for one
+    kept = draft.view.kept_of(was.id)
+    for target in kept.made.targets if kept is not None else ():
+        # What old transactions commit yet is for the new tables, and would go to this one.
+        draft.require_settled(draft.table(target))
     name = new_name or was.name
     if draft.name_taken(name):
         hint = f'UNDROP TABLE "{was.name}" AS another_name brings it back under another name.'
