@@ -406,6 +406,7 @@ def test_a_damaged_record_hides_no_other_job() -> None:
     assert [(row[0], row[3]) for row in rows(connection, "SHOW JOBS")] == [row[:2] for row in listed]
     assert rows(connection, "SELECT DISTINCT job FROM instar.job_history ORDER BY job") == [(first,), (third,)]
     assert [problem[-1] for problem in rows(connection, "CHECK DATABASE")] == [told]
+    assert connection.database.jobs.prune() == 0
     for refused in (f"PAUSE JOB {second}", "CREATE INDEX i3 ON t (a)"):  # whose table it moves, if any, is not known
         with fails("XX001", told):
             connection.execute(refused)

@@ -547,10 +547,14 @@ class Jobs:
         self._write_lease(held, _encode(Lease(held.epoch, self._clock.boot_id(), 0)))
 
     def prune(self) -> int:
-        """Forget all finished jobs but the KEPT_JOBS that ended last; returns how many were forgotten."""
+        """Forget all finished jobs but the KEPT_JOBS that ended last; returns how many were forgotten. One whose record
+        cannot be read stays."""
+        found = []
         with self._store.read() as reader:
             version = reader.catalog_version
-            found = [(_jobs.decode(value), key) for key, value in _scan(reader, Latest.JOB)]
+            for key, value in _scan(reader, Latest.JOB):
+                with contextlib.suppress(msgspec.MsgspecError):
+                    found.append((_jobs.decode(value), key))
         # By their ends: one that took long is to be seen by whoever waits for it, whatever has come and gone meanwhile.
         ended = sorted((job.finished or 0, key) for job, key in found if job.is_finished)
         if gone := ended[:-KEPT_JOBS]:
