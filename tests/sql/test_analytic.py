@@ -247,6 +247,17 @@ def test_windows(world: World) -> None:
     assert [(found[0], found[2]) for found in rows] == [(0, 0), (1, 1), (2, 3), (3, 5)]
 
 
+@pytest.mark.parametrize("key", ["g + g", "g - g", "g * 1.5", "g / 2", "r + r", "sum(g)", "avg(r)"])
+def test_floats_that_may_overflow_are_keys_of_windows(world: World, key: str) -> None:
+    values = "(VALUES (3::float8, 3::real), (1, 1)) AS v(g, r) GROUP BY g, r ORDER BY 1"
+    assert query(world, f"SELECT rank() OVER (PARTITION BY {key}) FROM {values}", engines="analytic") == [(1,), (1,)]
+    ranks = [(1,), (1,)] if key == "g - g" else [(1,), (2,)]
+    assert query(world, f"SELECT rank() OVER (ORDER BY {key}) FROM {values}", engines="analytic") == ranks
+    with pytest.raises(errors.Error) as caught:
+        query(world, "SELECT rank() OVER (ORDER BY g * 10) FROM (VALUES (1e308::float8)) v(g)", engines="analytic")
+    assert caught.value.sqlstate == errors.NUMERIC_OUT_OF_RANGE
+
+
 def test_what_with_recursive_lists_may_be_used_before_it(world: World) -> None:
     sql = "with recursive b as (select x + 1 as y from a), a(x) as (select 1 union select x + 1 from a where x < 3) "
     assert sorted(query(world, sql + "select * from b")) == [(2,), (3,), (4,)]

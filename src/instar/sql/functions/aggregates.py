@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, AnyStr, Generic
 
-from instar import errors
 from instar.sql.functions.arithmetic import out_of_range
 from instar.sql.functions.model import ANY, Accumulator, Aggregate, AggregateSql, Sql
-from instar.sql.functions.rendering import as_text, digits_of, fail, is_static, quote, sort_key
+from instar.sql.functions.rendering import as_text, digits_of, is_static, quote, sort_key
 from instar.sql.functions.udfs import STRING_LIST, duckdb_type, register
 from instar.types import (
     BIGINT,
@@ -188,11 +187,19 @@ def _sum_exact(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
 _rescale = register("rescale", numbers.rounded, [NUMERIC, INTEGER], NUMERIC)
 
 
+def _overflowing(total: float) -> float:
+    raise out_of_range(_OVERFLOW)
+
+
+# Not error(), which is volatile to DuckDB, and as such refused in the keys of windows.
+_overflow = register("overflow", _overflowing, [DOUBLE], DOUBLE)
+
+
 def _sum_floats(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
     text = args[0].text if args[0].type == DOUBLE else f"CAST({args[0].text} AS DOUBLE)"
-    total, overflow = modifiers.call("sum", text), fail(errors.NUMERIC_OUT_OF_RANGE, _OVERFLOW)
+    total = modifiers.call("sum", text)
     infinite = modifiers.call("bool_or", f"isinf({text})")
-    checked = f"(CASE WHEN isinf({total}) AND NOT {infinite} THEN {overflow} ELSE {total} END)"
+    checked = f"(CASE WHEN isinf({total}) AND NOT {infinite} THEN {_overflow(total)} ELSE {total} END)"
     return Sql(checked if args[0].type == DOUBLE else f"CAST({checked} AS FLOAT)", args[0].type)
 
 

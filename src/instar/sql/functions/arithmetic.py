@@ -10,7 +10,7 @@ from typing import Any
 
 from instar import errors
 from instar.sql.functions.model import Context, Function, Sql
-from instar.sql.functions.rendering import as_text, digits_of, fail, is_static, repeatable
+from instar.sql.functions.rendering import as_text, digits_of, is_static, repeatable
 from instar.sql.functions.udfs import duckdb_type, register, register_batch
 from instar.types import (
     BIGINT,
@@ -222,8 +222,6 @@ def _float_batch(symbol: str) -> Callable[[Any, Any], Any]:
 def _float_duckdb(symbol: str, result: Type) -> Callable[[Sequence[Sql], Context], Sql]:
     name = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}[symbol]
     call = register_batch(f"{name}_{result.kind.name.lower()}", _float_batch(symbol), [result, result], result)
-    over, under = fail(errors.NUMERIC_OUT_OF_RANGE, _OVERFLOW), fail(errors.NUMERIC_OUT_OF_RANGE, _UNDERFLOW)
-    zero = fail(errors.DIVISION_BY_ZERO, _ZERO)
 
     def render(args: Sequence[Sql], context: Context) -> Sql:
         a, b = (arg.text if arg.type == result else f"CAST({arg.text} AS {duckdb_type(result)})" for arg in args)
@@ -231,14 +229,14 @@ def _float_duckdb(symbol: str, result: Type) -> Callable[[Sequence[Sql], Context
             return Sql(call(a, b), result)
         value = f"({a} {symbol} {b})"
         if symbol == "/":
-            branches = f"WHEN {b} = 0 AND NOT isnan({a}) THEN {zero} "
-            branches += f"WHEN isinf{value} AND NOT isinf({a}) THEN {over} "
-            branches += f"WHEN {value} = 0 AND {a} <> 0 AND NOT isinf({b}) THEN {under} "
+            fails = f"{b} = 0 AND NOT isnan({a}) OR isinf{value} AND NOT isinf({a})"
+            fails += f" OR {value} = 0 AND {a} <> 0 AND NOT isinf({b})"
         else:
-            branches = f"WHEN isinf{value} AND NOT isinf({a}) AND NOT isinf({b}) THEN {over} "
+            fails = f"isinf{value} AND NOT isinf({a}) AND NOT isinf({b})"
             if symbol == "*":
-                branches += f"WHEN {value} = 0 AND {a} <> 0 AND {b} <> 0 THEN {under} "
-        return Sql(f"(CASE {branches}ELSE {value} END)", result)
+                fails += f" OR {value} = 0 AND {a} <> 0 AND {b} <> 0"
+        # The closure raises the error. DuckDB's error() is volatile, and as such refused in the keys of windows.
+        return Sql(f"(CASE WHEN {fails} THEN {call(a, b)} ELSE {value} END)", result)
 
     return render
 
