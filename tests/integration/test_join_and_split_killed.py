@@ -139,12 +139,12 @@ def are_over(engine: Engine) -> bool:
         return all(job.is_finished for job in engine.database.jobs.all())
 
 
-def change_until(change: Change, after: bool, path: str, number: int, say: Say) -> None:
+def change_until(change: Change, path: str, number: int, say: Say) -> None:
     """The change, in a process that dies in its `number`-th write, if there are so many."""
     connection = instar.connect(path, synchronous=None, autocommit=True)
     say("begins")
     if number:
-        die_in_write(number, after=after)
+        die_in_write(number, after=False)
     run(connection, change.statement)
 
 
@@ -159,7 +159,7 @@ def test_a_change_is_killed_in_any_write_with_a_transaction_open_across_it(
 ) -> None:
     change, old = CHANGES[name], engine.connect()
     run(old, *change.setup, *deeds(change, 0))
-    victim = Victim(functools.partial(change_until, change, number % 2 == 0), engine.path, number)
+    victim = Victim(functools.partial(change_until, change), engine.path, number)
     until(lambda: victim.is_over or table(engine, change.target) is not None)
     after = Victim(successor, engine.path, 1)
     run(old, "COMMIT")
@@ -173,7 +173,7 @@ def test_a_change_whose_process_is_killed_after_the_switch_is_ended_by_the_next(
     first, second = engine.connect(), engine.connect()
     run(first, *change.setup, *deeds(change, 0))
     run(second, *deeds(change, 1))
-    victim = Victim(functools.partial(change_until, change, False), engine.path, 0)
+    victim = Victim(functools.partial(change_until, change), engine.path, 0)
     until(lambda: (found := table(engine, change.target)) is not None and found.crossing is not None)
     victim.kill()
     run(first, "COMMIT")
@@ -242,11 +242,11 @@ def remove(store: Store) -> None:
         pass
 
 
-def remove_until(after: bool, path: str, number: int, say: Say) -> None:
+def remove_until(path: str, number: int, say: Say) -> None:
     """The same in a process that dies in its `number`-th write."""
     store = open_store(path, create=False)
     store.retention_seconds = 0
-    die_in_write(number, after=after)
+    die_in_write(number, after=False)
     remove(store)
 
 
@@ -261,7 +261,7 @@ def test_who_removes_the_sources_is_killed_in_any_write(engine: Engine, name: st
     run(old, "COMMIT")
     changing.end()
     time.sleep(0.002)  # the past is older than the millisecond that goes
-    victim = Victim(functools.partial(remove_until, number % 2 == 0), engine.path, number)
+    victim = Victim(remove_until, engine.path, number)
     assert victim.end() == -signal.SIGKILL
     require_done(engine, change, [0])
     store = engine.database.store
