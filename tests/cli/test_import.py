@@ -143,6 +143,18 @@ def test_an_exported_directory_is_imported_as_it_is(connection: Connection, tmp_
     assert rows(connection, "SELECT * FROM u ORDER BY a") == [(1, "x"), (None, "")]
 
 
+def test_a_table_that_was_made_for_an_import_that_fails_does_not_stay(connection: Connection, tmp_path: Path):
+    good, other = tmp_path / "good.csv", tmp_path / "other.csv"
+    good.write_text("a,b\n1,x\n")
+    other.write_text("a,c\n2,y\n")
+    with fails(errors.UNDEFINED_COLUMN, "c"):
+        import_files(connection, "t", [good, other], create=True)
+    assert import_files(connection, "t", [good], create=True) == 1
+    with fails(errors.UNDEFINED_COLUMN, "c"):
+        import_files(connection, "t", [other], create=False)
+    assert rows(connection, "SELECT * FROM t") == [(1, "x")]
+
+
 def test_a_directory_without_files_is_said(connection: Connection, tmp_path: Path):
     run(connection, "CREATE TABLE t (a integer)")
     (tmp_path / "none").mkdir()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -66,9 +66,10 @@ def import_files(
     """Append the rows of all files to `table`: all of them or none; returns how many. A directory stands for its files.
 
     Columns are matched by name; those that the files do not have get their defaults. With `create` the table is made
-    first, for the columns of the first file. `in_batches`: a commit per batch, which passes over rows that are there,
-    so that it can be begun again. Errors: 42703 for a column that the table, or the first file, has not; 57014 after
-    Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows already.
+    first, for the columns of the first file, and does not stay if the import fails. `in_batches`: a commit per batch,
+    which passes over rows that are there, so that it can be begun again. Errors: 42703 for a column that the table, or
+    the first file, has not; 57014 after Ctrl-C; 54000 for more rows than a transaction takes, where the table has rows
+    already.
     """
     paths = data_files(paths)
     expected = sum(map(estimated_rows, paths))
@@ -82,6 +83,8 @@ def import_files(
         if wanted is None:
             wanted = first.schema
             connection.execute(create_statement(table, wanted)).close()
+            if not in_batches:
+                stack.enter_context(_dropped_on_failure(connection, table))
         check_names(paths[0], first.schema, wanted, table)
         others = (open_source(path, wanted, stack, advance, zone) for path in paths[1:])
         reader = plain_reader(paths, [first], others)
@@ -94,6 +97,17 @@ def import_files(
             if error.sqlstate == errors.LIMIT_EXCEEDED:
                 error.hint = "An import with --in-batches commits as it goes on, and can be begun again."
             raise
+
+
+@contextmanager
+def _dropped_on_failure(connection: Connection, table: str) -> Iterator[None]:
+    """A table that was made for an import of which nothing has come does not stay, so that it can be begun again."""
+    try:
+        yield
+    except BaseException:
+        with suppress(errors.Error):  # what the import failed of is told
+            connection.execute(f"DROP TABLE {quoted(table)}").close()
+        raise
 
 
 def data_files(paths: Sequence[Path]) -> list[Path]:
