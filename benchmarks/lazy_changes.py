@@ -7,8 +7,10 @@ from __future__ import annotations
 import math
 import multiprocessing
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -194,26 +196,36 @@ def _many_changes(options: Options) -> Iterator[Figure]:
     """70 % select, 20 % insert, 10 % update, beside a change every few milliseconds by another process."""
     rows = options.size(10**6, 20_000)
     seconds = options.lasting(30.0, 2.0)
+    with _frequent(options, rows, seconds) as (client, _, _):
+        undisturbed = client.run(seconds)
+    for interval in INTERVALS_MS[:1] if options.quick else INTERVALS_MS:
+        with _frequent(options, rows, seconds) as (client, _, path):
+            changes, lazy = _beside_changes(client, path, interval / 1000, seconds)
+        with _frequent(options, rows, seconds) as (client, connection, _):
+            blocking = client.run(seconds, _blocking(connection, interval / 1000))
+        name = f"a change every {interval} ms, {rows:,} rows"
+        yield Figure(
+            f"{name}: throughput kept", lazy / undisturbed, "x", KEPT, ">=",
+            f"{lazy:,.0f}/s, {changes:.0f} changes/s", f"undisturbed {undisturbed:,.0f}/s",
+        )  # fmt: skip
+        paper = ", paper about 40 x" if interval == INTERVALS_MS[0] else ""
+        yield Figure(
+            f"{name}: beside blocking changes", lazy / blocking, "x",
+            TIMES_BLOCKING if interval == INTERVALS_MS[0] and not options.quick else None, ">=",
+            f"{lazy:,.0f}/s", f"blocking {blocking:,.0f}/s{paper}",
+        )  # fmt: skip
+
+
+@contextmanager
+def _frequent(options: Options, rows: int, seconds: float) -> Iterator[tuple[_Client, instar.Connection, Path]]:
+    """A client that is warm, of a table of its own: the client's inserts make a table slower in each run."""
     path = options.directory / "frequent"
-    with open_instar(path) as connection:
+    with closing(open_instar(path)) as connection:
         _fill(connection, ("a",), rows)
         client = _Client(connection, rows)
         client.run(seconds / 4)
-        undisturbed = client.run(seconds)
-        for interval in INTERVALS_MS[:1] if options.quick else INTERVALS_MS:
-            changes, lazy = _beside_changes(client, path, interval / 1000, seconds)
-            blocking = client.run(seconds, _blocking(connection, interval / 1000))
-            name = f"a change every {interval} ms, {rows:,} rows"
-            yield Figure(
-                f"{name}: throughput kept", lazy / undisturbed, "x", KEPT, ">=",
-                f"{lazy:,.0f}/s, {changes:.0f} changes/s", f"undisturbed {undisturbed:,.0f}/s",
-            )  # fmt: skip
-            paper = ", paper about 40 x" if interval == INTERVALS_MS[0] else ""
-            yield Figure(
-                f"{name}: beside blocking changes", lazy / blocking, "x",
-                TIMES_BLOCKING if interval == INTERVALS_MS[0] and not options.quick else None, ">=",
-                f"{lazy:,.0f}/s", f"blocking {blocking:,.0f}/s{paper}",
-            )  # fmt: skip
+        yield client, connection, path
+    shutil.rmtree(path)
 
 
 class _Client:
