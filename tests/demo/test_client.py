@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,12 +34,16 @@ def test_a_client_ends_with_the_demonstration_even_if_that_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment)
-    assert parent.stdout is not None
-    client = int(parent.stdout.readline())
-    parent.send_signal(signal.SIGKILL)
-    parent.communicate()
-    until = time.monotonic() + 10
-    while Path(f"/proc/{client}").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        client = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()  # not for the end of its output, which the client has too
+        try:
+            until = time.monotonic() + 10
+            while Path(f"/proc/{client}").exists():
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(client, signal.SIGKILL)

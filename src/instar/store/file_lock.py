@@ -49,9 +49,11 @@ def _let_go(file: int) -> bool:
     if holder is None or not is_stopped(holder) or not let_run(holder, True):
         return False
     until = time.monotonic() + LEAVE_SECONDS
-    while not (has := _try(file)) and time.monotonic() < until:
-        time.sleep(_TICK)
-    let_run(holder, False)
+    try:
+        while not (has := _try(file)) and time.monotonic() < until:
+            time.sleep(_TICK)
+    finally:  # also if this wait is interrupted (Ctrl-C)
+        let_run(holder, False)
     return has
 
 
