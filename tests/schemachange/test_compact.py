@@ -14,8 +14,9 @@ from instar.schemachange import wanted as want
 from instar.schemachange.compact import Compaction, is_lossless
 from instar.schemachange.draft import TableBusy
 from instar.schemachange.jobs import Checkpoint, Job, JobState
+from instar.schemachange.publishing import move_elements
 from instar.schemachange.reorganize import InProcess
-from instar.schemachange.stages import Edit, Superseded, move_elements
+from instar.schemachange.stages import Edit, Superseded
 from instar.schemachange.tasks import Task
 from instar.store.engine import ROW_HEADER, Commit, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps

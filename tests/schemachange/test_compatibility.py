@@ -8,7 +8,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Step, StepKind
 from instar.schemachange.compatibility import VALIDATORS, Usage, Vote, first_veto, require_compatible, verdict
-from instar.schemachange.stages import KEPT_STEPS
+from instar.schemachange.publishing import KEPT_STEPS
 from schemachange.test_rules import table
 
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)

@@ -12,7 +12,8 @@ from instar.catalog.descriptors import Column, Index, IndexColumn, Layout, State
 from instar.schemachange import rules
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.planner import schedule
-from instar.schemachange.stages import Move, Reorganization, Scheduled, new_version
+from instar.schemachange.publishing import new_version
+from instar.schemachange.stages import Move, Reorganization, Scheduled
 from instar.schemachange.states import PATHS
 from instar.types import BIGINT, INTEGER
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from instar.catalog.descriptors import Column, Index, IndexColumn, State, Step, StepKind, Table
-from instar.schemachange.stages import KEPT_STEPS
+from instar.schemachange.publishing import KEPT_STEPS
 from instar.sql.binder import bind
 from instar.sql.holding import Holding
 from instar.sql.parser import parse_one

@@ -28,7 +28,8 @@ from instar.schemachange.executor import apply
 from instar.schemachange.jobs import Job, JobState, new_job
 from instar.schemachange.online.conditions import read_of
 from instar.schemachange.online.keeping import KeptView
-from instar.schemachange.stages import Reorganization, Stage, advance
+from instar.schemachange.publishing import advance
+from instar.schemachange.stages import Reorganization, Stage
 from instar.schemachange.standing import standing, unseen_of
 from instar.schemachange.states import Work
 from instar.schemachange.violations import judge_moves

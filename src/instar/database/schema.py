@@ -30,9 +30,10 @@ from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
 from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
+from instar.schemachange.publishing import advance
 from instar.schemachange.queued import queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Change, Plan, Publication, advance
+from instar.schemachange.stages import Change, Plan, Publication
 from instar.schemachange.waiting import (
     doomed_tables,
     lock_holders,

@@ -17,7 +17,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import Step, StepKind, Table
-from instar.schemachange.stages import KEPT_STEPS
+from instar.schemachange.publishing import KEPT_STEPS
 
 
 class Vote(enum.Enum):

@@ -33,7 +33,8 @@ from instar.schemachange.elements import Element, ElementKind, Phase, moving, na
 from instar.schemachange.key_elements import is_held
 from instar.schemachange.naming import generated_name
 from instar.schemachange.next_layout import numbered
-from instar.schemachange.stages import Move, Publication, Scheduled, new_version, publish, revived
+from instar.schemachange.publishing import new_version, publish, revived
+from instar.schemachange.stages import Move, Publication, Scheduled
 from instar.schemachange.states import first_state
 from instar.schemachange.wanted import Freezer
 

@@ -17,7 +17,8 @@ from instar.catalog.descriptors import Object, StepKind, Table
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, Ids
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of, phases
-from instar.schemachange.stages import Change, Edit, Move, Stage, Superseded, advance
+from instar.schemachange.publishing import advance
+from instar.schemachange.stages import Change, Edit, Move, Stage, Superseded
 
 # Does what one action says to a draft.
 Act = Callable[[Draft, want.Wanted], None]

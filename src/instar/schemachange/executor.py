@@ -39,11 +39,12 @@ from instar.schemachange.online.kept_views import outliving
 from instar.schemachange.online.seeing import inherited
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
+from instar.schemachange.publishing import advance
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, planned_job, waits_for, with_wait
 from instar.schemachange.replacements import handed_on
 from instar.schemachange.retrying import is_aside, put_off, step_aside
-from instar.schemachange.stages import Plan, Publication, Stage, Superseded, advance
+from instar.schemachange.stages import Plan, Publication, Stage, Superseded
 from instar.schemachange.standing import orphaned, standing, table_of, unseen_of
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck

@@ -9,8 +9,9 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Step, StepKind, Table, View, is_seen
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
+from instar.schemachange.publishing import advance
 from instar.schemachange.reorganize import SMALL_ROWS
-from instar.schemachange.stages import Plan, Publication, Published, Reorganization, Stage, advance
+from instar.schemachange.stages import Plan, Publication, Published, Reorganization, Stage
 from instar.schemachange.states import Work
 
 COLUMNS = ("stage", "change", "version", "floor", "work", "revertible", "waits for")

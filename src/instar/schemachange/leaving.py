@@ -14,7 +14,8 @@ from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of
 from instar.schemachange.foreign_keys import used_index
 from instar.schemachange.probed_indexes import handed_on, heirs
-from instar.schemachange.stages import Move, Scheduled, Stage, advance
+from instar.schemachange.publishing import advance
+from instar.schemachange.stages import Move, Scheduled, Stage
 
 
 def takes_path(draft: Draft, table: Table) -> bool:

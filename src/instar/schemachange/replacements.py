@@ -8,7 +8,6 @@ checks that are built on it. The last step puts all of them into the place of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,9 +15,7 @@ from instar.catalog.descriptors import Check, Column, Index, State, Table
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.next_layout import next_layout
-
-if TYPE_CHECKING:
-    from instar.schemachange.stages import Published
+from instar.schemachange.stages import Published
 
 # What nobody may change in a table while one of its columns is being replaced, or it would be lost in the end.
 _HELD = frozenset(

@@ -7,15 +7,13 @@ and the documentation cite.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from instar.catalog.descriptors import State, StepKind, Table
 from instar.schemachange.elements import Element, ElementKind, Phase, entered, phases, yielding
 from instar.schemachange.lock_elements import skips_dual_coverage
+from instar.schemachange.stages import Move, Reorganization
 from instar.schemachange.states import PATHS
-
-if TYPE_CHECKING:
-    from instar.schemachange.stages import Move, Reorganization
 
 # --- the floor (rule 12) ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from itertools import takewhile
 from sqlglot import exp
 
 from instar.catalog.descriptors import Index, State, StepKind, Table
-from instar.schemachange.stages import KEPT_STEPS
+from instar.schemachange.publishing import KEPT_STEPS
 from instar.sql import tree
 from instar.sql.traversal import walk
 
