@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from instar import errors
 from instar.catalog.descriptors import Column, ForeignKey, Index, IndexColumn, State, StepKind, Table
 from instar.encoding.keys import same_key_family
@@ -9,7 +11,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.key_elements import relatives
-from instar.schemachange.probed_indexes import leading_index, leads, unique_index
+from instar.schemachange.probed_indexes import found_otherwise, heirs, leading_index, leads, unique_index
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
 from instar.types import TIMESTAMPS
@@ -163,6 +165,44 @@ def _child_index(
         rows, reads = draft.facts.estimated_rows(table), draft.read(table, columns)
         draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
     return index.id, True
+
+
+def spare_index(draft: Draft, table_id: int, index: Index, *, keeps: bool) -> bool:
+    """Foreign keys that find children by an index which is dropped find them by another one. Where there is none, the
+    index goes on as theirs, unique no more and under another name, if `keeps` allows that (else 0A000). Returns
+    whether it goes on."""
+    table = draft.table(table_id)
+    leaving = draft.leaving(table)
+    users = [key for key in table.foreign_keys if key.child_index == index.id and key.id not in leaving]
+    if not users:
+        return False
+    draft.require_still(table, *(Element(ElementKind.FOREIGN_KEY, table_id, key.id) for key in users))
+    others = tuple(found for found in table.indexes if found.id not in {index.id, *leaving})
+    moved = {key.id: found_otherwise(key, msgspec.structs.replace(table, indexes=others)) for key in users}
+    stranded = [key for key in users if moved[key.id] is None]
+    if draft.collapsing or (stranded and not keeps):
+        raise _still_walked(table, index, (stranded or users)[0], together=draft.collapsing)
+    keys: tuple[ForeignKey, ...] = tuple(moved.get(key.id) or key for key in table.foreign_keys)
+    indexes = table.indexes
+    if stranded:
+        name = draft.relation_name(stranded[0].name, (), "idx")
+        kept = msgspec.structs.replace(index, name=name, unique=False, constraint=False)
+        indexes = tuple(kept if found.id == index.id else found for found in indexes)
+        keys = tuple(heirs(keys, {index.id}))
+    # Whoever writes to either table by an older version of it would probe what is maintained no more.
+    steps = ((StepKind.ELEMENT_STATE, (index.id,)), (StepKind.ELEMENT_STATE, ()))
+    bump_relatives(draft, draft.edit(table_id, *steps, foreign_keys=keys, indexes=indexes))
+    return bool(stranded)
+
+
+def _still_walked(table: Table, index: Index, key: ForeignKey, *, together: bool) -> errors.Error:
+    refused = errors.unsupported(
+        f'dropping index "{index.name}", by which foreign key "{key.name}" finds its rows,'
+        + (" in one statement with what takes a job" if together else "")
+    )
+    names = ", ".join(column.name for column in table.columns if column.id in key.columns)
+    refused.hint = "Drop it in a statement of its own." if together else f"Make another index on ({names}) first."
+    return refused
 
 
 def bump_relatives(draft: Draft, table: Table) -> None:

@@ -66,6 +66,14 @@ def referring_from(found: ForeignKey, child: Table, key: Sequence[int]) -> Forei
     return None if index is None else msgspec.structs.replace(found, child_index=index.id)
 
 
+def found_otherwise(found: ForeignKey, child: Table) -> ForeignKey | None:
+    """The foreign key as it finds a parent's children by what `child` has; None if nothing there finds them."""
+    if leads(child.primary_key, found.columns):
+        return msgspec.structs.replace(found, child_index=None, owns_index=False)
+    index = leading_index(child, found.columns)
+    return None if index is None else msgspec.structs.replace(found, child_index=index.id, owns_index=False)
+
+
 def without_keys(table: Table, gone: set[int]) -> dict[str, object]:
     """The fields of a table that loses these foreign keys, with the indexes that they own."""
     inherited = handed_on(table, gone)

@@ -18,7 +18,7 @@ from instar.schemachange import rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.foreign_keys import bump_relatives, unlink_parent
+from instar.schemachange.foreign_keys import bump_relatives, spare_index, unlink_parent
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, leave_tables, takes_path
 from instar.schemachange.online.kept_views import needs_index
@@ -114,18 +114,14 @@ def _keys_to(draft: Draft, parent: Table, outside: set[int], on: str, index: Ind
 
 
 def _index_users(draft: Draft, table: Table, index: Index, leaving: set[int]) -> list[Dependent]:
-    """Foreign keys that need the index: those that refer to it, and those (but `leaving`) that find children by it."""
+    """Foreign keys (but `leaving`) that refer to the index, and views that need it. What finds children by it does not
+    depend on it: see `spare_index`."""
     on = f"index {index.name}"
     gone_anyway = {(table.id, key) for key in leaving}
-    own = [
-        _key_dependent(table, key, on)
-        for key in table.foreign_keys
-        if key.child_index == index.id and key.id not in leaving
-    ]
     others = [user for user in _keys_to(draft, table, set(), on, index) if user.key not in gone_anyway]
     views = [view for view in draft.view.views() if needs_index(view, table, index)]
     users = [Dependent(f"view {view.name}", on, view=view) for view in views]
-    return [*others, *own, *users, *_views_on(draft, {view.id for view in views})]
+    return [*others, *users, *_views_on(draft, {view.id for view in views})]
 
 
 def _sequence_users(draft: Draft, sequence: Sequence, outside: set[int]) -> list[Dependent]:
@@ -182,6 +178,11 @@ def remove_index(draft: Draft, table_id: int, index: Index) -> None:
         indexes=tuple(found for found in table.indexes if found.id != index.id),
     )
     draft.free([index.rowset])
+
+
+def _remove_unless_spared(draft: Draft, table_id: int, index: Index) -> None:
+    if not spare_index(draft, table_id, index, keeps=not takes_path(draft, draft.table(table_id))):
+        remove_index(draft, table_id, index)
 
 
 def _remove_checks(draft: Draft, table_id: int, gone: set[int]) -> None:
@@ -267,6 +268,7 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
     left = {index.id for index in draft.table(table.id).indexes} - draft.leaving(table)
     for index in indexes:
         if index.id in left:
+            spare_index(draft, table.id, index, keeps=False)
             remove_index(draft, table.id, index)
     if path:
         leave_column(draft, table, column.id)
@@ -299,7 +301,7 @@ def drop_indexes(draft: Draft, wanted: want.DropIndexes) -> None:
         if owner is not None:
             raise _required_by_constraint(name, owner.name, table)
         _resolve(draft, f"index {name}", dependents, cascade=wanted.cascade)
-        remove_index(draft, table.id, index)
+        _remove_unless_spared(draft, table.id, index)
 
 
 def _refuse_no_index(draft: Draft, name: str) -> None:
@@ -327,7 +329,7 @@ def drop_constraint(draft: Draft, wanted: want.DropConstraint) -> None:
             dependents = _index_users(draft, table, index, set())
             what = f"constraint {index.name} on table {table.name}"
             _resolve(draft, what, dependents, cascade=wanted.cascade)
-            remove_index(draft, table.id, index)
+            _remove_unless_spared(draft, table.id, index)
             return
     kinds = ((ElementKind.CHECK, table.checks), (ElementKind.FOREIGN_KEY, table.foreign_keys))
     checks, keys = (
