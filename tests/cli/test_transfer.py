@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import resource
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
@@ -98,6 +99,22 @@ def test_a_failed_export_leaves_the_file_as_it_was(tmp_path: Path):
         export(pa.table({"a": [[1]]}), path)
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_a_full_disk_is_one(tmp_path: Path, name: str):
+    """A limit on files stands for it."""
+    table = pa.table({"a": [str(number * number) for number in range(100_000)]})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 14, hard))
+    try:
+        with pytest.raises(errors.Error) as caught:
+            transfer.export_query(Connection(table), "q", tmp_path / name)  # type: ignore[arg-type]  # as above
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.sqlstate == errors.DISK_FULL
+    assert f"the disk is full: {tmp_path / name} could not be written" in caught.value.message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_csv_of_others(tmp_path: Path):

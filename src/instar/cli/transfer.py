@@ -5,7 +5,9 @@ CSV has a header; an empty field is NULL and "" the empty string, as in PostgreS
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,6 +28,7 @@ from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
 from instar.database.scan import table_rows
 from instar.pipeline.transfer import export
+from instar.store.directory import DISK_ERRNOS
 
 if TYPE_CHECKING:
     from instar.database import Session
@@ -448,6 +451,11 @@ def _write(source: Source, path: Path, expected: int) -> int:
             with progress_bars() as bars:
                 rows = write(named_uuids(source), unfinished, path.suffix, bars.add("export", expected))
             unfinished.replace(path)
+        except OSError as error:
+            if error.errno is None or error.errno == errno.EIO or error.errno not in DISK_ERRNOS:
+                raise
+            what = f"the disk is full: {path} could not be written: {os.strerror(error.errno)}"
+            raise errors.error(errors.DISK_FULL, what, hint="Make room on the device, or export to another.") from None
         finally:
             unfinished.unlink(missing_ok=True)
     return rows

@@ -7,7 +7,9 @@ task as a line of its own, which says SQLSTATE and message to a human, and which
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import re
 from collections.abc import Iterator
 
@@ -36,12 +38,14 @@ def in_task() -> Iterator[None]:
 
 
 def from_spark(problem: BaseException) -> errors.Error:
-    """What a task raised, out of the exception that Spark makes of it, or whoever submitted it; 58030 if it was nothing
-    of Instar's."""
+    """What a task raised, out of the exception that Spark makes of it, or whoever submitted it. What was nothing of
+    Instar's: 53100 for a full disk, else 58030."""
     if isinstance(problem, errors.Error):
         return problem
     text = str(problem)
     found = _LINE.search(text)
+    if found is None and os.strerror(errno.ENOSPC) in text:
+        return errors.error(errors.DISK_FULL, f"the disk is full: a Spark job failed: {os.strerror(errno.ENOSPC)}")
     if found is None:
         # The first lines say what happened; the rest is Java's stack.
         return errors.error(errors.IO_ERROR, "a Spark job failed", detail="\n".join(text.splitlines()[:20]))
