@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import instar
 from demo import copies
 from demo.board import WINDOW_NS, Board, Feature
-from instar.schemachange.jobs import Job, Jobs, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.states import Work
 
 # A change of a few milliseconds is judged by what clients see from its start until this much later.

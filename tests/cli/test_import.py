@@ -19,7 +19,7 @@ import instar
 from instar import errors
 from instar.cli.transfer import estimated_rows, export_table, import_files
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import PREFIX_ROWSET, prefix_end
 from instar.store.records import RowsetState, decode_rowset_record
 from support.databases import fails, rows, run, value

@@ -19,7 +19,7 @@ import instar
 from instar.database import database
 from instar.database.settings import duration_us
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState, job_key, lease_key
+from instar.schemachange.job_records import JobState, job_key, lease_key
 from instar.schemachange.shown import NO_WORKER, STARTING
 from instar.store.engine import Section
 from support.children import end_worker

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import instar
-from instar.schemachange.jobs import claim_key, lease_key
+from instar.schemachange.job_records import claim_key, lease_key
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 

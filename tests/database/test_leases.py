@@ -9,7 +9,7 @@ import pytest
 from instar.database import Database
 from instar.database.session import Session
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import Commit
 from instar.tables import writes
 from instar.worker.work import Worker

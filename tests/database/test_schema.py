@@ -17,7 +17,7 @@ import pytest
 import instar
 from instar.database import schema
 from instar.schemachange import executor
-from instar.schemachange.jobs import Problem
+from instar.schemachange.job_records import Problem
 from instar.store import presence
 from instar.worker.work import Worker
 from support.victims import Victim

@@ -15,7 +15,7 @@ from instar import errors
 from instar.catalog.schema_locks import NON_VERSIONED, demands_of, object_of, resource_of
 from instar.database.bulk import SMALLEST_LOAD
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import Commit
 from instar.store.lock_modes import Mode
 from support.databases import Engine, fails, rows, run, value

@@ -17,7 +17,7 @@ import pytest
 import instar
 from instar.catalog.descriptors import State, Table
 from instar.dbapi import Connection
-from instar.schemachange.jobs import FINISHED, Job, JobState, lease_key
+from instar.schemachange.job_records import FINISHED, Job, JobState, lease_key
 from instar.store.engine import Section
 from support.databases import rows, run, value
 

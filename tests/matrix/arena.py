@@ -11,7 +11,8 @@ from typing import Any
 from instar import errors
 from instar.clock import ManualClock
 from instar.database import Database, Session
-from instar.schemachange.jobs import LEASE_SECONDS, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import MemoryStore
 from instar.store.engine import Store
 from instar.transactions.commit import Conflict

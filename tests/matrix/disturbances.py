@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from instar import errors
 from instar.database import Database, Session
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import Store
 from matrix.arena import Arena, Point, block, refusal
 from matrix.kinds import Kind, load

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from instar.clock import ManualClock
 from instar.database import Database, Session
 from instar.schemachange import reorganize, validate
-from instar.schemachange.jobs import LEASE_SECONDS, Jobs, JobState
+from instar.schemachange.job_records import JobState
+from instar.schemachange.jobs import LEASE_SECONDS, Jobs
 from instar.store import open_store
 from instar.store.engine import Store
 from instar.store.lmdb_section import LmdbSection

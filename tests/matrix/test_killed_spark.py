@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from instar.schemachange.jobs import LEASE_SECONDS, JobState
+from instar.schemachange.job_records import JobState
+from instar.schemachange.jobs import LEASE_SECONDS
 from matrix.disturbances import quiet
 from matrix.kinds import NAMES, load
 from matrix.on_spark import work_on_spark

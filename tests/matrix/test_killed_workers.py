@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from matrix import processes
 from matrix.disturbances import quiet
 from matrix.kinds import NAMES, Kind, load

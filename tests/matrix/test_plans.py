@@ -14,7 +14,7 @@ import pytest
 
 from instar.catalog.descriptors import Table
 from instar.schemachange.elements import Element, name_of
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from matrix.arena import Arena, rows
 from matrix.disturbances import LEASE
 from matrix.kinds import NAMES, Kind, load

@@ -16,7 +16,8 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.clock import ManualClock
 from instar.database import Database, Session
-from instar.schemachange.jobs import LEASE_SECONDS, JobState
+from instar.schemachange.job_records import JobState
+from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store.engine import Store
 from instar.store.lock_table import Locked
 from instar.worker.work import Worker

@@ -16,7 +16,8 @@ from instar.catalog.layouts import Layouts
 from instar.clock import SystemClock
 from instar.pipeline import stores
 from instar.schemachange.elements import Phase, moving, phase_of
-from instar.schemachange.jobs import Held, Job, Jobs, JobState, encode_job, job_key
+from instar.schemachange.job_records import Job, JobState, encode_job, job_key
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.stages import Move, Stage
 from instar.schemachange.validate import Predicate
 from instar.store import open_store

@@ -9,7 +9,7 @@ from instar import errors
 from instar.pipeline.catalog_checks import _log, check_catalog, check_writers
 from instar.pipeline.row_checks import Snapshot
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import JobState, checkpoint_key, claim_key, encode_job, job_key
+from instar.schemachange.job_records import JobState, checkpoint_key, claim_key, encode_job, job_key
 from instar.store.engine import Commit
 from support.changes import ChangingWorld, Server
 

@@ -17,7 +17,8 @@ from instar.clock import SystemClock
 from instar.pipeline import image as spark_image
 from instar.pipeline import spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
-from instar.schemachange.jobs import Checkpoint, Jobs
+from instar.schemachange.job_records import Checkpoint
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.image import Image, image_snapshot
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import planned

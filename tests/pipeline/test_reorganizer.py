@@ -19,7 +19,8 @@ from instar.clock import SystemClock
 from instar.pipeline import backfill as spark_backfill
 from instar.pipeline import reorganizer, session, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
-from instar.schemachange.jobs import Checkpoint, Held, Jobs
+from instar.schemachange.job_records import Checkpoint
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
 from instar.store.engine import ENTRY_VALUE, ClaimLost, prefix_end, rowset_prefix

@@ -17,7 +17,8 @@ from instar.pipeline.reorganizer import SparkReorganizer
 from instar.pipeline.rewriting import SparkRewriting
 from instar.pipeline.runs import Todo
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Checkpoint, Held, Job, JobState, checkpoint_key
+from instar.schemachange.job_records import Checkpoint, Job, JobState, checkpoint_key
+from instar.schemachange.jobs import Held
 from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import RowTask, Task

@@ -14,7 +14,7 @@ from instar import errors
 from instar.cli import transfer as cli
 from instar.database import bulk
 from instar.pipeline import spark_job, transfer
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.schemachange.loading import LOAD
 from instar.types import BIGINT, BYTEA, INTEGER, TEXT, TIMESTAMPTZ, Kind, Type
 from support.databases import fails, rows, run, value

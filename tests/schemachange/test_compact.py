@@ -13,7 +13,7 @@ from instar.catalog.descriptors import Layout, Table
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import Compaction, is_lossless
 from instar.schemachange.draft import TableBusy
-from instar.schemachange.jobs import Checkpoint, Job, JobState
+from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.publishing import move_elements
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Edit, Superseded

@@ -13,7 +13,7 @@ from instar.catalog.descriptors import State, Table
 from instar.database import Database
 from instar.dbapi import Connection
 from instar.schemachange import populate, validate
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, prefix_end, rowset_prefix
 from instar.worker.work import Worker
 from support.databases import Engine, rows, run, value

@@ -8,7 +8,7 @@ import pytest
 
 import instar
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from support.databases import fails, rows, run
 from support.servers import Servers
 from support.slow import Slow

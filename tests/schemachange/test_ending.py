@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from instar.catalog.descriptors import State, Table
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from support.databases import Engine, fails, rows, run, value
 from support.slow import Slow
 

@@ -14,7 +14,7 @@ import pytest
 from instar import errors
 from instar.schemachange import wanted as want
 from instar.schemachange.hooks import VARIABLE, Hook, from_environment
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from support.changes import ChangingWorld
 
 

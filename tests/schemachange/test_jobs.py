@@ -15,7 +15,8 @@ from instar.clock import ManualClock
 from instar.schemachange import executor, jobs, reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import moving
-from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, JobState
+from instar.schemachange.job_records import JobState, decode_job, statement_hash
+from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS
 from instar.schemachange.loading import Loading
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
@@ -244,7 +245,7 @@ def test_the_history_says_when_each_stage_was_entered_and_by_whom(world: Changin
     ]  # fmt: skip
     assert {event.by for event in done.history[1:]} == {"worker 9"}
     assert done.history[1].at - done.history[0].at == 3_000_000
-    assert done.statement_hash == jobs.statement_hash(" CREATE  INDEX i ON t (a) ")
+    assert done.statement_hash == statement_hash(" CREATE  INDEX i ON t (a) ")
 
 
 def test_the_most_urgent_first_and_of_those_the_oldest(world: ChangingWorld) -> None:
@@ -340,7 +341,7 @@ def test_a_record_of_an_older_version_is_read(world: ChangingWorld) -> None:
     stored = msgspec.to_builtins(world.jobs.get(number))
     new = ("statement_hash", "priority", "max_rows_per_second", "latency_target", "reason", "attempts", "retry_at")
     older = msgspec.msgpack.encode({name: stored[name] for name in stored if name not in (*new, "history")})
-    job = world.jobs.decode(older, number)
+    job = decode_job(older, number)
     assert (job.priority, job.history, job.retry_at) == (0, (), None)
 
 

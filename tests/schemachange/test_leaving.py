@@ -8,7 +8,7 @@ from instar import errors, types
 from instar.catalog.descriptors import Sequence, State
 from instar.clock import ManualClock
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.wanted import Frozen, NewColumn
 from instar.store import MemoryStore
 from support.changes import ChangingWorld, Server

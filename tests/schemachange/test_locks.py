@@ -17,7 +17,8 @@ from instar.schemachange import propagate, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Held, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import Held
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.sql.checks import compile_check

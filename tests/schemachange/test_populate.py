@@ -16,7 +16,8 @@ from instar.schemachange import populate
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Checkpoint, Held, Job, JobState, encode_job, job_key
+from instar.schemachange.job_records import Checkpoint, Job, JobState, encode_job, job_key
+from instar.schemachange.jobs import Held
 from instar.schemachange.populate import Population
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.rules import ORDER_RULES

@@ -17,7 +17,8 @@ from instar.schemachange import rekey, rules, states
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import ElementKind, Phase
 from instar.schemachange.executor import Executor, apply
-from instar.schemachange.jobs import LEASE_SECONDS, Held, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, Held
 from instar.schemachange.rekey import KeyBackfill
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Task

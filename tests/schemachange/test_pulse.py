@@ -11,7 +11,8 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import LEASE_SECONDS, Held, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, Held
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task

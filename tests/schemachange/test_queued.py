@@ -9,7 +9,7 @@ import pytest
 
 from instar.catalog.changes import CatalogChange
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Job, JobState, claim_key, encode_job, job_key, new_job
+from instar.schemachange.job_records import Job, JobState, claim_key, encode_job, job_key, new_job
 from instar.schemachange.queued import deserted, queued_job, withdraw
 from instar.schemachange.stages import Plan
 from instar.worker.work import replanner

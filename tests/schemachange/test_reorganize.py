@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from instar import types
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Checkpoint, JobState
+from instar.schemachange.job_records import Checkpoint, JobState
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Default, Frozen, NewColumn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from instar.schemachange.jobs import Job, JobState, Problem
+from instar.schemachange.job_records import Job, JobState, Problem
 from instar.schemachange.retrying import put_off
 
 FULL = Problem("53100", "the disk is full")

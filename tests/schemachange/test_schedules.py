@@ -15,7 +15,8 @@ from instar.catalog.descriptors import State
 from instar.schemachange import reorganize, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Held, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import Held
 from instar.schemachange.reorganize import Backfill, Derivation, InProcess
 from instar.schemachange.tasks import Task
 from instar.sql.checks import compile_check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.progress import Progress, Status
 from instar.schemachange.shown import STARTING, process_of, shown
 from instar.schemachange.stages import Stage

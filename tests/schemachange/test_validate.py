@@ -13,7 +13,8 @@ from instar.catalog.descriptors import Check, ForeignKey, State, Table
 from instar.schemachange import validate
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import Element, ElementKind, Phase
-from instar.schemachange.jobs import Held, Job, JobState, encode_job, job_key
+from instar.schemachange.job_records import Job, JobState, encode_job, job_key
+from instar.schemachange.jobs import Held
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Move, Reorganization, Stage, Superseded
 from instar.schemachange.states import Work

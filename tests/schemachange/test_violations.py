@@ -10,7 +10,7 @@ import pytest
 import instar
 from instar.database.database import Database
 from instar.dbapi import Connection
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import Commit, PreconditionFailed, Store
 from instar.store.records import Latest, latest_key
 from support.databases import Engine, fails, rows, run

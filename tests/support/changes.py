@@ -18,7 +18,8 @@ from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
 from instar.schemachange.executor import Executor, Replan, apply
-from instar.schemachange.jobs import Job, Jobs, encode_job, job_key, new_job
+from instar.schemachange.job_records import Job, encode_job, job_key, new_job
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Plan
 from instar.schemachange.tasks import Reorganizer, Task

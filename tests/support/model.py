@@ -25,7 +25,7 @@ from instar.schemachange import planner
 from instar.schemachange import wanted as want
 from instar.schemachange.elements import yielding
 from instar.schemachange.executor import apply
-from instar.schemachange.jobs import Job, JobState, new_job
+from instar.schemachange.job_records import Job, JobState, new_job
 from instar.schemachange.online.conditions import read_of
 from instar.schemachange.online.keeping import KeptView
 from instar.schemachange.publishing import advance

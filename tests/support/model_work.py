@@ -9,7 +9,8 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Check, Column, Table
 from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.elements import ElementKind
-from instar.schemachange.jobs import Checkpoint, Held, Job, Jobs
+from instar.schemachange.job_records import Checkpoint, Job
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.online.following import Following
 from instar.schemachange.populate import Population
 from instar.schemachange.propagate import Propagation

@@ -6,7 +6,7 @@ import pytest
 
 from instar.database.database import Database
 from instar.dbapi import Connection
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 from support.databases import Engine, rows, run
 
 

@@ -9,7 +9,8 @@ import pytest
 from instar.database import Database
 from instar.schemachange import populate
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Checkpoint, Held, Job
+from instar.schemachange.job_records import Checkpoint, Job
+from instar.schemachange.jobs import Held
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Reorganizer, Step, Task
 from instar.sql.checks import compile_check

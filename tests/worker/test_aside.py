@@ -10,7 +10,7 @@ from instar.catalog.schema_locks import resource_of
 from instar.clock import ManualClock
 from instar.schemachange import executor, reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Job, JobState, Problem
+from instar.schemachange.job_records import Job, JobState, Problem
 from instar.schemachange.queued import queued_job
 from instar.schemachange.shown import shown
 from instar.schemachange.stages import Plan

@@ -9,7 +9,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import layout_key
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import Compaction
-from instar.schemachange.jobs import Checkpoint, JobState
+from instar.schemachange.job_records import Checkpoint, JobState
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
 from instar.tables.rowset import TableReader
 from instar.types import INTEGER

@@ -9,7 +9,7 @@ import pytest
 from instar import errors
 from instar.schemachange import executor
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Job, JobState, job_key
+from instar.schemachange.job_records import Job, JobState, job_key
 from instar.schemachange.online.keeping import Keeper
 from instar.schemachange.shown import shown
 from instar.store.engine import Commit, Section

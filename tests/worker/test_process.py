@@ -16,7 +16,8 @@ import instar
 from instar.clock import SystemClock
 from instar.schemachange import launching
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import Jobs, JobState
+from instar.schemachange.job_records import JobState
+from instar.schemachange.jobs import Jobs
 from instar.store import open_store, presence
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.store.lock_modes import Mode

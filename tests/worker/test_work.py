@@ -8,7 +8,7 @@ import pytest
 
 from instar.catalog.descriptors import Table
 from instar.schemachange import wanted as want
-from instar.schemachange.jobs import JobState
+from instar.schemachange.job_records import JobState
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.records import rowset_key, table_key
 from instar.worker.work import Worker

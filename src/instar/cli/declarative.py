@@ -22,7 +22,7 @@ from instar.declarative import applying, report
 if TYPE_CHECKING:
     from instar.database import Session
     from instar.dbapi import Connection
-    from instar.schemachange.jobs import Job
+    from instar.schemachange.job_records import Job
 
 DIFFERENCES = 2  # the status of `plan --check`
 _NAME_WIDTH = 40

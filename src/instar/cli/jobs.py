@@ -15,8 +15,8 @@ from rich.text import Text
 
 from instar import errors
 from instar.cli import output
-from instar.schemachange.damaged import DAMAGED
-from instar.schemachange.jobs import FINISHED
+from instar.schemachange.job_records import FINISHED
+from instar.schemachange.shown import DAMAGED
 
 if TYPE_CHECKING:
     from instar.dbapi import Connection

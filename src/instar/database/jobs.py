@@ -11,10 +11,9 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
-from instar.schemachange.damaged import DAMAGED, readable_jobs
-from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState
+from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState, readable_jobs
 from instar.schemachange.progress import Progress
-from instar.schemachange.shown import NO_WORKER, STARTING, Shown, process_of, shown
+from instar.schemachange.shown import DAMAGED, NO_WORKER, STARTING, Shown, process_of, shown
 from instar.sql import statements as ast
 from instar.types import TIMESTAMPTZ, Type
 

@@ -28,7 +28,7 @@ from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Job, JobState, encode_job, job_key, new_job
+from instar.schemachange.job_records import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.publishing import advance
 from instar.schemachange.queued import queued_job, withdraw

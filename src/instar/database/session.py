@@ -29,7 +29,7 @@ from instar.database.schema import SchemaChanges
 from instar.database.schema_locks import SchemaLocks
 from instar.database.settings import SavedSettings, Settings
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 from instar.sql import statements as ast
 from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context

@@ -22,7 +22,7 @@ from instar.declarative.reading import read_schema, require_settled
 from instar.declarative.renames import Hint, follow, follow_owners
 from instar.declarative.rendering import render
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Problem, problem_of
+from instar.schemachange.job_records import Problem, problem_of
 
 
 class Step(msgspec.Struct, frozen=True):

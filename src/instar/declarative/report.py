@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from instar.declarative.planning import Plan, Step
 from instar.schemachange.explain import Row
-from instar.schemachange.jobs import Problem
+from instar.schemachange.job_records import Problem
 
 
 def as_script(plan: Plan) -> str:

@@ -19,7 +19,7 @@ from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.entries import COLUMNS, KEY, RANGE, Work, put_run, read_entries, write_runs
 from instar.pipeline.runs import Todo, rows_read
 from instar.pipeline.stores import identity
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.tasks import planned, record

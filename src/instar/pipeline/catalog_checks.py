@@ -12,8 +12,8 @@ from instar.catalog import system
 from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Object, Sequence, State, Table, View
 from instar.pipeline.row_checks import Problem, Snapshot
 from instar.schemachange import rules
-from instar.schemachange.damaged import readable_jobs
 from instar.schemachange.elements import Element, moving, name_of, phase_of
+from instar.schemachange.job_records import readable_jobs
 from instar.schemachange.online.followed import followed
 from instar.store.engine import (
     PREFIX_COPY,

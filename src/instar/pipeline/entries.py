@@ -21,7 +21,7 @@ import pyarrow as pa
 from instar.catalog.descriptors import Index, Table
 from instar.pipeline.runs import Todo, beat, note_read, write_run
 from instar.pipeline.stores import opened, require_shared
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint
+from instar.schemachange.job_records import Checkpoint, decode_checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill, Entry
 from instar.schemachange.tasks import BATCH_ROWS

@@ -28,7 +28,7 @@ from instar.pipeline.importable import imported, name_of
 from instar.pipeline.rewriting import row_bytes
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
 from instar.pipeline.stores import identity, opened, require_shared
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.online.image import Image
 from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow

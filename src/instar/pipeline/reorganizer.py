@@ -30,7 +30,7 @@ from instar.pipeline.spark_job import SparkJob, patiently, stands_still
 from instar.pipeline.turns import turns
 from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.online.image import Image
 from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import RowTask, Task, planned

@@ -29,7 +29,7 @@ from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
 from instar.pipeline.stores import Opened, identity, opened, require_shared
 from instar.schemachange.elements import Element
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.populate import Populated, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import Copy, KeyBackfill

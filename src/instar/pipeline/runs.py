@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
+from instar.schemachange.job_records import Checkpoint, decode_checkpoint, encode_checkpoint
 from instar.schemachange.tasks import FIRST_NUMBER, Step, Task
 
 # Of each batch in a run of batches: the checkpoint that holds once it is put.

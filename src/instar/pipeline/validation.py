@@ -21,7 +21,7 @@ from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, write_run
 from instar.pipeline.stores import identity, opened, require_shared
 from instar.schemachange.elements import Element
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.tasks import NAMED_ROWS, planned, record
 from instar.schemachange.validate import Offender, Validation
 

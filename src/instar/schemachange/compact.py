@@ -26,7 +26,7 @@ from instar.catalog.system import descriptor_key
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.reorganize import STEP_ROWS
 from instar.schemachange.stages import Change, Edit, Plan, Publication, Reorganization, Stage, Superseded
 from instar.schemachange.states import Work

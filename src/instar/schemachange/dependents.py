@@ -14,7 +14,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Object, Table, View
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, phases, used_columns
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.publishing import advance
 from instar.schemachange.stages import Move, Publication, Stage
 

@@ -23,18 +23,18 @@ from instar.clock import Clock
 from instar.schemachange import planner
 from instar.schemachange.dependents import require_unused, rest_of
 from instar.schemachange.draft import TableBusy
-from instar.schemachange.jobs import (
+from instar.schemachange.job_records import (
     KEPT_EVENTS,
-    Held,
     Job,
-    Jobs,
     JobState,
     Problem,
+    decode_job,
     encode_job,
     job_key,
     paused,
     problem_of,
 )
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.online.kept_views import outliving
 from instar.schemachange.online.seeing import inherited
 from instar.schemachange.online.tail import Behind
@@ -191,7 +191,7 @@ class Executor:
         while True:
             with self._store.read() as reader:
                 stored = reader.get(job_key(job.id))
-                current = self.jobs.decode(stored, job.id)
+                current = decode_job(stored, job.id)
                 if current.requested is not None:
                     return current
                 if (gone := deserted(current, self._store)) is not None:
@@ -472,7 +472,7 @@ class Executor:
             with self._store.read() as reader:
                 key = job_key(before.id)
                 stored = reader.get(key)
-                current = self.jobs.decode(stored, before.id)
+                current = decode_job(stored, before.id)
                 if _place(current) != _place(before):
                     self._published_ns = self._clock.monotonic_ns()
                     return current

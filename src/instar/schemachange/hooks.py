@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import IO
 
 from instar import errors
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 
 VARIABLE = "INSTAR_JOB_HOOK"
 # Less than half of a lease: whoever holds the job renews it before the hook runs.

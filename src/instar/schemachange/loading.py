@@ -19,11 +19,9 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Step, StepKind, Table
 from instar.catalog.ids import IdAllocator
 from instar.clock import Clock
-from instar.schemachange.jobs import (
-    LOAD_LEASE_SECONDS,
+from instar.schemachange.job_records import (
     Checkpoint,
     Job,
-    Jobs,
     JobState,
     Problem,
     checkpoint_key,
@@ -31,6 +29,7 @@ from instar.schemachange.jobs import (
     encode_job,
     job_key,
 )
+from instar.schemachange.jobs import LOAD_LEASE_SECONDS, Jobs
 from instar.schemachange.reorganize import Backfill, Entry
 from instar.schemachange.waiting import wait_for_locks
 from instar.store.engine import (

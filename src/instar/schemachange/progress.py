@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.stages import Stage
 from instar.store.engine import Reader
 from instar.store.records import Latest, latest_key
-
-if TYPE_CHECKING:
-    from instar.schemachange.jobs import Checkpoint
 
 _ID = struct.Struct(">I")
 _PLACE_BYTES = 16

@@ -13,7 +13,8 @@ from typing import Protocol
 
 from instar import errors
 from instar.clock import Clock
-from instar.schemachange.jobs import Held, Job, Jobs, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.progress import Status, encode_status, passed, status_key, working_share
 from instar.schemachange.tasks import RANGES_PER_WORK
 from instar.store.engine import Section, Store

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from instar import errors
-from instar.schemachange.jobs import Job, Jobs, JobState, Problem, kind_of, statement_hash, this_process
+from instar.schemachange.job_records import Job, JobState, Problem, kind_of, statement_hash, this_process
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.stages import Plan
 from instar.store.engine import Store
 

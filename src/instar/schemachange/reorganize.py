@@ -19,7 +19,7 @@ from instar.catalog.descriptors import Column, Index, Layout, Table
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.duplicates import Duplicates
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.tasks import BATCH_ROWS, Step, Task
 from instar.schemachange.touched import Touched
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix

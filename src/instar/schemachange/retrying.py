@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from instar.schemachange.jobs import LONGEST_RETRY_SECONDS, Job, JobState, Problem
+from instar.schemachange.job_records import Job, JobState, Problem
+from instar.schemachange.jobs import LONGEST_RETRY_SECONDS
 
 # Who has stepped aside tries again after so long.
 ASIDE_SECONDS = 1.0

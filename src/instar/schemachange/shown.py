@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS, Job, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS
 from instar.schemachange.progress import Progress
 
 NO_WORKER = "no worker runs"
 STARTING = "a worker is starting"
+# The state that is shown of a job whose record cannot be read.
+DAMAGED = "damaged"
 # What would take longer does not move, for all that anybody can tell.
 _LONGEST_SECONDS = 10 * 365 * 86_400.0
 _OWNER = re.compile(rb"[a-z]+ (\d+)(?::|$)")

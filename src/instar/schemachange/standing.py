@@ -9,7 +9,7 @@ from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of, used_columns
 from instar.schemachange.foreign_keys import used_index
-from instar.schemachange.jobs import Job, JobState
+from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.planner import Standing
 from instar.schemachange.stages import Stage, Superseded
 

@@ -17,7 +17,8 @@ from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import layout_key
 from instar.clock import SystemClock
-from instar.schemachange.jobs import Checkpoint, Jobs, checkpoint_key, decode_checkpoint, encode_checkpoint
+from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
+from instar.schemachange.jobs import Jobs
 from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 

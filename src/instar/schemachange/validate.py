@@ -32,7 +32,7 @@ from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Check, Column, Table
 from instar.encoding.rows import RowReader
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.jobs import Checkpoint
+from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.references import FindLayout, ReferenceJudge
 from instar.schemachange.reorganize import widest
 from instar.schemachange.stages import Superseded

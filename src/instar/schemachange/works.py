@@ -10,7 +10,8 @@ from instar.catalog.descriptors import View as ViewDescriptor
 from instar.catalog.sequences import Sequences
 from instar.schemachange.compact import Compaction
 from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
-from instar.schemachange.jobs import Held, Job, Jobs
+from instar.schemachange.job_records import Job
+from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.online.conditions import counts_of, read_of
 from instar.schemachange.online.followed import Followed, encode_followed, followed_key
 from instar.schemachange.online.following import Following, followed_since

@@ -10,7 +10,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Facts
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 from instar.schemachange.planner import plan
 from instar.schemachange.stages import Plan
 from instar.sql import ddl

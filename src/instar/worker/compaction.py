@@ -21,7 +21,8 @@ from instar.schemachange import wanted as want
 from instar.schemachange.compact import is_at_rest
 from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Facts, TableBusy
-from instar.schemachange.jobs import Job, Jobs, JobState, encode_job, job_key, new_job
+from instar.schemachange.job_records import Job, JobState, encode_job, job_key, new_job
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.planner import plan
 from instar.schemachange.states import Work
 from instar.store.engine import Commit, Reader, Refused, Store

@@ -15,7 +15,7 @@ from types import FrameType
 from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.schemachange import hooks
-from instar.schemachange.jobs import Job
+from instar.schemachange.job_records import Job
 from instar.schemachange.tasks import Reorganizer
 from instar.store import open_store
 from instar.store.engine import Store

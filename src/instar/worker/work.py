@@ -18,7 +18,8 @@ from instar.catalog.sequences import Sequences
 from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange.executor import Executor
-from instar.schemachange.jobs import Job, Jobs, JobState
+from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.followed import followed_key
 from instar.schemachange.online.keeping import Keeper
 from instar.schemachange.online.retention import kept, needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint
+from instar.schemachange.job_records import Checkpoint, decode_checkpoint
 from instar.schemachange.online.following import Following
 from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Overlay, ShortReads

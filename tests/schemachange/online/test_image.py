@@ -11,7 +11,8 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Column, Layout, Table
-from instar.schemachange.jobs import Checkpoint, Held, Job, JobState, encode_job, job_key
+from instar.schemachange.job_records import Checkpoint, Job, JobState, encode_job, job_key
+from instar.schemachange.jobs import Held
 from instar.schemachange.online import image
 from instar.schemachange.online.image import Image, image_snapshot
 from instar.schemachange.reorganize import InProcess

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from time import monotonic
 
-from instar.schemachange.jobs import Checkpoint, Job, Jobs, encode_checkpoint
+from instar.schemachange.job_records import Checkpoint, Job, encode_checkpoint
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.checks import check
 from instar.schemachange.online.image import image_snapshot
 from instar.schemachange.online.overlay import Overlay, Put, ShortReads

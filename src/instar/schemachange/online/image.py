@@ -14,7 +14,8 @@ from itertools import pairwise
 from instar import errors
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
-from instar.schemachange.jobs import Checkpoint, Jobs, decode_checkpoint
+from instar.schemachange.job_records import Checkpoint, decode_checkpoint
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.image_groups import operator
 from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow, put_row

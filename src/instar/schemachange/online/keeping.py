@@ -24,7 +24,8 @@ from instar.clock import Clock
 from instar.encoding.rows import LOCK_BYTES
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Facts, TableBusy
-from instar.schemachange.jobs import Jobs, encode_job, job_key, new_job
+from instar.schemachange.job_records import encode_job, job_key, new_job
+from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.conditions import read_of
 from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
 from instar.schemachange.online.overlay import Overlay, Put, Readable, ShortReads

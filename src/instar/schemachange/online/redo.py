@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from instar.schemachange.jobs import Checkpoint, decode_checkpoint, encode_checkpoint
+from instar.schemachange.job_records import Checkpoint, decode_checkpoint, encode_checkpoint
 from instar.schemachange.online.overlay import Put, Readable
 from instar.schemachange.tasks import RANGES_PER_WORK, Step, Task
 from instar.store.engine import Section

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from instar import errors
 from instar.catalog.descriptors import Repair, Strategy
-from instar.schemachange.jobs import LEAST_PRIORITY, MOST_PRIORITY
+from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import STRING, WORD
 from instar.sql.grammar.nodes import position_of
