@@ -138,3 +138,24 @@ def test_on_conflict_meets_rows_where_the_statement_has_put_them(engine: Engine,
     nothing = "INSERT INTO t SELECT id + 1000, k * 'NaN' FROM t ON CONFLICT DO NOTHING RETURNING k::text"
     run(connection, *within)
     assert rows(connection, nothing) == [("NaN",)]
+
+
+def test_keys_that_swap_round_a_circle_of_foreign_keys_end(engine: Engine, within: tuple[str, ...]) -> None:  # noqa: F811
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE p (id int PRIMARY KEY)",
+        "CREATE TABLE c (id int PRIMARY KEY REFERENCES p ON UPDATE CASCADE)",
+        "INSERT INTO p VALUES (1), (2), (3)",
+        "INSERT INTO c VALUES (1), (2), (3)",
+        "ALTER TABLE p ADD FOREIGN KEY (id) REFERENCES c ON UPDATE CASCADE",
+    )
+    with fails(errors.LIMIT_EXCEEDED, "again and again"):
+        run(connection, *within, "UPDATE p SET id = 3 - id WHERE id < 3")
+    connection.rollback()
+    run(connection, *within, "UPDATE p SET id = id + 10")
+    assert rows(connection, "SELECT p.id, c.id FROM p FULL JOIN c ON p.id = c.id ORDER BY 1") == [
+        (11, 11),
+        (12, 12),
+        (13, 13),
+    ]

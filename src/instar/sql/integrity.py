@@ -33,6 +33,10 @@ from instar.tables.rowset import TableReader, key_encoder
 from instar.tables.view import RowVersion, View
 from instar.values import to_text
 
+# Rounds in a row that only change what was changed before. Foreign keys in a circle, each on the other's key, may hand
+# rows that swap their keys back and forth for ever.
+_MOST_ROUNDS_AGAIN = 1000
+
 
 @dataclass(slots=True)
 class Staged:
@@ -329,6 +333,7 @@ class StatementEnd:
     def run(self, changes: list[Staged]) -> None:
         """All of it. An error leaves the buffer for the caller to roll back."""
         moved: set[tuple[int, bytes]] = set()
+        again = 0
         while changes:
             self._context.check_cancel()
             self._all += changes
@@ -338,6 +343,9 @@ class StatementEnd:
                 moved.update((staged.table.table.id, staged.new_key) for staged in changes)
                 for staged in following:
                     staged.again = (staged.table.table.id, staged.key) in moved
+                again = again + 1 if all(staged.again for staged in following) else 0
+                if again > _MOST_ROUNDS_AGAIN:
+                    raise _endless(following[0].table.table)
             changes = following
         for staged in self._all:
             # A row that a later round changed again is judged as that round left it.
@@ -503,6 +511,14 @@ def _changed(table: Table, old: Row, new: Row) -> frozenset[int]:
 def _same(before: object, after: object) -> bool:
     # 1.0 and 1.00 are equal, and yet two values of a numeric; so are 0.0 and -0.0. NaN is one value.
     return str(before) == str(after) if isinstance(after, (Decimal, float)) else before == after
+
+
+def _endless(table: Table) -> errors.Error:
+    return errors.error(
+        errors.LIMIT_EXCEEDED,
+        f'the actions of foreign keys change rows of table "{table.name}" again and again',
+        detail=f"{_MOST_ROUNDS_AGAIN} rounds of actions have changed only rows that the statement had changed before.",
+    )
 
 
 def _still_referenced(parent: TableRules, reference: _Reference, values: Row) -> errors.Error:
