@@ -11,6 +11,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result
 from instar.database.settings import SETTINGS, duration_us
 from instar.database.utility import rows_of
+from instar.schemachange.damaged import cancel_damaged
 from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState, readable_jobs
 from instar.schemachange.progress import Progress
 from instar.schemachange.shown import DAMAGED, NO_WORKER, STARTING, Shown, process_of, shown
@@ -114,7 +115,11 @@ def control(session: Session, statement: ast.JobControl) -> Result:
     """PAUSE, RESUME or CANCEL JOB n. 25001 in a transaction block: no ROLLBACK would take it back."""
     _require_no_block(session, f"{statement.action.upper()} JOB")
     database = session.database
-    getattr(database.jobs, statement.action)(statement.job)
+    now = database.clock.wall_ns() // 1000
+    if statement.action != "cancel" or not cancel_damaged(
+        database.store, database.catalog, database.jobs, now, statement.job
+    ):
+        getattr(database.jobs, statement.action)(statement.job)
     if statement.action != "pause":
         if database.in_memory:
             # There is nobody else; nothing happens if another thread holds it.
