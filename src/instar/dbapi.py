@@ -392,15 +392,16 @@ class Cursor:
         """All remaining rows."""
         return list(self._rows())
 
-    def fetch_arrow_table(self) -> pa.Table:
+    def fetch_arrow_table(self, *, nan_as_text: bool = False) -> pa.Table:
         """All rows as an Arrow table; a whole-table query comes straight from the analytic engine.
 
         0A000 for NaN in a column of numeric(p,s), a decimal in Arrow; as plain numeric, which is text there, it goes.
+        With `nan_as_text` such a column is text as well.
         """
         self._rows()
         if self._result is None:
             raise errors.error("24000", "no result to fetch")
-        return self._result.arrow()
+        return self._result.arrow(nan_as_text=nan_as_text)
 
     def setinputsizes(self, sizes: Sequence[object]) -> None:
         """Does nothing, as PEP 249 allows."""

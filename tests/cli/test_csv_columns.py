@@ -80,15 +80,29 @@ def test_lone_nulls_are_rows(connection: Connection, tmp_path: Path, name: str):
     assert import_files(connection, "n", [tmp_path / name], create=False) == 3
 
 
-@pytest.mark.parametrize("name", ["n.csv", "n.parquet"])
-def test_nan_of_a_decimal_column_is_refused(connection: Connection, tmp_path: Path, name: str):
-    run(connection, "CREATE TABLE n (a numeric(10,2))", "INSERT INTO n VALUES ('NaN'), (1)")
-    with fails(errors.FEATURE_NOT_SUPPORTED, "NaN"):
-        export_table(connection, "n", str(tmp_path / name))
-    with fails(errors.FEATURE_NOT_SUPPORTED, "NaN"):
-        export_query(connection, "SELECT * FROM n", tmp_path / name)
-    assert not (tmp_path / name).exists()
-    assert export_query(connection, "SELECT a::numeric FROM n", tmp_path / name) == 2
+NAN = ("CREATE TABLE n (i int, b numeric(10,2), a numeric(30,2))", "INSERT INTO n VALUES (1, 2, 'NaN'), (2, 3.5, NULL)")
+
+
+def test_nan_of_a_decimal_column_has_no_place_in_parquet(connection: Connection, tmp_path: Path):
+    run(connection, *NAN)
+    path = tmp_path / "n.parquet"
+    with fails(errors.FEATURE_NOT_SUPPORTED, 'NaN of type numeric(30,2) in column "a"') as failed:
+        export_table(connection, "n", str(path))
+    assert "Cast it to numeric without a precision in a query" in (failed.error.hint or "")
+    with fails(errors.FEATURE_NOT_SUPPORTED, 'NaN of type numeric(30,2) in column "a"'):
+        export_query(connection, "SELECT * FROM n", path)
+    assert not path.exists()
+    assert export_query(connection, "SELECT a::numeric FROM n", path) == 2
+
+
+def test_nan_of_a_decimal_column_is_text_in_csv(connection: Connection, tmp_path: Path):
+    run(connection, *NAN)
+    assert export_table(connection, "n", str(tmp_path / "n.csv")) == 2
+    assert (tmp_path / "n.csv").read_text() == '"i","b","a"\n1,"2.00","NaN"\n2,"3.50",\n'
+    with fails(errors.FEATURE_NOT_SUPPORTED, "loading NaN", 'It is in row 1 of the file, column "a"'):
+        import_files(connection, "n", [tmp_path / "n.csv"], create=False)
+    assert export_query(connection, "SELECT * FROM n ORDER BY i", tmp_path / "q.csv") == 2
+    assert (tmp_path / "q.csv").read_text() == '"i","b","a"\n1,2.00,"NaN"\n2,3.50,\n'
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

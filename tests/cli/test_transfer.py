@@ -47,7 +47,7 @@ class Result:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def fetch_arrow_table(self) -> pa.Table:
+    def fetch_arrow_table(self, *, nan_as_text: bool = False) -> pa.Table:
         return self._table
 
 

@@ -8,6 +8,7 @@ is read as SQL reads a constant, value by value, and so are the errors.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -141,7 +142,10 @@ def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, bef
     values: list[object] = []
     for row, text in enumerate(column.to_pylist(), before + 1):
         try:
-            values.append(None if text is None else read(text))
+            value = None if text is None else read(text)
+            if isinstance(value, Decimal) and value.is_nan():
+                raise errors.unsupported(f"loading NaN into a column of type {sql_type}")
+            values.append(value)
         except errors.Error as error:
             place = f'It is in row {row} of the file, column "{name}".'
             error.detail = place if error.detail is None else f"{error.detail}\n{place}"

@@ -407,7 +407,11 @@ def export_table(connection: Connection, table: str, path: str) -> int:
             connection.session.check_cancel()
             told(share)
 
-        return export(database.path, table, str(target), kind, pulse)
+        try:
+            return export(database.path, table, str(target), kind, pulse)
+        except errors.NotSupportedError:
+            _name_nan(connection, table)
+            raise
 
 
 def _compression_of(path: Path) -> str:
@@ -422,8 +426,29 @@ def _export_rows(connection: Connection, name: str, path: Path) -> int:
     if not isinstance(found, Table):
         return export_query(connection, f"SELECT * FROM {quoted(name)}", path)
     expected = estimated_table_rows(session, name)
-    with table_rows(session, found) as rows, interruptible(session):
-        return _write(Source(rows.schema, rows), path, expected)
+
+    def write(*, numerics_as_text: bool) -> int:
+        with table_rows(session, found, numerics_as_text=numerics_as_text) as rows, interruptible(session):
+            return _write(Source(rows.schema, rows), path, expected)
+
+    try:
+        return write(numerics_as_text=False)
+    except errors.NotSupportedError:
+        if file_format(path) != "csv":
+            _name_nan(connection, name)
+            raise
+    return write(numerics_as_text=True)
+
+
+def _name_nan(connection: Connection, table: str) -> None:
+    """0A000 that names a column of the table which has NaN and no place for it in Arrow, if there is one."""
+    columns = table_schema(connection, table)
+    names = [quoted(field.name) for field in columns if pa.types.is_decimal(field.type)]
+    if names:
+        has = " OR ".join(f"{name} = 'NaN'" for name in names)
+        query = f"SELECT {', '.join(names)} FROM {quoted(table)} WHERE {has} LIMIT 1"
+        with connection.execute(query) as cursor:
+            cursor.fetch_arrow_table()
 
 
 def export_query(connection: Connection, query: str, path: Path) -> int:
@@ -432,7 +457,7 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
     The result is held in memory.
     """
     with connection.execute(query) as cursor:
-        table = cursor.fetch_arrow_table()
+        table = cursor.fetch_arrow_table(nan_as_text=file_format(path) == "csv")
     return _write(Source(table.schema, iter(table.to_batches(_BATCH_ROWS))), path, table.num_rows)
 
 

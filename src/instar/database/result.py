@@ -50,10 +50,10 @@ class Result:
         is jsonb, which keeps the digits of its numbers and tells null from NULL that way."""
         return self.rows if self._executed is None else converted(self._executed, _shown)
 
-    def arrow(self) -> pa.Table:
-        """All rows as an Arrow table, whatever has been fetched before."""
+    def arrow(self, *, nan_as_text: bool = False) -> pa.Table:
+        """All rows as an Arrow table, whatever has been fetched before; `nan_as_text` as of `Executed.arrow`."""
         if self._executed is not None:
-            return self._executed.arrow()
+            return self._executed.arrow(nan_as_text=nan_as_text)
         columns = self.columns or ()
         values = [
             tuple([
@@ -61,7 +61,7 @@ class Result:
             ])
             for row in self._listed
         ]  # fmt: skip
-        return Executed(columns, values, len(values)).arrow()
+        return Executed(columns, values, len(values)).arrow(nan_as_text=nan_as_text)
 
 
 def converted(executed: Executed, converter: Callable[[Type], Converter | None] = to_python) -> Iterator[Row]:

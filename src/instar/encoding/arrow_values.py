@@ -26,10 +26,11 @@ def internal_values(column: Any, type_: Type) -> list[object]:
     return values
 
 
-def arrow_array(type_: Type, values: Sequence[object]) -> Any:
+def arrow_array(type_: Type, values: Sequence[object], name: str | None = None, *, nan_as_text: bool = False) -> Any:
     """Internal values as an Arrow array of `arrow_type(type_)`; an unknown literal's column is text.
 
-    0A000 for NaN of a numeric with a precision, which is a decimal there.
+    With NaN a numeric that has a precision, and so is a decimal there, is 0A000, which names the column if `name` is
+    given; or all of it is text, if `nan_as_text`.
     """
     if type_.kind is Kind.UNKNOWN:
         return pa.array(values, pa.string())
@@ -44,7 +45,10 @@ def arrow_array(type_: Type, values: Sequence[object]) -> Any:
         return pa.array(values, target)
     except pa.ArrowInvalid:
         if any(isinstance(value, Decimal) and value.is_nan() for value in values):
-            refused = errors.unsupported(f"NaN of type {type_} in Arrow, whose decimals have no NaN,")
-            refused.hint = "Cast to numeric without a precision, which goes as text."
+            if nan_as_text:
+                return pa.array([None if value is None else to_text(type_, value) for value in values], pa.string())
+            where = "" if name is None else f' in column "{name}"'
+            refused = errors.unsupported(f"NaN of type {type_}{where} in Arrow, whose decimals have no NaN,")
+            refused.hint = "Cast it to numeric without a precision in a query, which goes as text."
             raise refused from None
         raise

@@ -103,8 +103,9 @@ class Result:
             self._rows = list(zip(*columns, strict=True)) if columns else [()] * self.rowcount
         return self._rows or []
 
-    def arrow(self) -> pa.Table:
-        """An Arrow table in the types of `tables.layout.arrow_type`; a statement that gives no rows has no columns."""
+    def arrow(self, *, nan_as_text: bool = False) -> pa.Table:
+        """An Arrow table in the types of `tables.layout.arrow_type`; a statement that gives no rows has no columns.
+        `nan_as_text`: a column of numeric(p,s) that has NaN is text, instead of 0A000."""
         if self._table is not None:
             arrays = [
                 _in_type(column, type_) for column, (_, type_) in zip(self._table.columns, self.columns, strict=True)
@@ -112,7 +113,8 @@ class Result:
         else:
             rows = self._rows or []
             arrays = [
-                arrow_array(type_, [row[position] for row in rows]) for position, (_, type_) in enumerate(self.columns)
+                arrow_array(type_, [row[position] for row in rows], name, nan_as_text=nan_as_text)
+                for position, (name, type_) in enumerate(self.columns)
             ]
         return pa.Table.from_arrays(arrays, names=[name for name, _ in self.columns])
 
