@@ -60,11 +60,14 @@ def rename_index(draft: Draft, wanted: want.RenameIndex, kind: StepKind = StepKi
     found = draft.find_index(wanted.old)
     if found is not None:
         draft.require_free(wanted.new)
+        if found[1].constraint:
+            draft.require_free_constraint(found[0], wanted.new)
         _rename_listed(draft, found[0], "indexes", wanted.old, wanted.new, kind)
         return
     table = draft.view.relation(wanted.old)
     if isinstance(table, Table) and table.primary_key_name == wanted.old:
         draft.require_free(wanted.new)
+        draft.require_free_constraint(table, wanted.new)
         draft.edit(table.id, (kind, ()), primary_key_name=wanted.new)
         return
     raise errors.error(errors.UNDEFINED_TABLE, f'relation "{wanted.old}" does not exist')

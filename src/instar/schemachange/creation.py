@@ -24,6 +24,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of
 from instar.schemachange.foreign_keys import add_foreign_key
+from instar.schemachange.naming import generated_name
 from instar.schemachange.positions import layout_of, place_of
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
@@ -234,10 +235,15 @@ def add_index(
     what = "unique constraint" if constraint else "index"
     ids = key_columns(by_name, [column for column, _ in columns], what)
     if name is None:
+        taken = draft.constraint_names(table) if constraint else set()
         label = "key" if constraint else "idx"
-        name = draft.relation_name(table.name, [column for column, _ in columns], label)
+        name = generated_name(
+            table.name, [column for column, _ in columns], label, lambda name: name in taken or draft.name_taken(name)
+        )
     else:
         draft.require_free_index(table, name)
+        if constraint:
+            draft.require_free_constraint(table, name)
     state = draft.new_state(table)
     index = Index(
         id=table.next_id,
@@ -272,8 +278,8 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
     if name is None:
         # As in PostgreSQL, the name says the column only where there is just one.
         name = draft.constraint_name(table, names if len(names) == 1 else (), "check")
-    elif name in draft.constraint_names(table):
-        raise errors.error(errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists')
+    else:
+        draft.require_free_constraint(table, name)
     check = Check(id=table.next_id, name=name, expression=frozen.text, columns=frozen.columns)
     draft.own.add(Element(ElementKind.CHECK, table.id, check.id))
     if not draft.has_no_rows(table):

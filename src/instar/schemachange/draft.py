@@ -219,6 +219,13 @@ class Draft:
         if not going or not going <= self.unseen:
             self.require_free(name)
 
+    def require_free_constraint(self, table: Table, name: str) -> None:
+        """42710 if a constraint of the table has this name."""
+        if name in self.constraint_names(table):
+            raise errors.error(
+                errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists'
+            )
+
     def relation_name(self, table: str, columns: Iterable[str], label: str) -> str:
         """A generated name that no relation has."""
         return generated_name(table, tuple(columns), label, self.name_taken)

@@ -102,10 +102,7 @@ def unlink_parent(draft: Draft, parent_id: int, child: Table) -> None:
 def _name(draft: Draft, table: Table, wanted: want.ForeignKey) -> str:
     if wanted.name is None:
         return draft.constraint_name(table, wanted.columns, "fkey")
-    if wanted.name in draft.constraint_names(table):
-        raise errors.error(
-            errors.DUPLICATE_OBJECT, f'constraint "{wanted.name}" for relation "{table.name}" already exists'
-        )
+    draft.require_free_constraint(table, wanted.name)
     return wanted.name
 
 

@@ -69,9 +69,13 @@ def _require_no_kept_view(draft: Draft, table: Table) -> None:
 def _name(draft: Draft, table: Table, wanted: str | None) -> str:
     """The constraint's name: the one wanted, the one there is, or a generated one."""
     if wanted is None:
-        return table.primary_key_name or generated_name(table.name, (), "pkey", draft.name_taken)
+        taken = draft.constraint_names(table)
+        return table.primary_key_name or generated_name(
+            table.name, (), "pkey", lambda name: name in taken or draft.name_taken(name)
+        )
     if wanted != table.primary_key_name:
         draft.require_free(wanted)
+        draft.require_free_constraint(table, wanted)
     return wanted
 
 
