@@ -224,7 +224,7 @@ class Connection:
     def session(self) -> Session:
         """The session; raises InterfaceError if the connection is closed."""
         if self._session is None:
-            raise InterfaceError("the connection is closed", "08003")
+            raise InterfaceError("the connection is closed", errors.CONNECTION_CLOSED)
         return self._session
 
     @property
@@ -353,7 +353,7 @@ class Cursor:
     def execute(self, operation: str, parameters: Parameters = ()) -> Self:
         """Execute one statement."""
         if self._closed or self.connection._session is None:
-            raise InterfaceError("the cursor is closed", "34000")
+            raise InterfaceError("the cursor is closed", errors.INVALID_CURSOR_NAME)
         if operation.__class__ is not str or parameters.__class__ is not tuple:
             parameters = _arguments(operation, parameters)
         session = self._session
@@ -372,7 +372,7 @@ class Cursor:
         self._check()
         self._result = None
         if not isinstance(seq_of_parameters, Iterable):
-            raise errors.error("08P01", "executemany takes a sequence of parameter sequences")
+            raise errors.error(errors.PROTOCOL_VIOLATION, "executemany takes a sequence of parameter sequences")
         sets = [given if given.__class__ is tuple else _arguments(operation, given) for given in seq_of_parameters]
         with _using(self._session) as session:
             self._result = session.executemany(operation, sets)
@@ -400,7 +400,7 @@ class Cursor:
         """
         self._rows()
         if self._result is None:
-            raise errors.error("24000", "no result to fetch")
+            raise errors.error(errors.INVALID_CURSOR_STATE, "no result to fetch")
         return self._result.arrow(nan_as_text=nan_as_text)
 
     def setinputsizes(self, sizes: Sequence[object]) -> None:
@@ -430,13 +430,13 @@ class Cursor:
 
     def _check(self) -> None:
         if self._closed:
-            raise InterfaceError("the cursor is closed", "34000")
+            raise InterfaceError("the cursor is closed", errors.INVALID_CURSOR_NAME)
         self.connection.session  # noqa: B018 - raises if closed
 
     def _rows(self) -> Iterator[Row]:
         self._check()
         if self._result is None or self._result.columns is None:
-            raise ProgrammingError("the last statement returned no rows", "24000")
+            raise ProgrammingError("the last statement returned no rows", errors.INVALID_CURSOR_STATE)
         return self._result.rows
 
 
@@ -446,9 +446,11 @@ def _arguments(operation: object, parameters: object) -> Parameters:
     Text and mappings are refused although they can be iterated: their characters and keys are not what was meant.
     """
     if not isinstance(operation, str):
-        raise errors.error("08P01", f"a statement is text, not a Python {type(operation).__name__}")
+        raise errors.error(errors.PROTOCOL_VIOLATION, f"a statement is text, not a Python {type(operation).__name__}")
     if isinstance(parameters, tuple | list):
         return parameters
     if isinstance(parameters, Sequence) and not isinstance(parameters, str | bytes | bytearray | memoryview):
         return tuple(parameters)
-    raise errors.error("08P01", f"parameters are a sequence of values, not a Python {type(parameters).__name__}")
+    raise errors.error(
+        errors.PROTOCOL_VIOLATION, f"parameters are a sequence of values, not a Python {type(parameters).__name__}"
+    )

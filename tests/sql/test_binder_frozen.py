@@ -22,7 +22,7 @@ from instar.sql.binder import (
 )
 from instar.sql.binder.context import Context
 from instar.sql.binder.deparse import Deparser, quote_identifier
-from instar.sql.binder.frozen import bind_view_text
+from instar.sql.binder.queries import QueryBinder
 from instar.sql.parser import parse_expression, parse_one
 from instar.sql.statements import Query
 from instar.types import Kind, Type
@@ -54,7 +54,7 @@ def freeze(sql: str, known: CatalogSnapshot = CATALOG) -> View:
 @pytest.mark.parametrize("sql", corpus("queries"))
 def test_views_are_bound_again_into_the_same_tree(sql: str) -> None:
     frozen = freeze(sql)
-    again = Deparser(CATALOG, by_ids=True).query(bind_view_text(Context(CATALOG), frozen))
+    again = Deparser(CATALOG, by_ids=True).query(QueryBinder(Context(CATALOG)).view_query(frozen))
     assert again == frozen.query
 
 

@@ -172,7 +172,7 @@ class Sequences:
             left = (bound - following) // increment + 1
             if left <= 0:
                 if not sequence.cycle:
-                    raise errors.error("2200H", _limit_message(sequence))
+                    raise errors.error(errors.SEQUENCE_LIMIT_EXCEEDED, _limit_message(sequence))
                 following = sequence.minimum if increment > 0 else sequence.maximum
                 left = (bound - following) // increment + 1
             first, count = following, min(wanted, left)

@@ -10,9 +10,8 @@ from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Sequence, Table, View
 from instar.database.bulk import has_spark
-from instar.database.result import Result
+from instar.database.result import Result, rows_of
 from instar.database.spark_check import checked
-from instar.database.utility import rows_of
 from instar.pipeline import consistency
 from instar.pipeline.consistency import Consistency, Problem, Told
 from instar.sql.checks import compile_check

@@ -311,7 +311,7 @@ class Database:
             return  # the commit stands, as in `after_commit`
 
     def after_followed_commit(self) -> None:
-        """Both."""
+        """`after_commit` and `after_followed`, for writes that take the short way."""
         self.after_commit()
         self.after_followed()
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.system_tables import SYSTEM_VIEWS
-from instar.database.result import Result
+from instar.database.result import Result, rows_of
 from instar.database.settings import SETTINGS, duration_us
-from instar.database.utility import rows_of
 from instar.schemachange.damaged import cancel_damaged
 from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState, readable_jobs
 from instar.schemachange.progress import Progress

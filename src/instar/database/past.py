@@ -69,10 +69,7 @@ def _split(
     statement: ast.Query, as_of: ast.AsOf, parameters: Sequence[object]
 ) -> tuple[ast.Query, Sequence[object], exp.Expr | object]:
     """The query without the parameter that says when, the other parameters, and when: an expression or a value."""
-    if statement.parameters != len(parameters):
-        raise errors.error(
-            "08P01", f"the statement takes {statement.parameters} parameters, but {len(parameters)} were given"
-        )
+    ast.require_parameters(statement.parameters, len(parameters))
     used = {int(found.name) for found in as_of.moment.find_all(exp.Parameter)}
     if not used:
         return statement, parameters, as_of.moment
@@ -146,7 +143,7 @@ def _prepared(
 ) -> Prepared:
     bound = bind(statement, catalog, hints_of(parameters))
     if any(isinstance(found, tree.NextValue) for found in walk(bound.statement)):
-        raise errors.error("25006", "cannot execute nextval() in a query of the past")
+        raise errors.error(errors.READ_ONLY_TRANSACTION, "cannot execute nextval() in a query of the past")
     database = session.database
     return Prepared(statement, bound, catalog, database.layouts, Rules(catalog, database.layouts), database.analytic)
 

@@ -27,7 +27,7 @@ from instar.sql.binder import bind
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
-from instar.sql.parser import STATEMENT_TOO_COMPLEX, parse_one
+from instar.sql.parser import parse_one
 from instar.sql.plan_cache import Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, PointWrite
@@ -259,15 +259,12 @@ class Queries:
         parameters: Sequence[object],
         layouts: Layouts,
     ) -> Prepared:
-        if statement.parameters != len(parameters):
-            raise errors.error(
-                "08P01", f"the statement takes {statement.parameters} parameters, but {len(parameters)} were given"
-            )
+        ast.require_parameters(statement.parameters, len(parameters))
         bound = bind(statement, catalog, hints_of(parameters))
         try:
             return Prepared(statement, bound, catalog, layouts, Rules(catalog, layouts), self._database.analytic)
         except RecursionError:
-            raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
+            raise errors.error(errors.STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
 
     def _layouts(self) -> Layouts:
         """The layouts in which the transaction may find rows."""

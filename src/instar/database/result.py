@@ -64,6 +64,12 @@ class Result:
         return Executed(columns, values, len(values)).arrow(nan_as_text=nan_as_text)
 
 
+def rows_of(command: str, columns: tuple[tuple[str, Type], ...], rows: Iterable[Row]) -> Result:
+    """A result made of rows that are Python objects already."""
+    listed = list(rows)
+    return Result(command, columns, listed, len(listed))
+
+
 def converted(executed: Executed, converter: Callable[[Type], Converter | None] = to_python) -> Iterator[Row]:
     """The rows with Python objects for internal values, converted one by one as they are asked for."""
     rows = executed.values()

@@ -19,9 +19,8 @@ from instar.catalog.descriptors import Table
 from instar.database.jobs import rate_of, seen_now
 from instar.database.past import timestamp_of
 from instar.database.restoring import Restoration, Restoring, restore_values
-from instar.database.result import Result
+from instar.database.result import Result, rows_of
 from instar.database.settings import duration_us
-from instar.database.utility import rows_of
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange import explain
 from instar.schemachange.draft import TableBusy
@@ -80,7 +79,7 @@ class SchemaChanges:
         """Plan the change on what the session sees, and put its first stage into the transaction."""
         session = self._session
         if isinstance(statement, ast.CompactTable) and session.in_block:
-            raise errors.error("25001", "COMPACT TABLE cannot run inside a transaction block")
+            raise errors.error(errors.ACTIVE_TRANSACTION, "COMPACT TABLE cannot run inside a transaction block")
         change = session.change()
         translation = self._translate(statement, change)
         session.open_transaction().require_writable(translation.tag)

@@ -155,7 +155,7 @@ class Session:
             writes = isinstance(statement, ast.Dml)
             return self._in_transaction(lambda: self._queries.execute(text, statement, parameters), writes=writes)
         if parameters:
-            raise errors.error("08P01", "only queries, INSERT, UPDATE and DELETE take parameters")
+            raise errors.error(errors.PROTOCOL_VIOLATION, "only queries, INSERT, UPDATE and DELETE take parameters")
         control = CONTROL.get(type(statement))
         if control is not None:
             if control not in ENDINGS:
@@ -174,7 +174,7 @@ class Session:
         return self._schema.explain(statement, text)
 
     def rehearse_schema(self, statement: ast.Ddl, text: str) -> list[Row]:
-        """See rehearsal.py."""
+        """Plan a schema change as if it were done, for a `Rehearsal`; its stages."""
         return self._schema.rehearse(statement, text)
 
     def insert_arrow(self, table: str, data: pa.Table | pa.RecordBatchReader) -> int:
@@ -571,5 +571,7 @@ def _parsed(text: str) -> ast.Statement:
 
 def _inherited() -> errors.Error:
     return errors.error(
-        "25000", "the transaction was begun by the parent process", hint="ROLLBACK ends it in this process only."
+        errors.INVALID_TRANSACTION_STATE,
+        "the transaction was begun by the parent process",
+        hint="ROLLBACK ends it in this process only.",
     )

@@ -154,7 +154,7 @@ class Settings:
         found = find(name)
         setting = SETTINGS[found]
         if not setting.settable:
-            raise errors.error("55P02", f'parameter "{found}" cannot be changed')
+            raise errors.error(errors.CANT_CHANGE_RUNTIME_PARAM, f'parameter "{found}" cannot be changed')
         if local:
             self._local[found] = setting.default if value is None else setting.normalise(found, value)
         else:

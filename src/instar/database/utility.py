@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from instar import errors
-from instar.database.result import Result
+from instar.database import jobs, materialized
+from instar.database.result import Result, rows_of
 from instar.database.settings import SETTINGS, find
 from instar.sql import statements as ast
 from instar.sql.materialized_statements import RefreshMaterializedView
-from instar.types import TEXT, Type
+from instar.types import TEXT
 
 if TYPE_CHECKING:
     from instar.database.session import Session
-
-
-def rows_of(command: str, columns: tuple[tuple[str, Type], ...], rows: Iterable[tuple[object, ...]]) -> Result:
-    """A result made of rows that are Python objects already."""
-    listed = list(rows)
-    return Result(command, columns, listed, len(listed))
 
 
 def execute(session: Session, statement: ast.Statement, text: str) -> Result:
@@ -88,26 +83,18 @@ def _check_database(session: Session, statement: ast.CheckDatabase, text: str) -
 
 
 def _show_jobs(session: Session, statement: ast.ShowJobs, text: str) -> Result:
-    from instar.database import jobs
-
     return jobs.show(session)
 
 
 def _job_control(session: Session, statement: ast.JobControl, text: str) -> Result:
-    from instar.database import jobs
-
     return jobs.control(session, statement)
 
 
 def _alter_job(session: Session, statement: ast.AlterJob, text: str) -> Result:
-    from instar.database import jobs
-
     return jobs.alter(session, statement)
 
 
 def _refresh(session: Session, statement: RefreshMaterializedView, text: str) -> Result:
-    from instar.database import materialized
-
     return materialized.refresh(session, statement)
 
 

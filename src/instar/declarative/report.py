@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from instar import errors
 from instar.declarative.planning import Plan, Step
 from instar.schemachange.explain import Row
 from instar.schemachange.job_records import Problem
@@ -34,7 +35,7 @@ def _heading(step: Step, number: int, count: int) -> Iterator[str]:
 
 
 def _problem(problem: Problem) -> Iterator[str]:
-    word = "NOT SUPPORTED" if problem.sqlstate == "0A000" else "FAILS"
+    word = "NOT SUPPORTED" if problem.sqlstate == errors.FEATURE_NOT_SUPPORTED else "FAILS"
     lines = [f"{word}: {problem.sqlstate}: {problem.message}"]
     lines += [f"{label}: {text}" for label, text in (("DETAIL", problem.detail), ("HINT", problem.hint)) if text]
     for line in "\n".join(lines).splitlines():

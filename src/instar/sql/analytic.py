@@ -170,7 +170,9 @@ def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | 
         return None
     count = int(value)  # type: ignore[call-overload]  # the binder casts it to bigint
     if count < 0:
-        raise errors.error("2201W" if clause == "LIMIT" else "2201X", f"{clause} must not be negative")
+        raise errors.error(
+            errors.INVALID_LIMIT if clause == "LIMIT" else errors.INVALID_OFFSET, f"{clause} must not be negative"
+        )
     return int(count)
 
 

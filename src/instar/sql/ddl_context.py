@@ -38,9 +38,11 @@ class DdlContext:
             return name.name
         if self.catalog.has_schema(name.schema or ""):
             raise errors.error(
-                "42501", f"permission denied: schema {name.schema} holds system views only", position=name.position
+                errors.INSUFFICIENT_PRIVILEGE,
+                f"permission denied: schema {name.schema} holds system views only",
+                position=name.position,
             )
-        raise errors.error("3F000", f'schema "{name.schema}" does not exist', position=name.position)
+        raise errors.error(errors.INVALID_SCHEMA_NAME, f'schema "{name.schema}" does not exist', position=name.position)
 
     def present(self, kind: str, names: Iterable[ast.Name], if_exists: bool) -> tuple[str, ...]:
         """The names; with IF EXISTS those that are there, and a notice for each of the others."""

@@ -277,8 +277,8 @@ class NodeCompiler:
 
     def _limit(self, node: plan.Limit) -> Source:
         below = self.source(node.child)
-        limit = self._count(node.limit, "LIMIT", "2201W")
-        offset = self._count(node.offset, "OFFSET", "2201X")
+        limit = self._count(node.limit, "LIMIT", errors.INVALID_LIMIT)
+        offset = self._count(node.offset, "OFFSET", errors.INVALID_OFFSET)
 
         def rows(p: Frame) -> Iterator[Row]:
             begin = offset(p) or 0

@@ -17,8 +17,6 @@ from instar.sql.grammar.lexer import END, OPERATOR, Unterminated, scan, tokenize
 from instar.sql.grammar.utility import StatementGrammar
 from instar.sql.statements import Query, Statement
 
-STATEMENT_TOO_COMPLEX = "54001"
-
 T = TypeVar("T")
 
 
@@ -95,7 +93,7 @@ def _guarded(text: str, read: Callable[[StatementGrammar], T]) -> T:
         return read(StatementGrammar(text, tokenize(text)))
     except RecursionError:
         message = "statement is too deeply nested"
-        raise errors.error(STATEMENT_TOO_COMPLEX, message) from None
+        raise errors.error(errors.STATEMENT_TOO_COMPLEX, message) from None
 
 
 def _statements(grammar: StatementGrammar) -> list[Statement]:

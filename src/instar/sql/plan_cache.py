@@ -27,11 +27,10 @@ from instar.sql.executor_dml import InsertProgram, ModifyProgram, returned_colum
 from instar.sql.holding import Holding
 from instar.sql.integrity import Rules
 from instar.sql.kept_views import KeptInsertProgram, KeptModifyProgram
-from instar.sql.parser import STATEMENT_TOO_COMPLEX
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, point_write
-from instar.sql.statements import Dml, Query
+from instar.sql.statements import Dml, Query, require_parameters
 from instar.sql.traversal import walk
 from instar.store.engine import Store
 from instar.store.forks import begin_anew_in_child
@@ -114,7 +113,7 @@ class Prepared:
         try:
             return self._compile()
         except RecursionError:
-            raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
+            raise errors.error(errors.STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
 
     @property
     def is_query(self) -> bool:
@@ -134,10 +133,7 @@ class Prepared:
     def convert(self, parameters: Sequence[object], zone: str) -> tuple[Any, ...]:
         """Python objects as internal values of the parameters' types. Errors: 08P01 (their number), `from_python`'s."""
         types = self.bound.parameters
-        if len(parameters) != len(types):
-            raise errors.error(
-                "08P01", f"the statement takes {len(types)} parameters, but {len(parameters)} were given"
-            )
+        require_parameters(len(types), len(parameters))
         known, converters = self._converters
         if known != zone:
             converters = [converter(type_, zone) for type_ in types]

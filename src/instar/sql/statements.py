@@ -13,6 +13,7 @@ from typing import Literal
 
 from sqlglot import exp
 
+from instar import errors
 from instar.catalog.descriptors import Action, Migration
 from instar.sql.materialized_statements import (
     CreateMaterializedView,
@@ -579,3 +580,9 @@ Utility = (
     | RefreshMaterializedView
 )  # fmt: skip
 Statement = Query | Dml | Ddl | TransactionStatement | Utility
+
+
+def require_parameters(takes: int, given: int) -> None:
+    """08P01 unless a statement is given as many parameters as it takes."""
+    if takes != given:
+        raise errors.error(errors.PROTOCOL_VIOLATION, f"the statement takes {takes} parameters, but {given} were given")

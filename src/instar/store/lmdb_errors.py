@@ -19,7 +19,7 @@ def translate(caught: Exception) -> Exception:
         case lmdb.TxnFullError():
             return errors.error(errors.LIMIT_EXCEEDED, "the transaction has changed too many pages")
         case lmdb.ReadersFullError():
-            return errors.error("53300", f"more than {MAX_READERS} reads of the store are open")
+            return errors.error(errors.TOO_MANY_CONNECTIONS, f"more than {MAX_READERS} reads of the store are open")
         case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
             return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
         case lmdb.Error():
@@ -30,4 +30,4 @@ def translate(caught: Exception) -> Exception:
 
 
 def closed() -> errors.Error:
-    return errors.InterfaceError("the store is closed", "08003")
+    return errors.InterfaceError("the store is closed", errors.CONNECTION_CLOSED)

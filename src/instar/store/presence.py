@@ -452,7 +452,7 @@ class SharedPresence(Presence):
                     end = when_alone()
                     self._view[WAL_END] = self._view[WAL_DURABLE] = self._view[WAL_NEEDED] = end
                 return slot
-        raise errors.error("53300", f"more than {SLOTS} processes have the store open")
+        raise errors.error(errors.TOO_MANY_CONNECTIONS, f"more than {SLOTS} processes have the store open")
 
     def _is_locked(self, slot: int) -> bool:
         """Whether another than this has `slot`; one's own looks free."""

@@ -106,8 +106,7 @@ def square_root(a: Decimal) -> Decimal:
     """Errors: 2201F for a negative one."""
     if a.is_nan():
         return a
-    if a < 0:
-        raise errors.error("2201F", "cannot take square root of a negative number")
+    require_root(a)
     weight = (_weight(a) + 1) * _GROUP // 2 - 1
     return settle(WIDE.sqrt(a), max(MIN_SIGNIFICANT_DIGITS - weight, scale(a), 0))
 
@@ -126,7 +125,7 @@ def natural_logarithm(a: Decimal) -> Decimal:
     """Errors: 2201E unless a > 0."""
     if a.is_nan():
         return a
-    _positive(a)
+    require_logarithm(a)
     result = WIDE.ln(a)
     return settle(result, max(MIN_SIGNIFICANT_DIGITS - _logarithm_weight(a), scale(a), 0))
 
@@ -135,8 +134,8 @@ def logarithm(base: Decimal, a: Decimal) -> Decimal:
     """The logarithm of a to a base. Errors: 2201E, 22012."""
     if a.is_nan() or base.is_nan():
         return NAN
-    _positive(base)
-    _positive(a)
+    require_logarithm(base)
+    require_logarithm(a)
     if base == 1:
         raise errors.error(errors.DIVISION_BY_ZERO, "division by zero")
     weight = _logarithm_weight(a) - _logarithm_weight(base)
@@ -153,10 +152,7 @@ def power(base: Decimal, exponent: Decimal) -> Decimal:
     if base.is_nan() or exponent.is_nan():
         return Decimal(1) if base == 1 or exponent == 0 else NAN
     integral = exponent == exponent.to_integral_value()
-    if not base and exponent < 0:
-        raise errors.error("2201F", "zero raised to a negative power is undefined")
-    if base < 0 and not integral:
-        raise errors.error("2201F", "a negative number raised to a non-integer power yields a complex result")
+    require_power(base, exponent, whole=integral)
     whole = integral and -_LARGEST_WHOLE <= exponent < _LARGEST_WHOLE
     if not base:
         return settle(Decimal(int(not exponent)), max(MIN_SIGNIFICANT_DIGITS, scale(base) if whole else 0))
@@ -169,10 +165,26 @@ def power(base: Decimal, exponent: Decimal) -> Decimal:
     return settle(result, max(scale(base), scale(exponent), MIN_SIGNIFICANT_DIGITS - int(digits), 0))
 
 
-def _positive(a: Decimal) -> None:
+def require_root(a: Decimal | float) -> None:
+    """2201F for what has no square root."""
+    if a < 0:
+        raise errors.error(errors.INVALID_POWER_ARGUMENT, "cannot take square root of a negative number")
+
+
+def require_logarithm(a: Decimal | float) -> None:
+    """2201E for what has no logarithm."""
     if a <= 0:
         kind = "zero" if not a else "a negative number"
-        raise errors.error("2201E", f"cannot take logarithm of {kind}")
+        raise errors.error(errors.INVALID_LOGARITHM_ARGUMENT, f"cannot take logarithm of {kind}")
+
+
+def require_power(base: Decimal | float, exponent: Decimal | float, *, whole: bool) -> None:
+    """2201F for what is no power. `whole`: the exponent is an integer or infinite."""
+    if not base and exponent < 0:
+        raise errors.error(errors.INVALID_POWER_ARGUMENT, "zero raised to a negative power is undefined")
+    if base < 0 and not whole:
+        message = "a negative number raised to a non-integer power yields a complex result"
+        raise errors.error(errors.INVALID_POWER_ARGUMENT, message)
 
 
 def _logarithm_weight(a: Decimal) -> int:

@@ -345,7 +345,7 @@ def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
     offset = _OFFSET.fullmatch(rest)
     if offset:
         if _offset_seconds(offset) is None:
-            raise errors.error("22009", f'time zone displacement out of range: "{text}"')
+            raise errors.error(errors.INVALID_TIME_ZONE_DISPLACEMENT, f'time zone displacement out of range: "{text}"')
         return micros, rest
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_+\-/]*", rest, re.ASCII):
         raise _invalid(name, text)

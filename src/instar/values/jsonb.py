@@ -125,7 +125,9 @@ def _check(document: Any) -> None:
 def _check_string(text: str) -> None:
     if "\0" in text:
         raise errors.error(
-            "22P05", "unsupported Unicode escape sequence", detail="\\u0000 cannot be converted to text."
+            errors.UNTRANSLATABLE_CHARACTER,
+            "unsupported Unicode escape sequence",
+            detail="\\u0000 cannot be converted to text.",
         )
     text.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
 

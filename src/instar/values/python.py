@@ -199,7 +199,9 @@ def _require_encodable(value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise errors.error("22021", 'invalid byte sequence for encoding "UTF8": a lone surrogate') from None
+        raise errors.error(
+            errors.CHARACTER_NOT_IN_REPERTOIRE, 'invalid byte sequence for encoding "UTF8": a lone surrogate'
+        ) from None
 
 
 def _same(type_: Type, value: Any) -> Any:

@@ -62,7 +62,7 @@ def _string_reader(type_: Type) -> Callable[[str], str]:
 
     def read(text: str) -> str:
         if "\0" in text:
-            raise errors.error("22021", 'invalid byte sequence for encoding "UTF8": 0x00')
+            raise errors.error(errors.CHARACTER_NOT_IN_REPERTOIRE, 'invalid byte sequence for encoding "UTF8": 0x00')
         if length is not None and len(text) > length:
             if text[length:].strip(" "):
                 raise errors.error(errors.STRING_TOO_LONG, f"value too long for type {type_}")

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-WINDOWING_ERROR = "42P20"
 AGGREGATES_IN = frozenset({"SELECT", "HAVING", "ORDER BY", "DISTINCT ON"})
 WINDOWS_IN = frozenset({"SELECT", "ORDER BY", "DISTINCT ON"})
 MAX_GROUPING_ARGUMENTS = 31  # the bits of an integer
@@ -241,11 +240,11 @@ class CallBinder(ABC):
                 if inside == "window function"
                 else "aggregate function calls cannot contain window function calls"
             )
-            sqlstate = WINDOWING_ERROR if inside == "window function" else errors.GROUPING_ERROR
+            sqlstate = errors.WINDOWING_ERROR if inside == "window function" else errors.GROUPING_ERROR
             raise errors.error(sqlstate, message, position=position)
         if self.clause not in WINDOWS_IN:
             message = f"window functions are not allowed in {self.clause}"
-            raise errors.error(WINDOWING_ERROR, message, position=position)
+            raise errors.error(errors.WINDOWING_ERROR, message, position=position)
         if _has(call, exp.Distinct):
             raise errors.unsupported("DISTINCT for window functions", position=position)
         if _has(call, exp.Order):

@@ -21,8 +21,6 @@ from instar.sql.grammar.nodes import position_of
 from instar.sql.statements import Dml
 from instar.sql.tree import Expr, Output
 
-GENERATED_ALWAYS = "428C9"
-
 
 class DmlBinder:
     """Binds one INSERT, UPDATE or DELETE."""
@@ -187,9 +185,9 @@ class DmlBinder:
         if verb == "insert":
             message = f'cannot insert a non-DEFAULT value into column "{column.name}"'
             hint = "Use OVERRIDING SYSTEM VALUE to override."
-            raise errors.error(GENERATED_ALWAYS, message, detail=detail, hint=hint, position=position)
+            raise errors.error(errors.GENERATED_ALWAYS, message, detail=detail, hint=hint, position=position)
         message = f'column "{column.name}" can only be updated to DEFAULT'
-        raise errors.error(GENERATED_ALWAYS, message, detail=detail, position=position)
+        raise errors.error(errors.GENERATED_ALWAYS, message, detail=detail, position=position)
 
     # --- ON CONFLICT ---
 

@@ -128,7 +128,7 @@ class FromBinder(ABC):
             return self.context.catalog.by_id(int(text[1:]))
         parts = [token.value for token in tokenize(text) if token.kind in (WORD, QUOTED)]
         if not 1 <= len(parts) <= 2:
-            raise errors.error("42602", "invalid name syntax")
+            raise errors.error(errors.INVALID_NAME, "invalid name syntax")
         return self.context.catalog.lookup(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def table_scan(

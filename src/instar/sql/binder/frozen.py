@@ -7,9 +7,9 @@ overloaded later, or another session's time zone changes nothing of what it mean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from sqlglot import exp
 
@@ -21,18 +21,13 @@ from instar.sql.binder import coercion
 from instar.sql.binder.context import CatalogReader, Context
 from instar.sql.binder.deparse import Deparser
 from instar.sql.binder.from_items import table_columns
+from instar.sql.binder.frozen_texts import parsed_expression, parsed_query, unplaced
 from instar.sql.binder.queries import QueryBinder
 from instar.sql.binder.scope import Item, Namespace, Scope
-from instar.sql.parser import parse_expression, parse_query
+from instar.sql.parser import parse_expression
 from instar.sql.traversal import children, is_volatile, locks_rows, walk
 from instar.sql.tree import Expr
 from instar.types import Kind, Type
-
-T = TypeVar("T")
-
-# Descriptors' texts are bound again with every statement that needs them, and binding only reads their trees.
-_expression = lru_cache(maxsize=1024)(parse_expression)
-_query = lru_cache(maxsize=256)(parse_query)
 
 
 class FrozenQuery(NamedTuple):
@@ -68,7 +63,7 @@ def freeze_check(
             raise errors.unsupported("a subquery in a check constraint")
         volatile = isinstance(found, tree.Call) and found.function.volatility != "immutable"
         if volatile or isinstance(found, tree.NextValue):
-            raise errors.error("42P17", "functions in a check constraint must be immutable")
+            raise errors.error(errors.INVALID_OBJECT_DEFINITION, "functions in a check constraint must be immutable")
     ids = {table.columns[found.ordinal].id for found in walk(expr) if isinstance(found, tree.ColumnRef)}
     return Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr), tuple(sorted(ids))
 
@@ -141,7 +136,7 @@ def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> st
     text = thaw_default(column, catalog)
     node = parse_expression(f"({text or 'NULL'})::{Type(column.type.kind)}")
     try:
-        return _unplaced(lambda: freeze_default(node, column.name, type_, catalog)[0])
+        return unplaced(lambda: freeze_default(node, column.name, type_, catalog)[0])
     except errors.Error as failed:
         if failed.sqlstate != errors.DATATYPE_MISMATCH:
             raise
@@ -151,14 +146,14 @@ def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> st
 def bind_conversion(derivation: Derivation, table: Table, catalog: CatalogReader) -> Expr:
     """A frozen conversion over the columns of `table`, as relation 0."""
     binder = QueryBinder(Context(catalog), by_ids=True)
-    expr = _unplaced(lambda: _bound(binder, _expression(derivation.expression), table, 0))
+    expr = unplaced(lambda: _bound(binder, parsed_expression(derivation.expression), table, 0))
     return coercion.assign(Context(catalog), expr, derivation.type, "?")
 
 
 def bind_check(text: str, table: Table, relation: int, catalog: CatalogReader) -> Expr:
     """A frozen CHECK over the columns of `relation`."""
     binder = QueryBinder(Context(catalog), by_ids=True)
-    return _unplaced(lambda: _bind(binder, _expression(text), table, relation, "CHECK constraints", "CHECK"))
+    return unplaced(lambda: _bind(binder, parsed_expression(text), table, relation, "CHECK constraints", "CHECK"))
 
 
 def bind_default(column: Column, catalog: CatalogReader) -> Expr:
@@ -170,11 +165,11 @@ def bind_default_of(context: Context, column: Column) -> Expr:
     """As `bind_default`, within a statement."""
     default = column.default
     if default is not None:
-        constant = _unplaced(lambda: _constant(default, column.type))
+        constant = unplaced(lambda: _constant(default, column.type))
         if constant is not None:
             return constant
         binder = QueryBinder(context, by_ids=True)
-        expr = _unplaced(lambda: _default(binder, _expression(default)))
+        expr = unplaced(lambda: _default(binder, parsed_expression(default)))
     elif column.sequence is not None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
@@ -186,7 +181,7 @@ def bind_default_of(context: Context, column: Column) -> Expr:
 def _constant(default: str, type_: Type) -> tree.Literal | None:
     """A default that is written as a constant, which every INSERT asks for again after each change of its table; None
     for others. It is bound without a catalog, so that it is the same under any."""
-    node = written = _expression(default)
+    node = written = parsed_expression(default)
     while isinstance(written, exp.Cast | exp.Paren):
         written = written.this
     if not isinstance(written, exp.Literal):
@@ -227,15 +222,6 @@ def _default(binder: QueryBinder, node: exp.Expr) -> Expr:
     if node.find(exp.Subquery, exp.Exists) is not None:
         raise errors.unsupported("a subquery in DEFAULT")
     return binder.binder(Scope(), "DEFAULT expressions").bind(node)
-
-
-def _unplaced(read: Callable[[], T]) -> T:
-    """Positions in frozen text mean nothing to the user."""
-    try:
-        return read()
-    except errors.Error as error:
-        error.position = None
-        raise
 
 
 # --- views -----------------------------------------------------------------------------------------------------------
@@ -290,12 +276,6 @@ def _dependencies(context: Context, query: tree.Query) -> tuple[tuple[int, tuple
     return tuple((number, tuple(sorted(ids))) for number, ids in sorted(columns.items()))
 
 
-def bind_view_text(context: Context, view: View) -> tree.Query:
-    """The view's query at this version of the catalog."""
-    binder = QueryBinder(context, by_ids=True)
-    return _unplaced(lambda: binder.query(_query(view.query).expression, None))
-
-
 # --- thawing ---------------------------------------------------------------------------------------------------------
 
 
@@ -322,7 +302,7 @@ def thaw_default(column: Column, catalog: CatalogReader) -> str | None:
 
 def thaw_view(view: View, catalog: CatalogReader) -> str:
     """A view's query with today's names."""
-    return Deparser(catalog).query(bind_view_text(Context(catalog), view))
+    return Deparser(catalog).query(QueryBinder(Context(catalog)).view_query(view))
 
 
 def thaw_materialized(view: View, catalog: CatalogReader) -> str:
@@ -330,9 +310,9 @@ def thaw_materialized(view: View, catalog: CatalogReader) -> str:
     assert view.materialized is not None
     binder = QueryBinder(Context(catalog), by_ids=True)
     definition = view.materialized.definition
-    return Deparser(catalog).query(_unplaced(lambda: binder.query(_query(definition).expression, None)))
+    return Deparser(catalog).query(unplaced(lambda: binder.query(parsed_query(definition).expression, None)))
 
 
 def canonical_view(view: View, catalog: CatalogReader) -> str:
     """A view's query for comparison only: equal for queries that differ in nothing but the names of aliases."""
-    return Deparser(catalog, numbered=True).query(bind_view_text(Context(catalog), view))
+    return Deparser(catalog, numbered=True).query(QueryBinder(Context(catalog)).view_query(view))

@@ -14,6 +14,7 @@ from instar.sql import tree
 from instar.sql.binder import coercion, row_locks
 from instar.sql.binder.context import Context
 from instar.sql.binder.expressions import constant
+from instar.sql.binder.frozen_texts import parsed_query, unplaced
 from instar.sql.binder.scope import CteEntry, Scope
 from instar.sql.binder.selects import SelectBinder, meant_ordinal
 from instar.sql.functions import common_type
@@ -23,7 +24,6 @@ from instar.sql.traversal import walk, walk_level
 from instar.sql.tree import CommonTable, Expr, Output, Query, SortKey
 from instar.types import Kind, Type
 
-INVALID_RECURSION = "42P19"
 SetKind = Literal["union", "intersect", "except"]
 _SET_KINDS: dict[type[exp.Expr], SetKind] = {exp.Union: "union", exp.Intersect: "intersect", exp.Except: "except"}
 
@@ -109,7 +109,7 @@ class QueryBinder(SelectBinder):
         position = position_of(node)
         if not isinstance(node, exp.Union) or _mentions(node.this, name):
             message = f'recursive query "{name}" does not have the form non-recursive-term UNION [ALL] recursive-term'
-            raise errors.error(INVALID_RECURSION, message, position=position)
+            raise errors.error(errors.INVALID_RECURSION, message, position=position)
         for clause in ("order", "limit", "offset"):
             if node.args.get(clause) is not None:
                 raise errors.unsupported(f"{clause.upper()} in a recursive query", position=position)
@@ -275,9 +275,8 @@ class QueryBinder(SelectBinder):
 
     def view_query(self, view: View) -> Query:
         """A view's query, bound anew at this version of the catalog."""
-        from instar.sql.binder.frozen import bind_view_text
-
-        return bind_view_text(self.context, view)
+        binder = QueryBinder(self.context, by_ids=True)
+        return unplaced(lambda: binder.query(parsed_query(view.query).expression, None))
 
 
 def renamed(
@@ -356,7 +355,7 @@ def _check_recursive_term(second: Query, number: int, name: str, position: int |
                 where = "within EXCEPT" if any(mine(inner) for inner in walk(found.right)) else where
             elif isinstance(found, tree.AggregateCall | tree.GroupingCall):
                 message = "aggregate functions are not allowed in a recursive query's recursive term"
-                raise errors.error(INVALID_RECURSION, message, position=position)
+                raise errors.error(errors.INVALID_RECURSION, message, position=position)
     if where is not None:
         message = f'recursive reference to query "{name}" must not appear {where}'
-        raise errors.error(INVALID_RECURSION, message, position=position)
+        raise errors.error(errors.INVALID_RECURSION, message, position=position)

@@ -162,7 +162,7 @@ class SelectBinder(FromBinder):
         for found in walk_level(output.expr):
             kind = _NOT_GROUPED.get(type(found))
             if kind is not None:
-                code = errors.GROUPING_ERROR if kind != "window functions" else "42P20"
+                code = errors.GROUPING_ERROR if kind != "window functions" else errors.WINDOWING_ERROR
                 raise errors.error(code, f"{kind} are not allowed in GROUP BY", position=position_of(node))
         return output.expr
 
@@ -254,7 +254,9 @@ def _named_windows(node: exp.Select) -> dict[str, exp.Window]:
     for window in node.args.get("windows") or ():
         name = window.this.name
         if name in windows:
-            raise errors.error("42P20", f'window "{name}" is already defined', position=position_of(window))
+            raise errors.error(
+                errors.WINDOWING_ERROR, f'window "{name}" is already defined', position=position_of(window)
+            )
         windows[name] = window
     return windows
 

@@ -9,7 +9,6 @@ from instar.sql import tree
 from instar.sql.binder.context import CatalogReader, Context
 from instar.sql.binder.dml import DmlBinder
 from instar.sql.binder.queries import QueryBinder
-from instar.sql.parser import STATEMENT_TOO_COMPLEX
 from instar.sql.statements import Dml, Query
 from instar.types import Type
 
@@ -29,7 +28,7 @@ def bind(
     try:
         bound = _bind(statement, context)
     except RecursionError:
-        raise errors.error(STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
+        raise errors.error(errors.STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
     return tree.BoundStatement(
         bound, context.parameter_types(), tuple(context.tables.values()), tuple(context.views.values())
     )

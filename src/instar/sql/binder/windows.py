@@ -18,7 +18,6 @@ from instar.types import INTEGERS, Kind
 if TYPE_CHECKING:
     from instar.sql.binder.calls import CallBinder
 
-WINDOWING_ERROR = "42P20"
 _START = ("unbounded preceding", "preceding", "current row", "following", "unbounded following")
 Side = Literal["unbounded preceding", "preceding", "current row", "following", "unbounded following"]
 
@@ -58,7 +57,7 @@ def combined_window(window: exp.Window, named: Mapping[str, exp.Window]) -> Wind
         if clash:
             tail = " because it has a frame clause" if what == "copy" else ""
             message = f'cannot {what} window "{base_name}"{tail}'
-            raise errors.error(WINDOWING_ERROR, message, position=position_of(window))
+            raise errors.error(errors.WINDOWING_ERROR, message, position=position_of(window))
     return WindowDefinition(base.partition_by, own.order_by or base.order_by, own.frame)
 
 
@@ -121,4 +120,4 @@ def _offset(binder: CallBinder, node: exp.Expr | None, unit: str, keys: tuple[So
 
 
 def _error(message: str, position: int | None) -> errors.Error:
-    return errors.error(WINDOWING_ERROR, message, position=position)
+    return errors.error(errors.WINDOWING_ERROR, message, position=position)

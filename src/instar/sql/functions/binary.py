@@ -12,7 +12,7 @@ from instar.types import BYTEA, INTEGER
 
 def _get_byte(value: bytes, index: int) -> int:
     if not 0 <= index < len(value):
-        raise errors.error("2202E", f"index {index} out of valid range, 0..{len(value) - 1}")
+        raise errors.error(errors.SUBSCRIPT_ERROR, f"index {index} out of valid range, 0..{len(value) - 1}")
     return value[index]
 
 

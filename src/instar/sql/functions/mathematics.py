@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from instar import errors
 from instar.sql.functions import arithmetic as operators
 from instar.sql.functions.arithmetic import INTEGER_TYPES, out_of_range
 from instar.sql.functions.model import Context, Function, Sql
@@ -61,24 +60,17 @@ def _guarded(compute: Callable[..., float]) -> Callable[..., float]:
 
 
 def _square_root(value: float) -> float:
-    if value < 0:
-        raise errors.error("2201F", "cannot take square root of a negative number")
+    arithmetic.require_root(value)
     return math.sqrt(value)
 
 
-def _positive(value: float) -> None:
-    if value <= 0:
-        kind = "zero" if value == 0 else "a negative number"
-        raise errors.error("2201E", f"cannot take logarithm of {kind}")
-
-
 def _ln(value: float) -> float:
-    _positive(value)
+    arithmetic.require_logarithm(value)
     return math.log(value)
 
 
 def _log10(value: float) -> float:
-    _positive(value)
+    arithmetic.require_logarithm(value)
     return math.log10(value)
 
 
@@ -91,10 +83,7 @@ def _exp(value: float) -> float:
 
 def power(base: float, exponent: float) -> float:
     """base ^ exponent. Errors: 2201F, 22003."""
-    if base == 0 and exponent < 0:
-        raise errors.error("2201F", "zero raised to a negative power is undefined")
-    if base < 0 and math.isfinite(exponent) and not exponent.is_integer():
-        raise errors.error("2201F", "a negative number raised to a non-integer power yields a complex result")
+    arithmetic.require_power(base, exponent, whole=not math.isfinite(exponent) or exponent.is_integer())
     if math.isinf(exponent) and base == -1:
         return 1.0
     result = math.pow(base, exponent)

@@ -374,8 +374,9 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), sqlstate, message)
     for pattern, sqlstate, message in (
         (r"division by zero|divide by zero", errors.DIVISION_BY_ZERO, "division by zero"),
-        (r"argument for ntile must be", "22014", "argument of ntile must be greater than zero"),
-        (r"window \w+ \w+ expression cannot be negative|invalid (groups|range) (preceding|following) value", "22013",
+        (r"argument for ntile must be", errors.INVALID_NTILE_ARGUMENT, "argument of ntile must be greater than zero"),
+        (r"window \w+ \w+ expression cannot be negative|invalid (groups|range) (preceding|following) value",
+         errors.INVALID_FRAME_OFFSET,
          "the offset of a frame must be neither negative nor null"),
         (r"window functions are not allowed in window definitions", errors.FEATURE_NOT_SUPPORTED,
          "a subquery with window functions within a window's definition is not supported"),
@@ -390,7 +391,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"date|timestamp", errors.DATETIME_OVERFLOW, "date or timestamp out of range"),
         (r"overflow|out of range|out-of-range", errors.NUMERIC_OUT_OF_RANGE, "value out of range"),
         (r"could not write|no space left|out of disk", errors.DISK_FULL, "no space for temporary data"),
-        (r"out of memory|memory limit", "53200", "out of memory"),
+        (r"out of memory|memory limit", errors.OUT_OF_MEMORY, "out of memory"),
         (r"interrupt", errors.QUERY_CANCELED, "canceling statement due to user request"),
     )
 )  # fmt: skip

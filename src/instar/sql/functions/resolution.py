@@ -22,12 +22,10 @@ from instar.sql.functions.registry import FUNCTIONS, OPERATORS
 from instar.types import STRINGS, TEXT, TIMESTAMPS, UNKNOWN, Kind, Type
 from instar.values import cast_context, category, is_preferred
 
-AMBIGUOUS_FUNCTION = "42725"
-
 _HINTS = {
     errors.UNDEFINED_FUNCTION: "No {what} matches the given name and argument type{s}. "
     "You might need to add explicit type casts.",
-    AMBIGUOUS_FUNCTION: "Could not choose a best candidate {what}. You might need to add explicit type casts.",
+    errors.AMBIGUOUS_FUNCTION: "Could not choose a best candidate {what}. You might need to add explicit type casts.",
 }
 
 # Names of PostgreSQL that are asked for and absent, because the two engines could not be made to agree or because
@@ -159,7 +157,7 @@ def _select(candidates: Sequence[Entry], types: tuple[Type, ...], operator: bool
         return errors.UNDEFINED_FUNCTION
     fitting = _narrow(fitting, types)
     if len(fitting) > 1:
-        return AMBIGUOUS_FUNCTION
+        return errors.AMBIGUOUS_FUNCTION
     return _resolution(*fitting[0], types)
 
 

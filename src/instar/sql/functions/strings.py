@@ -91,7 +91,7 @@ def substring(text: Sliced, start: int, length: int | None = None) -> Sliced:
     if length is None:
         return text[max(start - 1, 0) :]
     if length < 0:
-        raise errors.error("22011", "negative substring length not allowed")
+        raise errors.error(errors.SUBSTRING_ERROR, "negative substring length not allowed")
     return text[max(start - 1, 0) : max(start - 1 + length, 0)]
 
 
@@ -150,7 +150,7 @@ def _repeat(text: str, count: int) -> str:
 def overlay(text: Sliced, new: Sliced, start: int, length: int | None = None) -> Sliced:
     """`text` with `new` in the place of `length` characters or bytes from `start`. Errors: 22011, 22003."""
     if start <= 0:
-        raise errors.error("22011", "negative substring length not allowed")
+        raise errors.error(errors.SUBSTRING_ERROR, "negative substring length not allowed")
     end = start + (len(new) if length is None else length)
     if end >= 1 << 31:
         raise numbers.out_of_range(Kind.INTEGER)
@@ -255,7 +255,7 @@ def like_pattern(pattern: str) -> re.Pattern[str]:
         if character == "\\":
             literal = next(characters, None)
             if literal is None:
-                raise errors.error("22025", "LIKE pattern must not end with escape character")
+                raise errors.error(errors.INVALID_ESCAPE_SEQUENCE, "LIKE pattern must not end with escape character")
             found.append(re.escape(literal))
         else:
             found.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
@@ -270,7 +270,11 @@ def like(text: str, pattern: str) -> bool:
 def like_escape(pattern: str, escape: str) -> str:
     """The pattern rewritten to the backslash as its escape. Errors: 22025."""
     if len(escape) > 1:
-        raise errors.error("22025", "invalid escape string", hint="Escape string must be empty or one character.")
+        raise errors.error(
+            errors.INVALID_ESCAPE_SEQUENCE,
+            "invalid escape string",
+            hint="Escape string must be empty or one character.",
+        )
     if escape == "\\":
         return pattern
     found, characters = [], iter(pattern)

@@ -50,7 +50,7 @@ def _ntile(window: Window) -> list[object]:
     if buckets is None:
         return [None] * len(window.rows)
     if buckets <= 0:
-        raise errors.error("22014", _NTILE)
+        raise errors.error(errors.INVALID_NTILE_ARGUMENT, _NTILE)
     size, larger = divmod(len(window.rows), buckets)
     found: list[object] = []
     for bucket in range(1, buckets + 1):
@@ -91,7 +91,7 @@ def _nth_value(window: Window) -> list[object]:
     for (start, end), args in zip(window.frames, window.rows, strict=True):
         number: Any = args[1]
         if number is not None and number <= 0:
-            raise errors.error("22016", _NTH)
+            raise errors.error(errors.INVALID_NTH_VALUE_ARGUMENT, _NTH)
         inside = number is not None and start + number - 1 < end
         found.append(window.rows[start + number - 1][0] if inside else None)
     return found

@@ -22,7 +22,6 @@ END = "end"
 
 MAX_CHARACTERS = 64 * 1024 * 1024
 MAX_IDENTIFIER_BYTES = 63
-INVALID_CHARACTER = "22021"
 
 
 class Token(NamedTuple):
@@ -136,7 +135,7 @@ def _check_characters(text: str) -> None:
             position = error.start
     if position >= 0:
         message = f"invalid character U+{ord(text[position]):04X} in the statement"
-        raise errors.error(INVALID_CHARACTER, message, position=position + 1)
+        raise errors.error(errors.CHARACTER_NOT_IN_REPERTOIRE, message, position=position + 1)
 
 
 def _unexpected(text: str, position: int) -> Exception:
@@ -250,7 +249,7 @@ def _unescape(body: str, start: int) -> str:
         if plain in "uUx":
             message = "invalid Unicode escape" if plain != "x" else None
             if message:
-                raise errors.error("22025", message, position=start + 1)
+                raise errors.error(errors.INVALID_ESCAPE_SEQUENCE, message, position=start + 1)
         return _SIMPLE_ESCAPES.get(plain, plain)
 
     return _decoded(_ESCAPE.sub(replace, body), start)
@@ -274,7 +273,9 @@ def _character(code: int, start: int) -> str:
 def _decoded(value: str, start: int) -> str:
     """What the escapes say: a surrogate pair that two of them write is one character, and half a pair is none."""
     if "\0" in value:
-        raise errors.error(INVALID_CHARACTER, "invalid character in a string's escapes", position=start + 1)
+        raise errors.error(
+            errors.CHARACTER_NOT_IN_REPERTOIRE, "invalid character in a string's escapes", position=start + 1
+        )
     if value.isascii():
         return value
     try:
