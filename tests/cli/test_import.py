@@ -60,7 +60,7 @@ for _ in range(6):
             with ExitStack() as stack:
                 list(open_source(Path(sys.argv[1]), None, stack, lambda amount: None).batches)
         except errors.Error as error:
-            sys.exit(0 if error.sqlstate == "22P02" else 1)
+            sys.exit(0 if error.sqlstate == "22P04" else 1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 

@@ -89,11 +89,19 @@ def read_column(column: pa.Array[Any], field: pa.Field[Any], zone: str, before: 
     if sql_type is not None:
         found = _cast(column, type_, sql_type)
         return _read_texts(column, field.name, sql_type, zone, before) if found is None else found
-    plain = (None if v is None else v.removeprefix("\\x").replace("-", "") for v in column.to_pylist())
-    try:
-        return pa.array([None if v is None else bytes.fromhex(v) for v in plain], type_)
-    except ValueError as error:
-        raise errors.error(errors.INVALID_TEXT, f"invalid hexadecimal data: {error}") from None
+    values: list[bytes | None] = []
+    size = type_.byte_width if pa.types.is_fixed_size_binary(type_) else None
+    for row, text in enumerate(column.to_pylist(), before + 1):
+        try:
+            values.append(None if text is None else bytes.fromhex(text.removeprefix("\\x").replace("-", "")))
+        except ValueError:
+            wrong = True
+        else:
+            wrong = size is not None and values[-1] is not None and len(values[-1]) != size
+        if wrong:
+            message = f'invalid input syntax for type {"bytea" if size is None else "uuid"}: "{text}"'
+            raise errors.error(errors.INVALID_TEXT, message, detail=_place(row, field.name))
+    return pa.array(values, type_)
 
 
 def written_column(column: pa.Array[Any]) -> pa.Array[Any]:
@@ -147,10 +155,14 @@ def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, bef
                 raise errors.unsupported(f"loading NaN into a column of type {sql_type}")
             values.append(value)
         except errors.Error as error:
-            place = f'It is in row {row} of the file, column "{name}".'
+            place = _place(row, name)
             error.detail = place if error.detail is None else f"{error.detail}\n{place}"
             raise
     return arrow_array(sql_type, values)  # type: ignore[no-any-return]  # of the column's type
+
+
+def _place(row: int, name: str) -> str:
+    return f'It is in row {row} of the file, column "{name}".'
 
 
 def _in_usual_years(column: pa.Array[Any]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -40,6 +41,7 @@ _CSV_HEAD = 64 << 10
 EXPORT_SPARK_ROWS = 5_000_000
 _BATCH_ROWS = 65_536
 _COMMITTED_ROWS = 10_000  # with --in-batches: a transaction that holds nobody up
+_STRANGE_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _SUFFIXES = (".csv", ".parquet")
 _COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
@@ -276,6 +278,13 @@ def _csv_stream(path: Path) -> tuple[pa.NativeFile, pa.NativeFile]:
     return (pa.CompressedInputStream(file, compression) if compression else file), file
 
 
+def _lone_header(path: Path) -> bytes | None:
+    """A CSV file that is a header without the end of its line, of which Arrow makes nothing; None for all others."""
+    stream, _ = _csv_stream(path)
+    head = stream.read(_CSV_HEAD)
+    return head if head and len(head) < _CSV_HEAD and not any(end in head for end in b"\r\n") else None
+
+
 def _ending(path: Path) -> bytes:
     """The last bytes of a CSV file: as many as two rows may have, as Arrow has none that is longer than a block."""
     stream, file = _csv_stream(path)
@@ -291,6 +300,8 @@ def _csv_reader(
     path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
 ) -> tuple[pa.csv.CSVStreamingReader, pa.NativeFile]:
     stream, file = _csv_stream(path)
+    if (header := _lone_header(path)) is not None:
+        stream = file = pa.BufferReader(header + b"\n")
     types = {} if wanted is None else {field.name: reader_type(field.type) for field in wanted}
     convert = pa.csv.ConvertOptions(
         column_types=types,
@@ -318,15 +329,54 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        byte = f"0x{error.object[error.start]:02x}"
-        raise errors.error(
-            errors.CHARACTER_NOT_IN_REPERTOIRE, f'{path}: invalid byte sequence for encoding "UTF8": {byte}'
-        ) from None
+        raise _not_utf8(path, error.object[error.start]) from None
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        if isinstance(error, pa.ArrowInvalid) and file_format(path) == "csv":
+            _name_row(path)
         first, _, rest = str(error).partition("\n")
         raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
+
+
+def _not_utf8(path: Path, byte: int, detail: str | None = None) -> errors.Error:
+    message = f'{path}: invalid byte sequence for encoding "UTF8": 0x{byte:02x}'
+    return errors.error(errors.CHARACTER_NOT_IN_REPERTOIRE, message, detail=detail)
+
+
+def _name_row(path: Path) -> None:
+    """Raise what Arrow has found wrong in a CSV file with its row, which it knows if it reads without threads: 22P04
+    for a row of more or fewer columns, 22021 for a text that is no UTF-8. Nothing happens if it was something else."""
+
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    read = pa.csv.ReadOptions(block_size=_CSV_BLOCK, use_threads=False)
+    inferred = pa.csv.ConvertOptions(check_utf8=False)
+    try:
+        with pa.csv.open_csv(_csv_stream(path)[0], read, parse, inferred) as opened:  # type: ignore[arg-type]  # as above
+            texts = pa.csv.ConvertOptions(column_types=dict.fromkeys(opened.schema.names, pa.binary()))
+        with pa.csv.open_csv(_csv_stream(path)[0], read, parse, texts) as reader:  # type: ignore[arg-type]  # as above
+            done = 0
+            for batch in reader:
+                _require_utf8(path, batch, done)
+                done += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if found := _STRANGE_ROW.search(str(error)):
+            row, expected, given, text = found.groups()
+            raise errors.error(
+                errors.BAD_COPY_FILE,
+                f"{path}: a row has {given} columns, not {expected}: {text}",
+                detail=f"It is row {int(row) - 1} of the file.",  # without the header
+            ) from None
+
+
+def _require_utf8(path: Path, batch: pa.RecordBatch, before: int) -> None:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        for row, value in enumerate(column.to_pylist(), before + 1):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                place = f'It is in row {row} of the file, column "{name}".'
+                raise _not_utf8(path, error.object[error.start], place) from None
 
 
 # --- a table for a file ----------------------------------------------------------------------------------------------
