@@ -112,6 +112,14 @@ def test_golden_plans(session: Session, name: str) -> None:
     assert session.notices == []
 
 
+@pytest.mark.parametrize("key", ["CREATE UNIQUE INDEX code ON land (code)", "ALTER TABLE land ADD UNIQUE (code)"])
+def test_a_key_goes_together_with_the_table_that_refers_to_it(session: Session, key: str) -> None:
+    run(session, f"CREATE TABLE land (id int PRIMARY KEY, code text); {key};")
+    run(session, "CREATE TABLE town (id int PRIMARY KEY, land text REFERENCES land (code))")
+    assert applied(session, SHOP + "CREATE TABLE land (id int PRIMARY KEY, code text);")
+    assert planned(session, SHOP + "CREATE TABLE land (id int PRIMARY KEY, code text);").steps == ()
+
+
 @pytest.mark.parametrize("name", GOLDEN)
 def test_what_is_possible_is_applied_and_then_there_is_nothing_to_do(session: Session, name: str) -> None:
     plan = planned(session, GOLDEN[name])

@@ -90,8 +90,14 @@ def relation_names(schema: model.Schema) -> set[str]:
 
 
 def _dropped_tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
-    """Tables that refer to others go before those; what closes a circle is taken off first."""
+    """Tables that refer to others go before those; what closes a circle is taken off first, as is what needs a key or
+    index that goes from a table that stays."""
     doomed = {name: table for name, table in live.tables.items() if name not in wanted.tables}
+    lost = _dropped_elements(live, wanted)
+    for name, table in doomed.items():
+        for key in _keys(table):
+            if not lost.isdisjoint(key.needs):
+                yield to.DropElement(name, key)
     while doomed:
         free = [name for name in doomed if not any(_refers(other, doomed[name], live) for other in doomed.values())]
         if not free:
