@@ -187,6 +187,10 @@ def test_create_table_as(client: Client) -> None:
     ]  # fmt: skip
     assert client.translate("CREATE TABLE y AS SELECT 1 WITH NO DATA").populate is None
     assert client.translate("CREATE TABLE IF NOT EXISTS x AS SELECT 1").populate is None
+    with pytest.raises(errors.Error, match="too many column names were specified"):
+        client.translate("CREATE TABLE z (p, q) AS SELECT 1")
+    with pytest.raises(errors.Error, match="CREATE VIEW specifies more column names than columns"):
+        client.translate("CREATE VIEW z (p, q) AS SELECT 1")
 
 
 def test_if_exists_and_if_not_exists_notice_and_do_nothing(client: Client) -> None:

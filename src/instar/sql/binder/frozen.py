@@ -240,7 +240,10 @@ def freeze_query(
         raise errors.unsupported(f"a table hint in {place}")
     columns = binder.columns(bound)
     if len(names) > len(columns):
-        raise errors.error(errors.SYNTAX_ERROR, "CREATE VIEW specifies more column names than columns")
+        message = "CREATE VIEW specifies more column names than columns"
+        if place != "a view":
+            message = "too many column names were specified"
+        raise errors.error(errors.SYNTAX_ERROR, message)
     labels = [*names, *(name for name, _ in columns[len(names) :])]
     for number, label in enumerate(labels):
         if label in labels[:number]:
