@@ -15,7 +15,7 @@ from instar.encoding.keys import WIDE
 from instar.encoding.row_batches import arrow_type
 from instar.encoding.rows import numeric_text
 from instar.tables.layout import body_encoder, row_start
-from instar.tables.resolver import Wanted, batch_reader, is_widening, mixed_batch_reader, resolver, rewriter
+from instar.tables.resolver import Wanted, is_widening, mixed_batch_reader, resolver, rewriter
 from instar.types import (
     BIGINT,
     BYTEA,
@@ -153,7 +153,7 @@ def test_newer_rows_under_the_oldest_schema(chain: tuple[list[Layout], dict[int,
     value = stored(written, row)
     types = dict(written.columns)
     found = attempt(resolver(written, wanted), value)
-    batch = attempt(batch_reader(written, wanted), [value])
+    batch = attempt(mixed_batch_reader(lambda _: written, wanted), [value])
     if isinstance(found, str) or isinstance(batch, str):
         assert found == batch == errors.SERIALIZATION_FAILURE
         assert any(types.get(c, t) != t for c, t, *_ in wanted)
@@ -200,7 +200,7 @@ def test_narrowing(written: Type, wanted: Type, value: Any, fits: bool) -> None:
     layout = Layout(5, ((1, written),))
     row = stored(layout, (value,))
     one = attempt(resolver(layout, [Wanted(1, wanted)]), row)
-    many = attempt(batch_reader(layout, [Wanted(1, wanted)]), [row, row])
+    many = attempt(mixed_batch_reader(lambda _: layout, [Wanted(1, wanted)]), [row, row])
     if not fits:
         assert one == many == errors.SERIALIZATION_FAILURE
         return
@@ -213,10 +213,11 @@ def test_narrowing(written: Type, wanted: Type, value: Any, fits: bool) -> None:
 def test_unrelated_types(old: Type, new: Type) -> None:
     layout = Layout(1, ((1, old),))
     assert not is_widening(old, new)
-    for build in (resolver, batch_reader):
-        with pytest.raises(errors.Error) as caught:
-            build(layout, [Wanted(1, new)])
-        assert caught.value.sqlstate == errors.SERIALIZATION_FAILURE
+    with pytest.raises(errors.Error) as caught:
+        resolver(layout, [Wanted(1, new)])
+    assert caught.value.sqlstate == errors.SERIALIZATION_FAILURE
+    read = mixed_batch_reader(lambda _: layout, [Wanted(1, new)])
+    assert attempt(read, [stored(layout, (None,))]) == errors.SERIALIZATION_FAILURE
 
 
 def test_is_widening() -> None:
@@ -275,7 +276,7 @@ def test_nan_in_a_missing_value() -> None:
     wanted = [Wanted(2, numeric(5, 2), Decimal("NaN"))]
     assert resolver(layout, wanted)(stored(layout, (1,)))[0].is_nan()
     with pytest.raises(errors.NotSupportedError):
-        batch_reader(layout, wanted)
+        mixed_batch_reader(lambda _: layout, wanted)([stored(layout, (1,))])
 
 
 def test_columns_that_nobody_wants_are_all_alike() -> None:

@@ -52,20 +52,6 @@ def _text(value: Any, type_: Type) -> str:
         return repr(value)
 
 
-def format_values(key: bytes) -> str:
-    """The values of an encoded key as PostgreSQL lists them in a message: (1, abc), without the parentheses."""
-    parts = []
-    position = 0
-    while position < len(key):
-        try:
-            value, tag, _, position = decode_component(key, position)
-        except Error:
-            parts.append(f"\\x{key[position:].hex()}")
-            break
-        parts.append("null" if value is None else _text(value, _FAMILY_TYPES[tag]))
-    return ", ".join(parts)
-
-
 def format_key(key: bytes) -> str:
     """The components of an encoded key (after its rowset prefix): `(5, 'abc' desc, NULL)`."""
     parts = []

@@ -24,7 +24,6 @@ class Latest(enum.IntEnum):
     CLAIM = 4
     LAYOUT = 5
     LEASE = 6
-    WORKER = 7
     CHECKPOINT = 8
     SCHEMA_VERSION = 9
     STATUS = 10

@@ -456,13 +456,6 @@ def _computed_arrays(decode: Decode, derived: Sequence[_Derived], wanted: _Key) 
     return computed
 
 
-def batch_reader(layout: Layout, wanted: Sequence[Wanted]) -> BatchReader:
-    """A function from store values, all written in `layout`, to an Arrow array per wanted column (`arrow_type`)."""
-    wants = _Wants(wanted)
-    decode = _decoder(wants.written(layout), wants.key)
-    return lambda values: decode(join_values(values))
-
-
 def _tags(joined: Joined) -> Any:
     """Layout id and flags of each value, from its header."""
     if joined.tags is not None:
