@@ -107,7 +107,7 @@ def test_bytes_that_are_no_utf8(shop: Path, tmp_path: Path):
 
 @pytest.mark.parametrize(("closed", "out"), [(">&-", ""), ("<&-", "one\n1\n")])
 def test_standard_files_that_are_closed(shop: Path, closed: str, out: str):
-    command = f"'{sys.executable}' -m instar.cli.main sql '{shop}' --csv -c 'SELECT 1 AS one' {closed}"
+    command = f"'{sys.executable}' -m instar sql '{shop}' --csv -c 'SELECT 1 AS one' {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, out, "")
 
