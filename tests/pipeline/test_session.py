@@ -62,13 +62,6 @@ def test_none_is_an_error_that_says_what_to_do(nowhere, monkeypatch):
     assert "apt install" in (caught.value.hint or "")
 
 
-def test_what_an_idle_thread_starts_is_idle_and_nothing_else():
-    command = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"]
-    started = session._in_idle_thread(lambda: subprocess.run(command, check=True, capture_output=True))
-    assert started.stdout == b"True\n"
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
 def test_the_background_leaves_half_of_the_processors(monkeypatch):
     masters = []
     for processors in (None, 1, 2, 3, 16):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import instar
+from instar.gently import OPTION
+from instar.schemachange import launching
+from instar.store import open_store, presence
 
 # What a client does, and what the process that it starts does first.
 CLIENT = """
@@ -31,3 +37,23 @@ def test_an_installed_package_is_not_put_before_the_standard_library(tmp_path: P
     command = [str(tmp_path / "bin" / "python"), "-P", "-c", CLIENT]
     said = subprocess.run(command, env={}, stdout=subprocess.PIPE, check=True, text=True).stdout
     assert said.split() == [str(packages / "instar" / "__init__.py"), "None"]
+
+
+def test_a_worker_loads_itself_gently_where_another_process_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, said = str(tmp_path / "db"), tmp_path / "said"
+    monkeypatch.setattr(
+        launching, "PROGRAM", ("-c", f"import sys; open({str(said)!r}, 'a').write(f'{{sys.argv[1:]}}')")
+    )
+    client = "import instar, sys; instar.connect(sys.argv[1], synchronous=None).execute('CREATE SEQUENCE s')"
+    with contextlib.closing(open_store(path, synchronous="off")) as store:
+        for others_work in (False, True):
+            if others_work:
+                subprocess.run([sys.executable, "-c", client, path], check=True, env=launching.environment())
+            monkeypatch.setattr(presence, "LAUNCH_NS", 0)  # the one before has announced itself never
+            launcher = launching.WorkerLauncher(store, path)
+            launcher.ensure()
+            assert launcher._started is not None
+            launcher._started.wait()
+    assert said.read_text() == str([path]) + str([path, OPTION])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+import mmap
 import os
 import random
 import signal
@@ -292,7 +294,7 @@ def test_a_stopped_keeper_does_not_make_the_data_file_grow(tmp_path: Path, monke
         raw(store, (KEY + (number % 50).to_bytes(2, "big"), os.urandom(500)))
         if number % 100 == 99:
             kept.checkpoint()
-    assert (path / "data.mdb").stat().st_size < 8 << 20
+    assert kept._data.used() < 8 << 20
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     store.close()
@@ -389,7 +391,7 @@ def test_the_data_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytes
         raw(store, (KEY + (number % 50).to_bytes(2, "big"), os.urandom(500)))
         if number % 100 == 99:
             kept.checkpoint()
-    assert (path / "data.mdb").stat().st_size < 8 << 20
+    assert kept._data.used() < 8 << 20
     store.close()
 
 
@@ -494,3 +496,42 @@ def test_a_thread_that_finds_it_is_not_the_keeper_keeps_what_another_has_begun_t
     assert is_keeper()
     assert kept._pin is not None
     store.close()
+
+
+def test_what_lies_ahead_of_the_data_is_cached_and_goes_when_the_store_is_closed(tmp_path: Path) -> None:
+    """What LMDB is about to write behind the pages in use is in the system's cache, as a hole without blocks."""
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    wait_until(lambda: kept._data.size() >= kept._data.used() + keeper._LEAST_AHEAD)
+    wait_until(lambda: resident(path / "data.mdb", kept._data.used(), keeper._LEAST_AHEAD))
+    assert (path / "data.mdb").stat().st_blocks * 512 < 1 << 20
+    for number in range(6):  # which is more than is there
+        raw(store, *((KEY + bytes([number]) + place.to_bytes(2, "big"), bytes(4000)) for place in range(1500)))
+        kept._cache_ahead()
+    assert kept._data.used() > keeper._MOST_AHEAD
+    assert kept._data.size() >= kept._data.used() + keeper._LEAST_AHEAD
+    stored = contents(store)
+    used = kept._data.used()
+    store.close()
+    assert used <= (path / "data.mdb").stat().st_size < used + (1 << 20)
+    again, _kept = opened(path)
+    assert contents(again) == stored
+    again.close()
+
+
+def resident(path: Path, begin: int, size: int) -> bool:
+    """Whether the system has all of a part of a file in its cache."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    library.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    pages = ctypes.create_string_buffer(size // mmap.PAGESIZE)
+    with path.open("rb") as file:
+        at = library.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), begin)
+    try:
+        assert library.mincore(at, size, pages) == 0
+    finally:
+        library.munmap(at, size)
+    return all(page & 1 for page in pages.raw)

@@ -147,3 +147,11 @@ def test_what_cannot_be_written_is_an_error(data: Data, in_place: bool) -> None:
         transaction.put(b"a", b"b")
     with pytest.raises(OSError, match="Bad file descriptor"):
         sync_pages(1 << 20, data.pages, before, data.meta(), in_place=in_place)
+
+
+def test_what_is_in_one_of_two_lists_of_pages_only() -> None:
+    draw = random.Random(7)
+    for _ in range(200):
+        new, old = (draw.sample(range(60), draw.randrange(40)) for _ in range(2))
+        found = page_sync._unpaired(np.array(new, np.int64), np.array(old, np.int64))
+        assert [part.tolist() for part in found] == [sorted(set(new) - set(old)), sorted(set(old) - set(new))]

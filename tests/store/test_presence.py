@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from instar.clock import ManualClock
-from instar.store.presence import _LEASE, _VERSION, _WORDS, LAUNCH_NS, STARTING_NS, WORKER_NS, SharedPresence
+from instar.store.presence import (
+    _LEASE,
+    _VERSION,
+    _WORDS,
+    LATENCY_NS,
+    LAUNCH_NS,
+    STARTING_NS,
+    WORKER_NS,
+    SharedPresence,
+)
 
 
 def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Path) -> None:
@@ -119,3 +128,20 @@ def test_who_has_ended_is_read_by_the_others(clock: ManualClock, tmp_path: Path)
     assert not two.has_ended(two.this_slot()[0], 1)
     for presence in (one, two):
         presence.close()
+
+
+def test_others_commit_where_another_process_has_that_is_no_worker(clock: ManualClock, tmp_path: Path) -> None:
+    here, other = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
+    clock.monotonic += 10 * LATENCY_NS
+    for committing, seen in ((here, False), (other, True)):
+        committing.wait_begins()
+        committing.wait_ends()
+        assert here.others_commit() == seen
+    clock.monotonic += LATENCY_NS
+    assert not here.others_commit()
+    other.announce_worker(True)
+    other.wait_begins()
+    other.wait_ends()
+    assert not here.others_commit()
+    here.close()
+    other.close()

@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from instar import errors
+from instar.gently import loading_gently
 from instar.pipeline.backfill import SparkBackfill
 from instar.pipeline.failures import from_spark
 from instar.pipeline.image import SparkImage
@@ -102,7 +103,10 @@ class SparkReorganizer:
             return
         # Without fsync nobody waits for the disk, and idle processes are in nobody's way.
         rests = self._background and task.store.synchronous != "off"
-        with turns(task.store) if rests else nullcontext():
+        with ExitStack() as gentle:
+            if rests:
+                gentle.enter_context(turns(task.store))
+                gentle.enter_context(loading_gently(task.store.foreground_about))
             self._run(task, parts, pulse)
 
     def _run(self, task: Task, parts: Parts, pulse: Callable[[], None]) -> None:

@@ -15,13 +15,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
+from instar.gently import in_idle_thread
 from instar.pipeline.read_ahead import read_ahead
 from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
 
@@ -232,21 +232,6 @@ def _candidates() -> Iterator[Path]:
     yield from sorted(installed, key=lambda home: (java_version(home) or 0, home))
 
 
-def _in_idle_thread(action: Callable[[], Any]) -> Any:
-    """Run `action` in a thread that yields to everybody, and whose child processes inherit that (sched(7), SCHED_IDLE).
-
-    A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
-    milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
-    from it without privileges, hence the thread.
-    """
-    with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
-        return pool.submit(action).result()
-
-
-def _become_idle() -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
 def class_archive(home: Path) -> Path:
     """Where the archive of Spark's classes lies for the Java under `home`: in the environment that has Spark's jars,
     since a JVM heeds it for these very files only (and does without it if they are others). class_archive.py makes it.
@@ -279,8 +264,8 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
     if background:  # a second of work each
-        _in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
-        _in_idle_thread(partial(read_ahead, mapped_files(home)))
+        in_idle_thread(partial(importlib.import_module, "pyspark.sql"))
+        in_idle_thread(partial(read_ahead, mapped_files(home)))
     from py4j.protocol import Py4JError
     from pyspark import SparkConf
     from pyspark.errors import PySparkException
@@ -312,7 +297,7 @@ def _launch(configuration: SparkConf, log: Path, background: bool) -> SparkSessi
         # In a process group of its own the JVM is woken if this process is killed while it stands still (turns.py).
         group = {"process_group": 0} if background else {}
         launch: Any = partial(launch_gateway, configuration, {**streams, **group})  # has no types
-        gateway = _in_idle_thread(launch) if background else launch()
+        gateway = in_idle_thread(launch) if background else launch()
     try:
         session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
         session.dataSource.register(InstarDataSource)

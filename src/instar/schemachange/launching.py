@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from instar import gently
 from instar.store.engine import Store
 
 # What Python runs, before the path of the store.
@@ -49,7 +50,7 @@ class WorkerLauncher:
         # nobody waits for it; one that has ended is reaped when the next is asked for.
         self._begun = time.monotonic()
         self._started = subprocess.Popen(
-            [sys.executable, SAFELY, *PROGRAM, self._path],
+            [sys.executable, SAFELY, *PROGRAM, self._path, *([gently.OPTION] if self._store.others_commit() else [])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

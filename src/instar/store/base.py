@@ -225,6 +225,10 @@ class BaseStore(ABC):
         """As in `Store`."""
         return self._presence.foreground_about()
 
+    def others_commit(self) -> bool:
+        """As in `Store`."""
+        return self._presence.others_commit()
+
     def foreground_queues(self) -> bool:
         """As in `Store`."""
         return self._presence.foreground_queues()

@@ -15,6 +15,8 @@ _MAGIC = 0xBEEFC0DE
 # Of a meta page: its own number, LMDB's magic, the number of the transaction.
 _META = struct.Struct("<Q8xI124xQ")
 _NUMBER = struct.Struct("<Q")
+# Read at once.
+_READ_BYTES = 1 << 20
 
 
 # The file, where to begin, how much, what to do: to write what is dirty, and to wait for that too.
@@ -80,6 +82,23 @@ class DataFile:
     def size(self) -> int:
         """Bytes of the file."""
         return os.fstat(self.number).st_size
+
+    def extend(self, end: int) -> None:
+        """Have the file end no earlier than at `end`, with a hole; within the atomic section, since it would cut off
+        what others write behind its end meanwhile. OSError."""
+        if self.size() < end:
+            os.ftruncate(self.number, end)
+
+    def cache_pages(self, begin: int, end: int) -> None:
+        """Have the system's cache hold a part of the file, a hole say, page by page. OSError.
+
+        What is written in a row it would hold in large folios; later, with each page of one that is written to disk,
+        all go that are dirty in it. For what is read at random it makes none.
+        """
+        os.posix_fadvise(self.number, 0, 0, os.POSIX_FADV_RANDOM)
+        buffer = bytearray(_READ_BYTES)
+        for place in range(begin, end, _READ_BYTES):
+            os.preadv(self.number, [buffer], place)
 
     def cut(self, end: int) -> None:
         """Have the file end at `end`, if it does not end before."""

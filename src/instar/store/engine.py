@@ -510,6 +510,10 @@ class Store(Protocol):
         """Whether any process waits to commit in the foreground, or did so in the last few milliseconds."""
         ...
 
+    def others_commit(self) -> bool:
+        """Whether another process than this one, and no worker, has committed within the last second."""
+        ...
+
     def foreground_queues(self) -> bool:
         """Whether a process waits to commit in the foreground while another does."""
         ...

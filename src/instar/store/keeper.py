@@ -1,7 +1,7 @@
 """Checkpoints: states of the data file that are wholly on disk, and stay there until the next one.
 
 LMDB writes over pages that no reader and not the newest state needs. So one process, the *keeper*, has a read
-transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by 128 KiB, or
+transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by 64 KiB, or
 is a second old: it begins a read on the state of the moment, has the data file synced, which is megabytes in few
 writes and holds nobody up, writes down the checkpoint, and only then lets go of the read before.
 
@@ -44,13 +44,15 @@ from instar.store.wal_format import (
 
 # A checkpoint is due when the log has grown by so much since the last one, or is so old: until then LMDB cannot use
 # pages again that were freed since.
-LOG_BYTES = 1 << 17
+LOG_BYTES = 1 << 16
 AGE_NS = 1_000_000_000
 # How often that is looked at: while the log grows, and while it does not.
-_BUSY_SECONDS = 0.05
+_BUSY_SECONDS = 0.025
 _IDLE_SECONDS = 1.0
 # The file is gone through in so many parts, one each time: in 25 seconds.
-_PARTS = 500
+_PARTS = 1000
+# By how much the data file is longer than what is in use, for what LMDB is about to write there: at least, at most.
+_LEAST_AHEAD, _MOST_AHEAD = 16 << 20, 32 << 20
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
 
@@ -206,6 +208,7 @@ class Keeper:
             words[KEEPER_BEAT] = now
             if grown:
                 self._write_back()
+                self._cache_ahead()
             if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
                 self.checkpoint()
         else:
@@ -228,6 +231,21 @@ class Keeper:
         with contextlib.suppress(OSError):  # who relies on it is told
             for begin in range(self._part * size, (self._part + 1) * size, step):
                 write_out(self._data.number, begin, step, wait=True)
+
+    def _cache_ahead(self) -> None:
+        """Have the system's cache hold page by page what LMDB is about to write behind the pages in use (see
+        `DataFile.cache_pages`); what is written before that, a very large transaction, only costs more later."""
+        data = self._data
+        if data.size() - data.used() >= _LEAST_AHEAD:
+            return
+        with contextlib.suppress(OSError):  # files may not be that large: it is as good as it was
+            section = self._enter()
+            try:
+                begin, end = data.size(), data.used() + _MOST_AHEAD
+                data.extend(end)
+            finally:
+                section.abort()
+            data.cache_pages(begin, end)
 
     def checkpoint(self) -> None:
         """Make a checkpoint of the state of the moment, and be the keeper from then on.
@@ -304,6 +322,7 @@ class Keeper:
                 self._sync(self._write(last))
                 self._words[WAL_NEEDED] = end
             self._words[KEEPER_SLOT] = 0
+            self._data.cut(self._data.used())  # nobody writes meanwhile
         finally:
             section.abort()
 

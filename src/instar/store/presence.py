@@ -57,7 +57,7 @@ ANNOUNCED_NS = 100_000_000
 # A worker that has not said for so long that it goes on is stopped, or hangs: as long as its claims on jobs are heeded.
 WORKER_NS = 10_000_000_000
 # A worker that was started is given so long to announce itself before another one is started.
-LAUNCH_NS = 5_000_000_000
+LAUNCH_NS = 10_000_000_000
 # Who asks is told for so long that it is starting: where the processors are busy, that takes ten seconds.
 STARTING_NS = 15_000_000_000
 
@@ -164,6 +164,14 @@ class Presence:
             if waiting and now - waiting < ANNOUNCED_NS:
                 return True
         return False
+
+    def others_commit(self) -> bool:
+        """Whether another process, and no worker, has committed within the last second."""
+        words, now = self._words, self._clock.monotonic_ns()
+        return any(
+            base != self._base and not words[base + _WORKER] and now - words[base + _COMMITTED] < LATENCY_NS
+            for base in self._slots()
+        )
 
     def foreground_queues(self) -> bool:
         """Whether a process waits to commit while another does."""

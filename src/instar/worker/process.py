@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-from instar import errors
+from instar import errors, gently
 from instar.clock import Clock, SystemClock
 from instar.schemachange import hooks
 from instar.schemachange.job_records import Job
@@ -82,6 +82,7 @@ def main(arguments: list[str]) -> int:
     """Run the worker of one store; SIGTERM and SIGINT end it after the batch that it is at."""
     parser = argparse.ArgumentParser("python -m instar.worker", description="The background process of a database.")
     parser.add_argument("path", metavar="PATH")
+    parser.add_argument(gently.OPTION, action="store_true", help="it has been loaded gently, beside others' work")
     parser.add_argument("--job-hook", metavar="COMMAND", help=f"else that of {hooks.VARIABLE}")
     options = parser.parse_args(arguments)
     # The thread that starts Spark computes for a second. Whoever is in the atomic section gets the interpreter from it

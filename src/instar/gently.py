@@ -1,0 +1,65 @@
+"""Loading modules beside others' work: in short pieces, with a rest after each.
+
+A thousand modules are loaded when a worker or Spark starts, in one to two seconds of computing. Others notice a process
+that computes for so long, even if it stands back (nice(2), SCHED_IDLE): see pipeline/turns.py. So whoever is in no
+hurry loads a module, and rests for twice as long as that took.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+# Rests for so many times as long as was computed.
+REST = 2.0
+# What a thread did for longer between two modules was not loading.
+_MOST_SECONDS = 0.1
+# The option by which a worker loads itself gently.
+OPTION = "--gently"
+
+
+class _Rests:
+    """Asked by Python's import for each module that is not loaded yet; finds none, and rests."""
+
+    def __init__(self, others_work: Callable[[], bool]) -> None:
+        self._others_work = others_work
+        self._seen = threading.local()
+
+    def find_spec(self, _name: str, _path: object = None, _target: object = None) -> None:
+        """As the import system calls it (importlib.abc.MetaPathFinder)."""
+        worked = time.thread_time() - getattr(self._seen, "worked", time.thread_time())
+        if worked > 0 and self._others_work():
+            time.sleep(min(worked, _MOST_SECONDS) * REST)
+        self._seen.worked = time.thread_time()
+
+
+@contextmanager
+def loading_gently(others_work: Callable[[], bool]) -> Iterator[None]:
+    """Within it, whoever loads modules in this process rests in between while `others_work()`."""
+    rests: Any = _Rests(others_work)
+    sys.meta_path.insert(0, rests)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(rests)
+
+
+def in_idle_thread(action: Callable[[], Any]) -> Any:
+    """Run `action` in a thread that yields to everybody, and whose child processes inherit that (sched(7), SCHED_IDLE).
+
+    A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
+    milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
+    from it without privileges, hence the thread.
+    """
+    with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
+        return pool.submit(action).result()
+
+
+def _become_idle() -> None:
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,0 +1,84 @@
+"""Loading modules beside others' work: how long it rests, and for whom."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from instar import gently
+from instar.gently import REST, in_idle_thread, loading_gently
+
+BUSY = "import time\nuntil = time.thread_time() + 0.02\nwhile time.thread_time() < until: pass\n"
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Modules each of which computes for 20 ms when it is loaded."""
+    names = [f"busy_module_{number}" for number in range(4)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(BUSY)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return names
+
+
+def load(names: list[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+
+
+def test_it_rests_for_as_long_as_it_should_while_others_work(
+    modules: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(gently.time, "sleep", rests.append)
+    before = list(sys.meta_path)
+    with loading_gently(lambda: True):
+        load(modules)
+    assert sys.meta_path == before
+    # The last module's time is nobody's any more.
+    assert sum(rests) >= REST * 0.02 * (len(modules) - 1)
+    assert max(rests) < sum(rests)  # in pieces
+
+
+def test_it_does_not_rest_where_nobody_works(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr(gently.time, "sleep", rests.append)
+    with loading_gently(lambda: False):
+        load(modules)
+    assert rests == []
+
+
+def test_what_a_thread_did_besides_does_not_count(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that computes, and loads a module now and then, is not held up for that."""
+    rests: list[float] = []
+    monkeypatch.setattr(gently.time, "sleep", rests.append)
+
+    def work() -> None:
+        for name in modules[:2]:
+            until = time.thread_time() + 0.4
+            while time.thread_time() < until:
+                pass
+            load([name])
+
+    with loading_gently(lambda: True):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert sum(rests) <= 0.1 * REST
+
+
+def test_what_an_idle_thread_starts_is_idle_and_nothing_else() -> None:
+    command = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"]
+    started = in_idle_thread(lambda: subprocess.run(command, check=True, capture_output=True))
+    assert started.stdout == b"True\n"
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    with pytest.raises(ZeroDivisionError):
+        in_idle_thread(lambda: 1 / 0)
