@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from instar import errors
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
 from instar.transactions.transaction import Isolation
+from instar.values.datetimes import zone_setting
 
 
 class Setting(NamedTuple):
@@ -77,10 +77,9 @@ def _zone(name: str, value: str) -> str:
     if value.lower() in ("default", "local", "utc", "z"):
         return "UTC"
     try:
-        ZoneInfo(value)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return zone_setting(value)
+    except errors.Error:
         raise _bad(name, value) from None
-    return value
 
 
 def _text(name: str, value: str) -> str:

@@ -76,7 +76,8 @@ def check_timestamp(micros: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def time_zone(name: str) -> datetime.tzinfo:
-    """The zone of this name: tz database, or an offset such as +02 or -05:30 (ISO's sign: east is positive).
+    """The zone of this name: tz database, an offset such as +02 or -05:30 (ISO's sign: east is positive), or one as
+    POSIX writes it, such as UTC+3 or <-03>+3 (positive is west; no daylight saving time).
 
     Errors: 22023.
     """
@@ -93,7 +94,32 @@ def time_zone(name: str) -> datetime.tzinfo:
         for known in zoneinfo.available_timezones():
             if known.lower() == name.lower():
                 return zoneinfo.ZoneInfo(known)
+    posix = _POSIX_NAME.fullmatch(name)
+    seconds = _offset_seconds(posix)
+    if seconds is not None:
+        return datetime.timezone(datetime.timedelta(seconds=-seconds))
     raise _unknown_zone(name)
+
+
+_POSIX_NAME = re.compile(r"(?:<[A-Za-z0-9+:-]{3,}>|[A-Za-z]{3,})([+-]?)(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", re.ASCII)
+_HOURS = re.compile(r"\s*([+-]?\d{1,4}(?:\.\d*)?)\s*", re.ASCII)
+
+
+def zone_setting(name: str) -> str:
+    """What SET timezone means by a zone, as a name for `time_zone`: a number is hours east of Greenwich, and is shown
+    as POSIX writes it; an offset with minutes has POSIX's sign. Errors: 22023."""
+    hours, clock = _HOURS.fullmatch(name), _POSIX.fullmatch(name)
+    if hours:
+        name = _posix_name(round(float(hours[1]) * 3600))
+    elif clock:
+        east = _offset_seconds(_OFFSET.fullmatch(zone_in_expression(name)))
+        name = _posix_name(24 * 3600 if east is None else east)
+    time_zone(name)
+    return name
+
+
+def _posix_name(east: int) -> str:
+    return f"<{_offset_text(east)}>{_offset_text(-east)}"
 
 
 _POSIX = re.compile(r"([+-]?)(\d{1,3})((?::\d{2}){0,2})", re.ASCII)
@@ -253,6 +279,16 @@ _DATES = (
     (re.compile(r"(?P<d>\d{1,2})[ -](?P<n>[A-Za-z]{3,9})[ ,-]\s*(?P<y>\d{4,7})", re.ASCII)),
     (re.compile(r"(?P<y>\d{4,7})-(?P<n>[A-Za-z]{3,9})-(?P<d>\d{1,2})", re.ASCII)),
 )
+# The day of the week is ignored, but before a date in numbers it is no date.
+_WEEKDAY = re.compile(
+    r"(?:\A|(?<=[\s\d,]))(?:sun|sunday|mon|monday|tue|tues|tuesday|wed|weds|wednesday|thu|thur|thurs|thursday|fri|friday|"
+    r"sat|saturday)(?=\Z|[\s,])(?![\s,]*\d+[/.-])[\s,]*",
+    re.ASCII | re.IGNORECASE,
+)
+# As C's library writes it: Nov 23 10:00:00 UTC 2026.
+_YEAR_LAST = re.compile(
+    r"([A-Za-z]{3,9}\s+\d{1,2})\s+(\d{1,2}:\S+(?:\s+[A-Za-z]\S*)?)\s+(\d{4,7})((?:\s+\S+)?)", re.ASCII
+)
 _ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?\Z", re.ASCII)
 
 
@@ -305,6 +341,9 @@ def _parse(text: str, name: str) -> _Moment:
         raise errors.unsupported(f'{name} "{rest}"')
     if rest.lower() in ("now", "today", "tomorrow", "yesterday"):
         raise errors.unsupported(f'{name} "{rest}" (use now() or current_date)')
+    rest = _WEEKDAY.sub(lambda found: " " if found.start() else "", rest, count=1).strip()
+    if year_last := _YEAR_LAST.fullmatch(rest):
+        rest = " ".join(year_last.group(1, 3, 2)) + year_last[4]
     bc = re.search(r"\s*\b(BC|AD)\Z", rest, re.IGNORECASE)
     if bc:
         rest = rest[: bc.start()]
@@ -360,7 +399,9 @@ def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
     return micros, rest
 
 
-def _offset_seconds(match: re.Match[str]) -> int | None:
+def _offset_seconds(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
     hours, minutes, seconds = int(match[2]), int(match[3] or 0), int(match[4] or 0)
     if hours > 15 or minutes > 59 or seconds > 59:
         return None
