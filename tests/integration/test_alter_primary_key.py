@@ -132,6 +132,70 @@ def test_prepared_statements_notice(database: Database, session: Session) -> Non
     assert rows(session, "check database") == []
 
 
+@pytest.mark.parametrize("swap", [ALTER, "truncate t", "alter table t split into t (id, a), s (a, b) on (a)"])
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+@pytest.mark.parametrize("wait", ["", "skip locked"])
+def test_rows_that_were_selected_for_update_are_not_changed_unseen(
+    database: Database, session: Session, wait: str, level: str, swap: str
+) -> None:
+    """The swap gives them other keys, which are not locked: an update in between would be lost."""
+    session.execute("create table other (n integer)")
+    holder = database.session()
+    holder.execute(f"begin isolation level {level}")
+    assert rows(holder, f"select b from t where id = 1 for update {wait}") == [("x",)]
+    session.execute(swap)
+    session.execute("update t set a = 11 where id = 1")
+    insert = "insert into other values (1)"
+    if level == "repeatable read":
+        holder.execute(insert)
+    with pytest.raises(instar.Error, match="that the transaction has locked were replaced") as caught:
+        holder.execute("commit" if level == "repeatable read" else insert)
+    assert caught.value.sqlstate == "40001"
+    assert caught.value.detail == f"The change was: {swap}"
+    holder.execute("rollback")
+    assert rows(session, "select * from other") == []
+
+
+def test_ones_own_truncate_leaves_what_one_has_locked(session: Session) -> None:
+    session.execute("begin")
+    session.execute("select * from t for update")
+    session.execute("truncate t")
+    session.execute("insert into t values (9, 90, 'z')")
+    session.execute("commit")
+    assert rows(session, "select id from t") == [(9,)]
+
+
+@pytest.mark.parametrize("write", ["delete from t where id = 1", "update t set b = 'mine' where id = 1"])
+def test_a_query_locks_under_the_new_key_what_was_written_under_the_old(
+    database: Database, session: Session, write: str
+) -> None:
+    """Else another might move the row to a third key: a query would see it twice then, or though it is deleted."""
+    holder = database.session()
+    holder.execute("begin")
+    holder.execute(write)
+    session.execute(ALTER)
+    seen = rows(holder, "select * from t order by a")
+    session.execute("set lock_timeout = '1ms'")
+    assert refused(session, "update t set a = 11 where id = 1") == "55P03"
+    assert rows(holder, "select * from t order by a") == seen
+    holder.execute("commit")
+    assert rows(session, "select * from t order by a") == seen
+
+
+def test_a_query_waits_for_no_lock_under_the_new_key(database: Database, session: Session) -> None:
+    holder, other = database.session(), database.session()
+    holder.execute("begin")
+    holder.execute("update t set b = 'mine' where id = 1")
+    session.execute(ALTER)
+    other.execute("begin")
+    other.execute("update t set b = 'theirs' where id = 1")
+    holder.execute("set lock_timeout = '1ms'")
+    assert rows(holder, "select b from t where id = 1") == [("mine",)]
+    other.execute("rollback")
+    holder.execute("commit")
+    assert rows(session, "select b from t where id = 1") == [("mine",)]
+
+
 @pytest.mark.parametrize(
     ("statement", "key"),
     [

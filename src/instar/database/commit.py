@@ -6,7 +6,7 @@ buffered images are brought to the newest version. e to c is the store's fence (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -127,6 +127,37 @@ def require_undoomed(database: Database, transaction: SessionTransaction, touche
             continue
         if found is not None or newest.kept_of(table) is None:  # else COMMIT translates them
             require_crossing(database.store, transaction.enlisted[table], found, buffer.changes.values())
+
+
+def require_heeded(
+    store: Store, locked: Mapping[int, Table], transaction: SessionTransaction, catalog: CatalogSnapshot
+) -> None:
+    """Conflict if rows that were selected FOR UPDATE or the like, of tables as they were then, have been replaced by
+    those of another rowset, or of the tables of a join or split: these are not locked, so others may have changed
+    them since."""
+    for table, meant in locked.items():
+        newest = catalog.by_id(table)
+        last = newest if isinstance(newest, Table) else _transformed(store, table)
+        if last is None or (last is newest and last.rowset == meant.rowset):
+            continue
+        if transaction.ddl and transaction.ddl.changes(table):
+            continue
+        made = [step.statement for step in last.steps if step.version > meant.version and step.statement]
+        raise Conflict(
+            errors.error(
+                errors.SERIALIZATION_FAILURE,
+                f'rows of table "{last.name}" that the transaction has locked were replaced by a concurrent change',
+                detail=f"The change was: {made[-1]}" if made else None,
+                hint="Retry the transaction.",
+            )
+        )
+
+
+def _transformed(store: Store, table: int) -> Table | None:
+    """A table that was joined or split, as it was last; None if it was dropped otherwise."""
+    with store.read() as reader:
+        last = dropped_table(reader, table)
+    return None if last is None or last.transformed is None else last
 
 
 def brought(
@@ -375,6 +406,7 @@ class Committer:
     def _derived(self, reader: Reader, catalog: CatalogSnapshot, lease: Lease | None) -> Commit | None:
         transaction = self._transaction
         ddl = transaction.ddl
+        require_heeded(self._database.store, self._locks.selected_of, transaction, catalog)
         request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner, held=self._locks.held)
         for validated in self._reads:
             known = request.snapshot

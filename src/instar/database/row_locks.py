@@ -78,10 +78,12 @@ class RowLocks:
         """In a forked child: what is held is the parent's."""
         self.owner = b""  # of the transaction's locks; none before it needs one
         self.held: dict[bytes, Mode] = {}  # by resource
+        self.selected_of: dict[int, Table] = {}  # tables of which rows were selected FOR UPDATE or the like, as then
         self._selected: list[_Selected] = []
 
     def release(self) -> None:
         """The transaction is over: committed, perhaps, so that nothing which goes wrong here is its error."""
+        self.selected_of = {}
         if self.owner:
             owner, self.owner, self.held = self.owner, b"", {}
             try:
@@ -145,7 +147,19 @@ class RowLocks:
             except Locked:
                 return False
             self._have(open_, wanted, unchanged, [table])
+        self.selected_of.setdefault(table.id, table)
         return True
+
+    def follow(self, open_: SessionTransaction, mark: int) -> None:
+        """Lock what a statement has brought to another schema since `mark`: its rows may lie under other keys there.
+        It does not wait for that, since it may be a query: what is another's by now is left to the commit. Moved: it
+        is to run again."""
+        wanted, unchanged, tables = self._needs_of_written(open_, mark)
+        try:
+            self._acquire(sorted(wanted.items()), {}, ())
+        except Locked:
+            return
+        self._have(open_, wanted, unchanged, tables)
 
     def require_unlocked(self, resource: bytes) -> None:
         """What stands in a statement's way may be about to go: if it is another's to take away, the statement waits."""
@@ -156,21 +170,13 @@ class RowLocks:
     def _lock(self, open_: SessionTransaction, mark: int | None) -> None:
         """Lock what the statement has selected, and in a transaction that goes on with new snapshots what it has
         written since `mark`, if it writes. Locked or Moved: it is to run again."""
-        stays_open = self._session.in_block and not open_.keeps_snapshot
-        changes = open_.buffer.changed_since(mark) if mark is not None and stays_open else {}
-        if not changes and not self._selected:
+        wanted, unchanged, tables = self._needs_of_written(open_, mark)
+        if not tables and not self._selected:
             return
         since = _snapshot_of(open_)
-        wanted: dict[bytes, Mode] = {}
-        unchanged: list[RangeUnchanged] = []
         impatient: dict[bytes, str] = {}  # tables by resources that NOWAIT is for
-        tables = []
-        for table_id, own in changes.items():
-            writer = self._writer(table_id)
-            tables.append(writer.table)
-            for key, change in own.items():
-                self._add(of_written(writer, key, change, since), wanted, unchanged)
         for selected in self._selected:
+            self.selected_of.setdefault(selected.table.id, selected.table)
             needs = self._needs_of_selected(selected, since)
             self._add(needs, wanted, unchanged)
             if selected.lock.wait == "nowait":
@@ -184,6 +190,23 @@ class RowLocks:
                 self.held.update(wanted)
             raise Moved(self._conflict(failed.found or b"", tables)) from None
         self._have(open_, wanted, () if few else unchanged, tables)
+
+    def _needs_of_written(
+        self, open_: SessionTransaction, mark: int | None
+    ) -> tuple[dict[bytes, Mode], list[RangeUnchanged], list[Table]]:
+        """What is to be locked, and to be looked at then, of what was buffered since `mark`, by a transaction that goes
+        on with new snapshots; and the tables."""
+        stays_open = self._session.in_block and not open_.keeps_snapshot
+        changes = open_.buffer.changed_since(mark) if mark is not None and stays_open else {}
+        wanted: dict[bytes, Mode] = {}
+        unchanged: list[RangeUnchanged] = []
+        tables = []
+        for table_id, own in changes.items():
+            writer = self._writer(table_id)
+            tables.append(writer.table)
+            for key, change in own.items():
+                self._add(of_written(writer, key, change, _snapshot_of(open_)), wanted, unchanged)
+        return wanted, unchanged, tables
 
     def _have(
         self,

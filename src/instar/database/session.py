@@ -18,6 +18,7 @@ from instar.database.commit import (
     Crossed,
     Restored,
     SessionTransaction,
+    require_heeded,
     require_undoomed,
     upgrade_buffers,
 )
@@ -435,6 +436,8 @@ class Session:
         if the schema is a leased one and no longer the store's newest, and nothing was buffered since `mark`."""
         is_first = open_.snapshot is None
         self.begin_statement(open_, writes=writes)
+        if open_.buffer.mark() != mark:
+            self.locks.follow(open_, mark)
         repository = self.database.repository
         if repository is None or not writes:
             return work()
@@ -467,6 +470,8 @@ class Session:
                 self.retain(open_.snapshot.timestamp)
         if open_.ddl and not fixed and open_.snapshot is not None:
             open_.ddl.rebase(open_.snapshot.catalog)
+        if self.locks.selected_of:
+            require_heeded(self.database.store, self.locks.selected_of, open_, self.catalog())
         if open_.enlisted:
             require_undoomed(self.database, open_)
             upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
