@@ -78,6 +78,28 @@ def test_a_table_with_everything(client: Client) -> None:
     assert [index.name for index in first.indexes] == ["t_b_key"]
 
 
+@pytest.mark.parametrize(
+    ("definition", "key", "indexes"),
+    [
+        ("a int UNIQUE, UNIQUE (a)", "", ["r_a_key"]),
+        ("a int UNIQUE, CONSTRAINT n UNIQUE (a)", "", ["n"]),
+        ("a int, CONSTRAINT x UNIQUE (a), CONSTRAINT y UNIQUE (a)", "", ["x"]),
+        ("a int, b int, UNIQUE (a, b), UNIQUE (b, a)", "", ["r_a_b_key", "r_b_a_key"]),
+        ("a int, b int, UNIQUE (a, b), UNIQUE (a), CONSTRAINT m UNIQUE (a, b)", "", ["m", "r_a_key"]),
+        ("a int PRIMARY KEY, UNIQUE (a)", "r_pkey", []),
+        ("a int PRIMARY KEY, CONSTRAINT n UNIQUE (a)", "n", []),
+        ("a int CONSTRAINT q PRIMARY KEY, CONSTRAINT r UNIQUE (a)", "q", []),
+    ],
+)
+def test_keys_of_a_new_table_that_repeat_each_other_are_one(
+    client: Client, definition: str, key: str, indexes: list[str]
+) -> None:
+    """Those of the same columns in the same order, under the first name given, as in PostgreSQL."""
+    client.execute(f"CREATE TABLE r ({definition})")
+    table = client.table("r")
+    assert (table.primary_key_name, [index.name for index in table.indexes]) == (key, indexes)
+
+
 def test_defaults_are_frozen_when_a_column_is_added(client: Client) -> None:
     client.execute(
         "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 6 * 7, ADD at timestamptz DEFAULT now(), ADD d date"

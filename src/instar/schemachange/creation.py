@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Listing
+from dataclasses import replace
 
 import msgspec
 
@@ -41,6 +42,7 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     draft.require_free(wanted.name)
     require_columns(len(wanted.columns))
     table_id = draft.ids.new_id()
+    wanted = _without_repeats(wanted)
     columns = tuple(_column(draft, table_id, wanted.name, number, new) for number, new in enumerate(wanted.columns, 1))
     _require_distinct(wanted.name, columns)
     key_name = ""
@@ -71,6 +73,24 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
     # Unique keys first: a foreign key of the table to itself may refer to one.
     for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
         add_constraint(draft, table_id, constraint)
+
+
+def _without_repeats(wanted: want.CreateTable) -> want.CreateTable:
+    """One key of several on the same columns in the same order, of the first name that one of them was given."""
+    names: dict[tuple[str, ...], str | None] = {}
+    if wanted.primary_key is not None:
+        names[wanted.primary_key] = wanted.primary_key_name
+    uniques = [found for found in wanted.constraints if isinstance(found, want.Unique)]
+    for unique in uniques:
+        names[unique.columns] = names.get(unique.columns) or unique.name
+    first = {unique.columns: unique for unique in reversed(uniques) if unique.columns != wanted.primary_key}
+    kept = tuple(
+        replace(found, name=names[found.columns]) if isinstance(found, want.Unique) else found
+        for found in wanted.constraints
+        if not isinstance(found, want.Unique) or first.get(found.columns) is found
+    )
+    key_name = None if wanted.primary_key is None else names[wanted.primary_key]
+    return replace(wanted, primary_key_name=key_name, constraints=kept)
 
 
 def require_columns(count: int) -> None:
