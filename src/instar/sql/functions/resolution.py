@@ -76,6 +76,10 @@ def resolve_function(name: str, types: Sequence[Type], *, position: int | None =
     )
 
 
+# Of these PostgreSQL has more than numbers' (of intervals and points), among which nothing untyped decides.
+_OF_INTERVALS = {("*", 2), ("/", 2), ("-", 1)}
+
+
 def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None = None) -> Resolution:
     """The operator that `symbol` means between `types` (one: prefix). LIKE is `~~`, ILIKE `~~*`, with `!` for NOT.
 
@@ -88,7 +92,10 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
         raise errors.unsupported("the difference of timestamps (type interval)", position=position)
     if _is_of_documents(symbol, [type_.kind for type_ in types]):
         raise errors.unsupported(f"operator {symbol} of jsonb", position=position)
-    found = _select(candidates, tuple(types), operator=True)
+    if (symbol, len(types)) in _OF_INTERVALS and all(type_.kind is Kind.UNKNOWN for type_ in types):
+        found: Resolution | str = errors.AMBIGUOUS_FUNCTION
+    else:
+        found = _select(candidates, tuple(types), operator=True)
     if isinstance(found, Resolution):
         assert isinstance(found.entry, Function)
         return found
