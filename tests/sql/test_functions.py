@@ -199,6 +199,7 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
         (lambda: resolve_operator("*", [UNKNOWN, UNKNOWN]), "42725", r"operator is not unique: unknown \* unknown"),
         (lambda: resolve_operator("/", [UNKNOWN, UNKNOWN]), "42725", "operator is not unique: unknown / unknown"),
         (lambda: resolve_operator("-", [UNKNOWN]), "42725", "operator is not unique: - unknown"),
+        (lambda: resolve_function("max", [BYTEA]), "42883", r"function max\(bytea\) does not exist"),
         (lambda: resolve_function("foo", [INTEGER]), "42883", r"function foo\(integer\) does not exist"),
         (lambda: resolve_function("length", [INTEGER]), "42883", r"function length\(integer\) does not exist"),
         (lambda: resolve_function("to_char", [DATE, TEXT]), "0A000", "function to_char is not supported"),

@@ -475,7 +475,7 @@ def _extreme(name: str) -> list[Aggregate]:
         plain = AggregateSql(False, modifiers.order_by, modifiers.filter, modifiers.over)
         return Sql(plain.call(f"arg_{name}", text, key), type_)
 
-    types = (SMALLINT, INTEGER, BIGINT, REAL, DOUBLE, NUMERIC, TEXT, BYTEA, DATE, TIMESTAMP, TIMESTAMPTZ)
+    types = (SMALLINT, INTEGER, BIGINT, REAL, DOUBLE, NUMERIC, TEXT, DATE, TIMESTAMP, TIMESTAMPTZ)  # as PostgreSQL's
     return [Aggregate(name, (type_,), type_, python, render) for type_ in types]
 
 
