@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instar.encoding.keys import compile_encoder
-from instar.pipeline.key_ranges import Split, merged, split
+from instar.pipeline.key_ranges import Split, estimate, merged, split
 from instar.types import BIGINT, INTEGER, TEXT, UUID, Type
 
 START, STOP = b"", b"\xff"
@@ -53,6 +53,11 @@ class Keys:
         return [bisect.bisect_left(self.keys, stop) - bisect.bisect_left(self.keys, start) for start, stop in ranges]
 
 
+def estimate_keys(keys: Keys) -> int:
+    reader: Any = keys  # has what `estimate` needs of a reader
+    return estimate(lambda: reader, START, STOP)
+
+
 def split_keys(keys: Keys, parts: int) -> Split:
     reader: Any = keys  # has what `split` needs of a reader
     return split(lambda: reader, START, STOP, parts)
@@ -88,6 +93,15 @@ def test_ranges_are_even(name, parts):
     assert keys.reads < 3_000  # not a scan
     if "text" not in name:
         assert found.rows == pytest.approx(len(keys.keys), rel=0.1)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_an_estimate_looks_at_fewer_keys(name):
+    keys = Keys(DISTRIBUTIONS[name]())
+    found = estimate_keys(keys)
+    assert keys.reads < 800
+    if "text" not in name:
+        assert found == pytest.approx(len(keys.keys), rel=0.2)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=6).filter(lambda key: key[0] != 0xFF)), st.integers(1, 9))

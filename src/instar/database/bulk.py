@@ -93,7 +93,7 @@ def estimated_table_rows(session: Session, name: str) -> int:
     if not isinstance(found, Table):
         raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist')
     prefix = rowset_prefix(found.rowset)
-    return key_ranges.split(store.read, prefix, prefix_end(prefix), 1).rows
+    return key_ranges.estimate(store.read, prefix, prefix_end(prefix))
 
 
 def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequence[object]]) -> int | None:

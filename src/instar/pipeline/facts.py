@@ -9,7 +9,7 @@ from types import MappingProxyType
 from instar.catalog.descriptors import Object, Sequence, Table
 from instar.catalog.history import Dropped, DroppedColumn, dropped_columns, dropped_objects, object_at
 from instar.catalog.sequences import Sequences
-from instar.pipeline.key_ranges import split
+from instar.pipeline.key_ranges import estimate
 from instar.schemachange.compact import is_settled, older_layouts
 from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
@@ -54,7 +54,7 @@ class StoreFacts:
     def estimated_rows(self, table: Table) -> int:
         """About how many rows the table has, found without walking it."""
         start = self._rows_of(table)
-        return split(self._store.read, start, prefix_end(start), 1).rows
+        return estimate(self._store.read, start, prefix_end(start))
 
     def _rows_of(self, table: Table) -> bytes:
         """The prefix of the keys under which the table's rows are."""

@@ -22,8 +22,10 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-RUN_SECONDS = 0.010
-REST_SECONDS = 0.030
+# Short, since what commits wait for while others run adds up to a queue: the 99.9th percentile of clients at half of
+# their peak beside an index build was 66 ms with turns of 10 and 30 ms, 26 ms with these.
+RUN_SECONDS = 0.005
+REST_SECONDS = 0.015
 # How many rests in a row a queue of foreground commits may cost: the work still ends, whatever the foreground does.
 MOST_RESTS = 3
 # Of the time, how much looking for processes may take: a host may have very many.
