@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import wanted as want
-from instar.schemachange.job_records import JobState
+from instar.schemachange.job_records import Job, JobState, job_key
+from instar.schemachange.jobs import Jobs
+from instar.schemachange.loading import Loading
 from instar.store.engine import Section, prefix_end, rowset_prefix
+from instar.store.gate import deletion
 from instar.store.records import rowset_key, table_key
 from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
@@ -125,14 +129,41 @@ def test_truncated_rows_stay_for_old_snapshots_and_go_later(world: ChangingWorld
     assert len(world.rows(world.table())) == 1
 
 
-def test_rowsets_of_a_load_whose_process_died_are_removed(world: ChangingWorld) -> None:
-    from instar.schemachange.loading import Loading
-
-    worker = Worker(world.store, world.clock)
+def half_a_load(world: ChangingWorld) -> Loading:
     world.execute(want.CreateTable("l", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
     loading = Loading(world.store, world.ids, world.clock, world.table("l"))
     row = rowset_prefix(loading.table.rowset) + b"\x10half a load"
     loading.put([putting(row, b"x" * 20)], 1)
+    return loading
+
+
+def test_rowsets_of_a_load_whose_record_cannot_be_read_stay(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be under way: nothing but that there is no such job says that it is over."""
+    worker = Worker(world.store, world.clock)
+    loading = half_a_load(world)
+    number = world.jobs.all()[-1].id
+
+    def refused(jobs: Jobs, job: int) -> Job:
+        raise errors.error(errors.TOO_MANY_CONNECTIONS, "too many reads of the store are open")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Jobs, "get", refused)
+        with pytest.raises(errors.Error, match="too many reads"):
+            worker.deallocate()
+    world.store.background([putting(job_key(number), b"damaged")])
+    later(world, worker)
+    assert keys(world, loading.table.rowset) == 1
+    world.store.background([deletion([job_key(number)])])
+    for _ in range(2):
+        later(world, worker)
+    assert keys(world, loading.table.rowset) == 0
+
+
+def test_rowsets_of_a_load_whose_process_died_are_removed(world: ChangingWorld) -> None:
+    worker = Worker(world.store, world.clock)
+    loading = half_a_load(world)
     worker.turn()
     assert keys(world, loading.table.rowset) == 1
     for _ in range(3):

@@ -297,10 +297,13 @@ class Worker:
         return self._forget_tables() or worked
 
     def _is_over(self, job: int) -> bool:
+        """Whether a job has ended, or was forgotten. One whose record is damaged may be under way."""
         try:
             return self._jobs.get(job).is_finished
-        except errors.Error:
-            return True
+        except errors.Error as failed:
+            if failed.sqlstate not in (errors.UNDEFINED_OBJECT, errors.DATA_CORRUPTED):
+                raise
+            return failed.sqlstate == errors.UNDEFINED_OBJECT
 
     def _replace(self, key: bytes, before: bytes, after: bytes) -> bool:
         with self._store.read() as reader:
