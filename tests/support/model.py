@@ -27,7 +27,7 @@ from instar.schemachange.elements import yielding
 from instar.schemachange.executor import apply
 from instar.schemachange.job_records import Job, JobState, new_job
 from instar.schemachange.online.conditions import read_of
-from instar.schemachange.online.keeping import KeptView
+from instar.schemachange.online.keeping import FollowingView
 from instar.schemachange.publishing import advance
 from instar.schemachange.stages import Reorganization, Stage
 from instar.schemachange.standing import standing, unseen_of
@@ -348,7 +348,7 @@ class Model:
     def _follow(self, view: View, catalog: CatalogSnapshot, storage: Table) -> None:
         assert storage.unseen is not None
         sources = [read_of(catalog.table(number), storage.unseen.made) for number in storage.unseen.made.sources]
-        kept = KeptView(self.world.store, view, storage, sources, self._works.compile)
+        kept = FollowingView(self.world.store, view, storage, sources, self._works.compile)
         kept.follow(self.world.now(), lambda: False, lambda seconds: None, lambda: None)
 
 

@@ -10,7 +10,7 @@ from instar import errors
 from instar.schemachange import executor
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Job, JobState, job_key
-from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.keeping import ViewKeeper
 from instar.schemachange.shown import shown
 from instar.store.engine import Commit, Section
 from instar.worker.work import Worker
@@ -215,7 +215,7 @@ def test_a_bug_in_keeping_views_keeps_nobody_from_the_rest(
         called.append(1)
         return broken()
 
-    monkeypatch.setattr(Keeper, "turn", turn)
+    monkeypatch.setattr(ViewKeeper, "turn", turn)
     worker = Worker(world.store, world.clock)
     number = begin(world)
     for _ in range(3):

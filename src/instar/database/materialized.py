@@ -15,7 +15,7 @@ from instar.catalog.descriptors import Table, View
 from instar.database.result import Result
 from instar.pipeline.facts import StoreFacts
 from instar.schemachange.online.followed import followed
-from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.keeping import ViewKeeper
 from instar.sql.binder import thaw_materialized
 from instar.sql.checks import compile_check
 from instar.store.forks import begin_anew_in_child
@@ -48,7 +48,7 @@ class Keeping:
         database = self._database
         facts = StoreFacts(database.store, database.jobs, database.sequences)
         names = (database.store, database.catalog, database.ids, database.jobs, facts, database.clock, compile_check)
-        self._keeper = Keeper(*names)
+        self._keeper = ViewKeeper(*names)
 
     def turn(self) -> None:
         """Bring all views up to what is committed."""

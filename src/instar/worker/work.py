@@ -21,7 +21,7 @@ from instar.schemachange.executor import Executor
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.followed import followed_key
-from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.keeping import ViewKeeper
 from instar.schemachange.online.retention import kept, needed
 from instar.schemachange.pulse import Interrupted
 from instar.schemachange.reorganize import InProcess
@@ -113,7 +113,7 @@ class Worker:
             aside=self._steps_aside,
         )
         facts = StoreFacts(store, self._jobs, self._sequences)
-        self._keeper = Keeper(store, self._catalog, IdAllocator(store), self._jobs, facts, clock, compile_check)
+        self._keeper = ViewKeeper(store, self._catalog, IdAllocator(store), self._jobs, facts, clock, compile_check)
         self._compactor = Compactor(store, self._catalog, IdAllocator(store), self._jobs, facts, clock)
         self._dead_entries = DeadEntries(self._newest, self._dropped_table, self._layouts)
         self._collected_ns = 0

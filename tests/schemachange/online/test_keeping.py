@@ -19,7 +19,7 @@ from instar.schemachange.jobs import Jobs
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.online import keeping
 from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
-from instar.schemachange.online.keeping import Keeper
+from instar.schemachange.online.keeping import ViewKeeper
 from instar.schemachange.online.redo import putting
 from instar.schemachange.online.retention import kept
 from instar.schemachange.pulse import Interrupted
@@ -52,12 +52,12 @@ def connection(engine: Engine) -> instar.Connection:
     return made
 
 
-def keeper(engine: Engine, store: Store) -> Keeper:
+def keeper(engine: Engine, store: Store) -> ViewKeeper:
     """As a process that knows nothing makes it."""
     clock = engine.database.clock
     jobs = Jobs(store, clock)
     facts = StoreFacts(store, jobs, Sequences(store))
-    return Keeper(store, Catalog(store, clock), IdAllocator(store), jobs, facts, clock, compile_check)
+    return ViewKeeper(store, Catalog(store, clock), IdAllocator(store), jobs, facts, clock, compile_check)
 
 
 def check(connection: instar.Connection) -> None:
@@ -111,14 +111,14 @@ def test_views_do_not_wait_for_one_that_fails(
 ) -> None:
     run(connection, "CREATE MATERIALIZED VIEW w WITH (refresh = 'log') AS SELECT n, count(*) FROM t GROUP BY n")
     found = keeper(engine, engine.database.store)
-    follow, failing = keeping.KeptView.follow, True
+    follow, failing = keeping.FollowingView.follow, True
 
-    def fails(kept: keeping.KeptView, *arguments: Any) -> bool:
+    def fails(kept: keeping.FollowingView, *arguments: Any) -> bool:
         if failing and kept.view.name == "v":
             raise errors.error(errors.DATA_CORRUPTED, "this one")
         return follow(kept, *arguments)
 
-    monkeypatch.setattr(keeping.KeptView, "follow", fails)
+    monkeypatch.setattr(keeping.FollowingView, "follow", fails)
     run(connection, "INSERT INTO t VALUES (50, 1, 77)")
     with pytest.raises(errors.Error, match="this one"):
         found.turn()

@@ -64,7 +64,7 @@ _BEAT_LOOK_UPS = 256
 _PAUSES = 2.0
 
 
-class Keeper:
+class ViewKeeper:
     """Keeps all views of one store up, in one process."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Keeper:
         self._compile_check = compile_check
         self._version = -1
         self._seen = 0
-        self._views: dict[int, KeptView] = {}
+        self._views: dict[int, FollowingView] = {}
         self._retry_ns = 0
         # Whether a view is left as it is only for now, though nothing is committed any more.
         self.is_owing = False
@@ -160,7 +160,7 @@ class Keeper:
             if before is not None and before.reads(view, storage, sources):
                 self._views[view.id] = before
             else:
-                self._views[view.id] = KeptView(self._store, view, storage, sources, self._compile_check)
+                self._views[view.id] = FollowingView(self._store, view, storage, sources, self._compile_check)
 
     def _populate(self, view: View) -> bool:
         """Put a job on record that populates the view anew, unless there is one, or its tables are busy."""
@@ -196,7 +196,7 @@ class Keeper:
         return True
 
 
-class KeptView:
+class FollowingView:
     """One view that follows the log: tables as they are now, sources with what the view reads of them."""
 
     def __init__(
