@@ -147,13 +147,15 @@ class CallBinder(ABC):
 
     def _aggregate(self, call: exp.Anonymous, filter_: exp.Expr | None) -> Expr:
         position = position_of(call)
-        self._require_aggregates("aggregate functions", position)
+        self._require_not_nested(position)
         aggregate, args, distinct, order_by, type_ = self._aggregate_parts(call)
         bound_filter = (
             None if filter_ is None else self._inside("an aggregate", lambda: self.condition(filter_, "FILTER"))
         )
         found = tree.AggregateCall(aggregate, args, distinct, bound_filter, order_by, type_)
+        # First of which query it is: an outer one's may stand in any clause of this one.
         self._check_level(found, "an aggregate", position)
+        self._require_aggregates("aggregate functions", position)
         self.aggregated = True
         return found
 
@@ -196,10 +198,12 @@ class CallBinder(ABC):
         finally:
             self.within = outer
 
-    def _require_aggregates(self, what: str, position: int | None) -> None:
-        """42803 in a place where no aggregate may stand, nor what is like one."""
+    def _require_not_nested(self, position: int | None) -> None:
         if self.within == "an aggregate":
             raise errors.error(errors.GROUPING_ERROR, "aggregate function calls cannot be nested", position=position)
+
+    def _require_aggregates(self, what: str, position: int | None) -> None:
+        """42803 in a place where no aggregate may stand, nor what is like one."""
         if self.clause not in AGGREGATES_IN:
             message = f"{what} are not allowed in {self.clause}"
             raise errors.error(errors.GROUPING_ERROR, message, position=position)
@@ -213,6 +217,7 @@ class CallBinder(ABC):
     def grouping(self, node: exp.Expr) -> Expr:
         """GROUPING; whether its arguments are grouping expressions is known when all clauses are bound."""
         position = position_of(node)
+        self._require_not_nested(position)
         self._require_aggregates("grouping operations", position)
         if len(node.expressions) > MAX_GROUPING_ARGUMENTS:
             message = f"GROUPING must have fewer than {MAX_GROUPING_ARGUMENTS + 1} arguments"
