@@ -83,7 +83,7 @@ class Jobs:
         found = []
         with self._store.read() as reader:
             for job in readable_jobs(reader)[0]:
-                with contextlib.suppress(msgspec.MsgspecError, errors.Error):
+                with contextlib.suppress(msgspec.MsgspecError, errors.InternalError):
                     if self._is_runnable(reader, job):
                         found.append(job)
         return sorted(found, key=lambda job: -job.priority)
