@@ -493,6 +493,17 @@ def test_to_text_at_once_and_what_crosses_it_is_converted(engine: Engine, connec
     assert found == [(1, "77"), (2, "2!"), (3, "3"), (20, "20")]
 
 
+def test_what_crosses_a_conversion_to_text_of_an_empty_table_is_converted(
+    engine: Engine, connection: Connection
+) -> None:
+    run(connection, "DELETE FROM t")
+    writer = engine.connect()
+    run(writer, "BEGIN", "INSERT INTO t VALUES (20, 'x', 20)")
+    run(connection, "ALTER TABLE t ALTER n TYPE text")
+    run(writer, "UPDATE t SET n = n || '!' WHERE id = 20", "COMMIT")
+    assert rows(connection, "SELECT id, n FROM t") == [(20, "20!")]
+
+
 def test_in_the_transaction_that_has_written_the_rows(connection: Connection) -> None:
     run(connection, "BEGIN", "INSERT INTO t VALUES (20, '20', 20)", CONVERTED, "COMMIT")
     assert rows(connection, "SELECT c FROM t WHERE id IN (1, 20) ORDER BY id") == [(1,), (20,)]

@@ -56,11 +56,14 @@ def convert_columns(draft: Draft, wanted: want.ConvertColumns) -> None:
     draft.require_settled(table)
     pairs = [(draft.column(table, new.column), new) for new in wanted.columns]
     _require_convertible(draft, table, pairs)
-    empty = draft.has_no_rows(table)
     replaced = {column.id: table.next_id + place for place, (column, _new) in enumerate(pairs)}
+    standing: list[Index | Check] = [*table.indexes, *table.checks]
+    total = all(map(_is_total, wanted.columns)) and not any(uses(found, set(replaced)) for found in standing)
+    # What is total is so for an empty table too: rows that others have buffered are converted.
+    empty = not total and draft.has_no_rows(table)
     columns = tuple(_column(draft, table, column, new, replaced, empty=empty) for column, new in pairs)
     made = _with_elements(draft, table, wanted, columns, replaced, empty=empty)
-    if empty or (not made.indexes and not made.checks and all(_is_total(new) for new in wanted.columns)):
+    if empty or total:
         _swap(draft, table, made, StepKind.CHANGE_TYPE if empty else StepKind.CHANGE_TYPE_TO_TEXT)
     else:
         draft.edit(table.id, (StepKind.ELEMENT_STATE, made.ids), **_beside(table, made))
