@@ -81,6 +81,7 @@ def test_any_statement_can_be_told(
 @pytest.mark.parametrize(
     ("script", "noted"),
     [("echo first >&2; echo no mail >&2; exit 3", "the hook ended with status 3: no mail"),
+     ("printf 'a\\000b\\033[31mred' >&2; exit 3", "the hook ended with status 3: a\ufffdb\ufffd[31mred"),
      ("kill -9 $$", "the hook ended with status -9")],
 )  # fmt: skip
 def test_its_failure_is_noted_and_fails_nothing(

@@ -84,6 +84,8 @@ class Hook:
             return ""
         said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_READ))
         last = said.read(_MOST_READ).decode(errors="replace").strip().rpartition("\n")[2][:_MOST_SAID]
+        # It may hold anything, and is shown on terminals and copied into tables.
+        last = "".join(found if found.isprintable() else "\N{REPLACEMENT CHARACTER}" for found in last)
         return f"the hook ended with status {process.returncode}" + (f": {last}" if last else "")
 
     def _variables(self, job: Job) -> dict[bytes, bytes]:
