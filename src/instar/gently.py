@@ -2,7 +2,7 @@
 
 A thousand modules are loaded when a worker or Spark starts, in one to two seconds of computing. Others notice a process
 that computes for so long, even if it stands back (nice(2), SCHED_IDLE): see pipeline/turns.py. So whoever is in no
-hurry loads a module, and rests for twice as long as that took.
+hurry loads a module, and rests for half as long again as that took.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 # Rests for so many times as long as was computed.
-REST = 2.0
+REST = 1.5
 # What a thread did for longer between two modules was not loading.
 _MOST_SECONDS = 0.1
 # The option by which a worker loads itself gently.

@@ -27,9 +27,10 @@ ROWS = 20_000
 
 @contextmanager
 def files_may_not_grow(path: Path) -> Iterator[None]:
-    """No file may become larger than the data file is: for this process, and for those that it starts."""
+    """No file may become larger than the data file is without the hole at its end: for this process, and for those
+    that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path / "data.mdb"), hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(path / "data.mdb").st_blocks * 512, hard))
     try:
         yield
     finally:

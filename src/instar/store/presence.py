@@ -57,7 +57,7 @@ ANNOUNCED_NS = 100_000_000
 # A worker that has not said for so long that it goes on is stopped, or hangs: as long as its claims on jobs are heeded.
 WORKER_NS = 10_000_000_000
 # A worker that was started is given so long to announce itself before another one is started.
-LAUNCH_NS = 10_000_000_000
+LAUNCH_NS = 5_000_000_000
 # Who asks is told for so long that it is starting: where the processors are busy, that takes ten seconds.
 STARTING_NS = 15_000_000_000
 
