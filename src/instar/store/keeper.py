@@ -51,8 +51,9 @@ _BUSY_SECONDS = 0.025
 _IDLE_SECONDS = 1.0
 # The file is gone through in so many parts, one each time: in 25 seconds.
 _PARTS = 1000
-# By how much the data file is longer than what is in use, for what LMDB is about to write there: at least, at most.
-_LEAST_AHEAD, _MOST_AHEAD = 16 << 20, 32 << 20
+# The data file is longer than what is in use, for what LMDB is about to write there: by as much as is in use within
+# these bounds, and by twice that when it has just been made longer.
+_LEAST_AHEAD, _MOST_AHEAD = 256 << 10, 16 << 20
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
 
@@ -236,12 +237,13 @@ class Keeper:
         """Have the system's cache hold page by page what LMDB is about to write behind the pages in use (see
         `DataFile.cache_pages`); what is written before that, a very large transaction, only costs more later."""
         data = self._data
-        if data.size() - data.used() >= _LEAST_AHEAD:
+        ahead = min(max(data.used(), _LEAST_AHEAD), _MOST_AHEAD)
+        if data.size() - data.used() >= ahead:
             return
         with contextlib.suppress(OSError):  # files may not be that large: it is as good as it was
             section = self._enter()
             try:
-                begin, end = data.size(), data.used() + _MOST_AHEAD
+                begin, end = data.size(), data.used() + 2 * ahead
                 data.extend(end)
             finally:
                 section.abort()
