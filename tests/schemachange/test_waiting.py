@@ -18,7 +18,7 @@ from instar.dbapi import Connection
 from instar.schemachange import executor, waiting
 from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, Store
-from instar.store.presence import Writer
+from instar.store.presence import SharedPresence, Writer
 from instar.transactions import commit as loop
 from support.databases import Engine, fails, rows, run, value
 from support.servers import LEASE, Servers
@@ -113,6 +113,32 @@ def test_only_those_are_waited_for_that_had_written_when_the_wait_began(store: S
     waiter.join()
     assert len(told) == 3
     assert clock.monotonic < 1_100_000_000
+
+
+def test_who_is_told_of_together_with_others_is_waited_for_till_the_end(tmp_path: Path, clock: ManualClock) -> None:
+    """What a process has no words for stands for a writer of the table, and so it may come to be shown."""
+    store = open_store(tmp_path / "store", synchronous="off", clock=clock)
+    other = SharedPresence(str(tmp_path / "store" / "presence"), clock, 60.0)
+    now = clock.wall_ns() // 1000
+    others = [other.enlist(2, now) for _ in range(20)]
+    own = other.enlist(1, now)
+    told: list[str] = []
+
+    def tick(names: str) -> None:
+        told.append(names)
+        if len(told) == 3:
+            for token in others:
+                other.withdraw(token)
+        if len(told) == 6:
+            clock.wall += 2_000_000_000
+            other.enlist(1, clock.wall_ns() // 1000)  # of one that began later
+            other.withdraw(own)
+
+    waiting.wait_for_writers(store, clock, {1}, 5.0, tick)
+    assert len(told) == 6
+    assert waiting.writers_of(store, (), moved={0}) == []  # any change is waited for by those alone that ask for it
+    other.close()
+    store.close()
 
 
 def test_the_wait_ends_after_ddl_wait(store: Store, clock: ManualClock) -> None:
@@ -319,16 +345,11 @@ def test_transactions_of_other_processes_are_seen(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(tmp_path / "store", synchronous="off", clock=clock)
     presence = store._presence  # type: ignore[attr-defined]  # what a second process would have beside it
-    from instar.store.presence import SharedPresence
-
     other = SharedPresence(str(tmp_path / "store" / "presence"), clock, 60.0)
     token = other.enlist(7, 1_700_000_000_900_000)
     assert [(found.table, found.begun_us, found.thread) for found in presence.writers()] == [
         (7, 1_700_000_000_000_000, 0)
     ]
-    for number in range(20):
-        other.enlist(100 + number, 1_000_000)
-    assert len(presence.writers()) == 4  # there is no room for more
     other.withdraw(token)
     assert 7 not in [found.table for found in presence.writers()]
     other.close()

@@ -10,6 +10,7 @@ from instar.store.presence import (
     _LEASE,
     _VERSION,
     _WORDS,
+    _WRITERS,
     LATENCY_NS,
     LAUNCH_NS,
     STARTING_NS,
@@ -110,6 +111,56 @@ def test_what_a_process_says_of_its_writers_is_read_by_the_others(clock: ManualC
     assert {found.table for found in two.writers()} == {0, 7}
     assert {found.refused for found in two.writers() if found.table == 0} == {True}
     for presence in (one, two):
+        presence.close()
+
+
+def test_writers_beyond_the_words_are_told_of_together_and_one_by_one_as_there_is_room(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    one, two = (SharedPresence(str(tmp_path / "presence"), clock, 300.0) for _ in range(2))
+    shown = [one.enlist(100 + number, 5_000_000) for number in range(len(_WRITERS))]
+    more = [one.enlist(table, begun) for table, begun in ((7, 3_000_000), (8, 2_000_000))]
+    refused = one.enlist(9, 4_000_000, refused=True)
+
+    def several() -> list[tuple[int, bool]]:
+        return sorted((found.begun_us, found.refused) for found in two.writers() if not found.table)
+
+    assert several() == [(2_000_000, False), (4_000_000, True)]
+    assert [found.table for found in one.writers() if found.table in (7, 8, 9)] == [7, 8, 9]  # its own it knows
+    one.withdraw(shown[3])
+    assert 7 in [found.table for found in two.writers()]
+    one.withdraw(more[1])
+    assert several() == [(4_000_000, True)]
+    one.withdraw(shown[0])
+    assert several() == []
+    assert [(found.table, found.begun_us, found.refused) for found in two.writers() if found.table in (7, 8, 9)] == [
+        (9, 4_000_000, True),
+        (7, 3_000_000, False),
+    ]
+    for token in (*shown, more[0], refused):
+        one.withdraw(token)
+    assert two.writers() == one.writers() == []
+    for presence in (one, two):
+        presence.close()
+
+
+def test_what_the_dead_have_said_before_the_host_was_started_again_counts_for_nothing(
+    clock: ManualClock, tmp_path: Path
+) -> None:
+    """The times of those that were killed lie ahead of the new clock's: commits would seem to be about for as long as
+    the host was up before, and the index builds of all that time would crawl."""
+    path = str(tmp_path / "presence")
+    one, two, three = (SharedPresence(path, clock, 300.0) for _ in range(3))
+    for presence in (one, two, three):
+        presence.wait_begins()
+        presence.wait_ends()
+        presence.abandon()  # without a word, as who is killed
+    clock.monotonic = 1_000_000_000
+    first, second = (SharedPresence(path, clock, 300.0) for _ in range(2))
+    assert not first.foreground_about()
+    assert not first.others_commit()
+    assert first.foreground_latency() is None
+    for presence in (first, second):
         presence.close()
 
 

@@ -62,17 +62,18 @@ def writers_of(
     store: Store, doomed: Collection[int], own: Collection[int] = (), moved: Collection[int] = ()
 ) -> list[Writer]:
     """Open transactions that have written to one of the `doomed` tables, or are refused again and again for changes
-    of one that is `moved`, but those whose tokens are `own`.
+    of one that is `moved`, but those whose tokens are `own`. What stands for several may stand for such ones.
 
     Nor those of the thread that asks: it cannot both wait for them and end them.
     """
     if not doomed and not moved:
         return []
     thread = threading.get_ident()
+    any_of = {*doomed, 0} if doomed else doomed
     return [
         found
         for found in store.writers()
-        if found.table in (moved if found.refused else doomed) and found.token not in own and found.thread != thread
+        if found.table in (moved if found.refused else any_of) and found.token not in own and found.thread != thread
     ]
 
 
@@ -103,12 +104,17 @@ def wait_for_writers(
     waited for, else the wait might never be worth its while.
     """
     waited = writers_of(store, doomed, own, moved)
-    until = clock.monotonic_ns() + int(seconds * 1e9)
+    began_us, until = clock.wall_ns() // 1000, clock.monotonic_ns() + int(seconds * 1e9)
     while waited and clock.monotonic_ns() < until:
         tick(named(waited))
         clock.sleep(_TICK_SECONDS)
-        left = set(writers_of(store, doomed, own, moved))
-        waited = [writer for writer in waited if writer in left]
+        known, crowds = set(waited), {writer.pid for writer in waited if not writer.table}
+        waited = [
+            writer
+            for writer in writers_of(store, doomed, own, moved)
+            # One that another stood for is shown by itself in time.
+            if writer in known or (writer.pid in crowds and writer.begun_us <= began_us)
+        ]
 
 
 class StepsAside(Exception):

@@ -29,13 +29,16 @@ from instar.clock import Clock
 from instar.store.file_lock import locked
 
 SLOTS = 4096
-_WORDS = 16  # 128 bytes a slot: whole cache lines, so that owners do not disturb one another
+_WORDS = 32  # 256 bytes a slot: whole cache lines, so that owners do not disturb one another
 # Words of a slot. Times are monotonic nanoseconds; 0 means none. _WORKER: when a worker last said that it goes on.
 _PID, _STARTED, _SNAPSHOT, _REGISTERED, _WAITING, _COMMITTED, _WORKER, _RESERVED, _LATENCY, _VERSION, _LEASE = range(11)
 # All owners of locks up to this number have ended.
 _ENDED = 11
-# Of open transactions: refused << 63 | table << 32 | when it was begun, in seconds since the epoch.
-_WRITERS = range(12, _WORDS)
+# Of open transactions: refused << 63 | table << 32 | when it was begun, in seconds since the epoch. The last two words
+# stand for all that the others have no room for, as for one that may have to do with any table, begun when the first of
+# them was: one word for those that have written, one for the refused.
+_WRITERS = range(12, _WORDS - 2)
+_MORE = range(_WORDS - 2, _WORDS)
 _REFUSED = 1 << 63
 # Words of the first line: slots that were ever used; when a process last took its turn at writing back; when a worker
 # was started that has not announced itself yet; whether any lock may be held (module `lock_table`).
@@ -87,7 +90,8 @@ class Process(NamedTuple):
 class Writer(NamedTuple):
     """A transaction of several statements that has written to `table`: whose, and when it began (microseconds since the
     epoch; to the second, of another process). `refused`: one whose commit schema changes keep turning back; its table
-    is 0 if a change of any table does. `token` and `thread`: in this process."""
+    is 0 if a change of any table does. Else table 0 stands for transactions of a process that has too many to name them
+    one by one, begun then or later. `token` and `thread`: in this process."""
 
     pid: int
     table: int
@@ -95,6 +99,12 @@ class Writer(NamedTuple):
     token: int = 0
     thread: int = 0
     refused: bool = False
+
+
+def _word(writer: Writer) -> int:
+    """What a process says of a transaction in one of _WRITERS."""
+    begun = writer.begun_us // 1_000_000 & 0xFFFFFFFF
+    return (_REFUSED if writer.refused else 0) | writer.table << 32 | begun
 
 
 def _writer(pid: int, word: int) -> Writer:
@@ -120,7 +130,8 @@ class Presence:
         self._usual = 0
         self._owners: dict[int, None] = {}  # the numbers of owners of locks that have not ended, in their order
         self._last_owner = 0
-        self._writers: dict[int, tuple[Writer, int]] = {}  # by token, with the word that says it; 0: none does
+        self._shown: dict[int, tuple[Writer, int]] = {}  # open transactions by token, with the word that says each
+        self._more: dict[int, Writer] = {}  # those that there was no word for
         self._fill_slot()
 
     def _fill_slot(self) -> None:
@@ -240,35 +251,53 @@ class Presence:
     # Open transactions: whom a schema change may wait for.
 
     def enlist(self, table: int, begun_us: int, *, refused: bool = False) -> int:
-        """Note that a transaction begun at `begun_us` has written to `table`; returns a token.
-
-        A slot has room for a few: those beyond are not seen by other processes, and not waited for there.
-        """
+        """Note that a transaction begun at `begun_us` has written to `table`; returns a token."""
         token = next(self._tokens)
         writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident(), refused)
         with self._lock:
-            words, base = self._words, self._base
-            place = next((word for word in _WRITERS if not words[base + word]), 0)
-            if place:
-                said = _REFUSED if refused else 0
-                words[base + place] = said | table << 32 | (begun_us // 1_000_000 & 0xFFFFFFFF)
-            self._writers[token] = writer, place
+            place = next((word for word in _WRITERS if not self._words[self._base + word]), None)
+            if place is None:
+                self._more[token] = writer
+                self._say_more()
+            else:
+                self._show(writer, place)
         return token
 
     def withdraw(self, token: int) -> None:
         """Take back `enlist`; a token that is not known any more (after a fork) is ignored."""
         with self._lock:
-            _writer, place = self._writers.pop(token, (None, 0))
-            if place:
-                self._words[self._base + place] = 0
+            if token in self._more:
+                del self._more[token]
+                self._say_more()
+            elif token in self._shown:
+                _writer, place = self._shown.pop(token)
+                if self._more:
+                    # Shown before it leaves the others, so that it is never out of sight.
+                    first = next(iter(self._more))
+                    self._show(self._more.pop(first), place)
+                    self._say_more()
+                else:
+                    self._words[self._base + place] = 0
+
+    def _show(self, writer: Writer, place: int) -> None:
+        self._words[self._base + place] = _word(writer)
+        self._shown[writer.token] = writer, place
+
+    def _say_more(self) -> None:
+        for place, refused in zip(_MORE, (False, True), strict=True):
+            begun = [writer.begun_us for writer in self._more.values() if writer.refused is refused]
+            self._words[self._base + place] = _word(Writer(0, 0, min(begun), refused=refused)) if begun else 0
 
     def writers(self) -> list[Writer]:
         """The transactions that living processes say to have written something."""
         with self._lock:
-            found = [writer for writer, _place in self._writers.values()]
+            found = [*(writer for writer, _place in self._shown.values()), *self._more.values()]
         words = self._words
         for slot, base in enumerate(self._slots()):
-            said = [words[base + word] for word in _WRITERS if words[base + word]] if base != self._base else []
+            if base == self._base:
+                continue
+            # The last words first: what moves from there to another is seen in one of them.
+            said = [word for place in (*_MORE, *_WRITERS) if (word := words[base + place])]
             if said and self.alive(slot):
                 found += [_writer(words[base + _PID], word) for word in said]
         return found
@@ -453,8 +482,12 @@ class SharedPresence(Presence):
                     self._flock(fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
                 except (BlockingIOError, PermissionError):
                     continue
-                self._view[_HIGH_WATER] = max(self._view[_HIGH_WATER], slot + 1)
-                if not any(self._is_locked(other) for other in range(self._view[_HIGH_WATER])):
+                used = min(max(self._view[_HIGH_WATER], slot + 1), SLOTS)
+                if any(self._is_locked(other) for other in range(used)):
+                    self._view[_HIGH_WATER] = used
+                else:
+                    # What the dead have left behind tells nothing: their times lie ahead if the host was started since.
+                    self._view[_HIGH_WATER] = slot + 1
                     for word in range(_LOCKS, _WORDS):
                         self._view[word] = 0
                     end = when_alone()
