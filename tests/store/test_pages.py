@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from instar.store.pages import PageFile, Tree, UnreadablePages
+from instar.store.pages import PageFile, Tree, UnreadablePages, big_values, children_of
+from store.building import ended, in_child
 
 Pair = tuple[bytes, bytes]
 HEADER = b"\x00\x01"
@@ -214,6 +218,86 @@ def test_files_that_are_not_there_or_not_lmdbs(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UnreadablePages):
             PageFile(str(path), PAGE).tree(1, HEADER, None, b"")
+
+
+class Ahead:
+    """A data file with pages ahead of those in use, as a keeper makes it, and what reads it."""
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        self.path = Path(environment.path(), "data.mdb")
+        self.used = (environment.info()["last_pgno"] + 1) * PAGE
+        os.truncate(self.path, self.used + 64 * PAGE)
+        self.file = page_file(environment)
+
+    def root(self) -> tuple[int, bytes]:
+        """Where it lies, and the page."""
+        meta = self.path.read_bytes()[self._environment.info()["last_txnid"] % 2 * PAGE :]
+        at = struct.unpack_from("<Q", meta, 128)[0] * PAGE
+        return at, self.path.read_bytes()[at : at + PAGE]
+
+    def write(self, at: int, data: bytes) -> None:
+        with self.path.open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    def cut(self) -> None:
+        os.truncate(self.path, self.used)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Any]:
+    with lmdb.open(str(tmp_path), map_size=1 << 30, sync=False) as environment:
+        emptied(environment)
+        yield environment
+
+
+@pytest.mark.parametrize("forged", ["child", "value", "length of a value"])
+def test_no_number_leads_to_pages_that_are_cut_off(own: Any, forged: str) -> None:
+    """A page that is being overwritten may name any page; what is mapped and not in the file any more is a SIGBUS."""
+    with own.begin(write=True) as transaction:
+        for number in range(1000 if forged == "child" else 1):
+            transaction.put(b"\x10%04d" % number, bytes(10 if forged == "child" else 10_000))
+    ahead = Ahead(own)
+    with own.begin() as transaction:
+        tree = tree_of(ahead.file, transaction)
+        at, page = ahead.root()
+        node = struct.unpack_from("<H", page, 16 + 2)[0]  # the second: the header is the first
+        number = node + 8 + 5  # behind its key: of the page with the value
+        if forged == "child":
+            ahead.write(at + node, struct.pack("<I", ahead.used // PAGE + 5))
+        elif forged == "value":
+            ahead.write(at + number, struct.pack("<Q", ahead.used // PAGE + 5))
+        else:
+            first = int(struct.unpack_from("<Q", page, number)[0])
+            ahead.write(first * PAGE + 12, struct.pack("<I", 40))
+            ahead.write(at + node, struct.pack("<I", 30 * PAGE))
+        ahead.cut()
+
+        def checkpoint() -> None:
+            root = np.array([at // PAGE])
+            if forged == "child":
+                children_of(ahead.file, children_of(ahead.file, root))
+            else:
+                big_values(ahead.file, root)
+
+        def read_both() -> None:
+            for reading in (lambda: tree.block(b"\x10", b"\x11", 1 << 20), checkpoint):
+                with pytest.raises(UnreadablePages):
+                    reading()
+
+        assert ended(in_child(read_both)) == 0
+
+
+def test_pages_that_come_into_use_are_read(own: Any) -> None:
+    """Those that were mapped before they were in use, and those behind what was mapped."""
+    ahead = Ahead(own)
+    for number in range(8):
+        with own.begin(write=True) as transaction:
+            transaction.put(b"\x10%d" % number, bytes(100_000))
+        with own.begin() as transaction:
+            tree = tree_of(ahead.file, transaction)
+            assert list(read(tree, b"", b"\xff", 1 << 20)) == scan(transaction, b"", b"\xff")
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ transaction's cursor would show, from the root that the transaction's meta page 
 out of the map, so that it outlives the transaction.
 
 Nothing is taken on trust. The root is believed if from there the store's header and the last key (the log's, with the
-newest timestamp) are those that LMDB itself gives; every page must bear its own number and the flags of its kind;
-positions must lie in the pages. Whatever is not as expected (another format, a meta page that two commits have
-overwritten meanwhile, named databases) is `UnreadablePages`, and the caller goes on with LMDB's cursor.
+newest timestamp) are those that LMDB itself gives; every page must be one of those in use, and bear its own number and
+the flags of its kind; positions must lie in the pages. Whatever is not as expected (another format, a meta page that
+two commits have overwritten meanwhile, named databases) is `UnreadablePages`, and the caller goes on with LMDB's
+cursor.
 
 The format is that of LMDB 0.9 (data version 1), little-endian, 64 bits:
 
@@ -41,6 +42,8 @@ Array = npt.NDArray[Any]
 # the transaction.
 _META = struct.Struct("<II16xI44x4xHH32xQ8xQ")
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
+# How many there are, and where in each lies the number of the last page in use.
+_METAS, _LAST_PAGE = 2, slice(136, 144)
 _PAGE = np.dtype([("number", "<u8"), ("pad", "<u2"), ("flags", "<u2"), ("lower", "<u2"), ("upper", "<u2")])
 _HEADER_BYTES = _PAGE.itemsize
 _ONE_PAGE = struct.Struct("<QHHH")
@@ -61,7 +64,8 @@ class PageFile:
     def __init__(self, path: str, page_size: int) -> None:
         self._path = path
         self.page_size = page_size
-        self._pages: Array = np.empty((0, page_size), np.uint8)
+        self._mapped: Array = np.empty((0, page_size), np.uint8)
+        self._pages = self._mapped
 
     def tree(self, transaction: int, key: bytes, value: bytes | None, last: bytes) -> Tree:
         """What read transaction number `transaction`, which is open, sees: `value` at `key`, and `last` as last key."""
@@ -76,14 +80,22 @@ class PageFile:
         return tree
 
     def upto(self, number: int) -> Array:
-        """All pages of the file, that of this number among them: a row of bytes per page."""
+        """All pages in use, that of this number among them: a row of bytes per page."""
         pages = self._pages
         if number >= len(pages):
-            # The old map goes when the last array in it does.
-            pages = self._pages = self._map()
+            pages = self._pages = self._in_use()
             if number >= len(pages):
                 raise UnreadablePages
         return pages
+
+    def _in_use(self) -> Array:
+        """The pages up to the last one that any state uses. What the file has behind it, a hole for what LMDB is about
+        to write, may be cut off at any moment: whoever touched it then would be killed (SIGBUS)."""
+        mapped = self._mapped
+        if len(mapped) < _METAS or _used(mapped) > len(mapped):
+            # The old map goes when the last array in it does.
+            mapped = self._mapped = self._map()
+        return mapped[: _used(mapped)]
 
     def _map(self) -> Array:
         try:
@@ -93,6 +105,11 @@ class PageFile:
             return np.frombuffer(mapped, np.uint8).reshape(pages, self.page_size)
         except (OSError, ValueError) as caught:
             raise UnreadablePages from caught
+
+
+def _used(pages: Array) -> int:
+    """How many pages the newer one of the two meta pages knows of; no state before it knew of more."""
+    return int(pages[:_METAS, _LAST_PAGE].view(np.uint64).max()) + 1
 
 
 class _Nodes:
@@ -193,6 +210,7 @@ def big_values(file: PageFile, numbers: Array) -> list[tuple[int, int]]:
         number, _pad, flags, count = _OVERFLOW_PAGE.unpack_from(file.upto(first)[first])
         if number != first or flags != _OVERFLOW:
             raise UnreadablePages
+        file.upto(first + count - 1)
         found.append((first, count))
     return found
 
