@@ -156,6 +156,31 @@ def test_rows_that_were_selected_for_update_are_not_changed_unseen(
     assert rows(session, "select * from other") == []
 
 
+def test_of_several_changes_since_rows_were_locked_all_are_named(database: Database, session: Session) -> None:
+    """It is not on record which of them replaced the rows; those before the rows were locked did not."""
+    session.execute("alter table t add column c integer")
+    holder = database.session()
+    holder.execute("begin")
+    holder.execute("select * from t for update")
+    for change in (ALTER, "alter table t add column d integer"):
+        session.execute(change)
+    with pytest.raises(instar.Error, match="were replaced") as caught:
+        holder.execute("select 1")
+    assert caught.value.detail == f"The changes since were: {ALTER}; alter table t add column d integer"
+
+
+def test_a_table_that_is_dropped_takes_what_was_locked_of_it_along(database: Database, session: Session) -> None:
+    """Nothing can be lost that others would change there."""
+    session.execute("create table other (n integer)")
+    holder = database.session()
+    holder.execute("begin")
+    holder.execute("select * from t for update")
+    session.execute("drop table t")
+    holder.execute("insert into other values (1)")
+    holder.execute("commit")
+    assert rows(session, "select * from other") == [(1,)]
+
+
 def test_ones_own_truncate_leaves_what_one_has_locked(session: Session) -> None:
     session.execute("begin")
     session.execute("select * from t for update")

@@ -142,12 +142,13 @@ def require_heeded(
             continue
         if transaction.ddl and transaction.ddl.changes(table):
             continue
-        made = [step.statement for step in last.steps if step.version > meant.version and step.statement]
+        # Which of them replaced the rows is not on record.
+        made = list(dict.fromkeys(step.statement for step in last.steps if step.version > meant.version))
         raise Conflict(
             errors.error(
                 errors.SERIALIZATION_FAILURE,
                 f'rows of table "{last.name}" that the transaction has locked were replaced by a concurrent change',
-                detail=f"The change was: {made[-1]}" if made else None,
+                detail=f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}",
                 hint="Retry the transaction.",
             )
         )
