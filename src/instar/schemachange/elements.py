@@ -2,7 +2,7 @@
 
 An element is named by kind, table and id, never by name. Its state is read off the table's descriptor; an element that
 the descriptor does not list is absent. A further kind needs a state in the descriptor, a path in states.py, and what
-its step does in stages.py.
+its step does in publishing.py.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Jobs:
         return sorted(found, key=lambda job: -job.priority)
 
     def _is_runnable(self, reader: Reader, job: Job) -> bool:
-        paused = job.state is JobState.PAUSED and job.requested is None
-        if job.is_finished or paused or self._is_leased(reader, job.id) or not self._is_due(job):
+        rests = job.state is JobState.PAUSED and job.requested is None
+        if job.is_finished or rests or self._is_leased(reader, job.id) or not self._is_due(job):
             return False
         return job.requested is not None or not self._is_queued(reader, job)
 

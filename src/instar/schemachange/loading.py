@@ -30,6 +30,7 @@ from instar.schemachange.job_records import (
     job_key,
 )
 from instar.schemachange.jobs import LOAD_LEASE_SECONDS, Jobs
+from instar.schemachange.publishing import KEPT_STEPS
 from instar.schemachange.reorganize import Backfill, Entry
 from instar.schemachange.waiting import wait_for_locks
 from instar.store.engine import (
@@ -181,7 +182,8 @@ class Loading:
                 step = Step(version=self.table.version, kind=StepKind.ELEMENT_STATE, statement="bulk load")
                 change.require_empty(before)
                 change.describe("bulk load")
-                change.update(msgspec.structs.replace(self.table, steps=(*before.steps, step)[-64:]), floor="current")
+                steps = (*before.steps, step)[-KEPT_STEPS:]
+                change.update(msgspec.structs.replace(self.table, steps=steps), floor="current")
                 for rowset in (before.rowset, *(index.rowset for index in before.indexes)):
                     change.free_rowset(rowset)
                 request = Commit(catalog_version=reader.catalog_version, claim=self._held.claim)
