@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import mmap
 import os
@@ -12,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -22,6 +24,8 @@ import pytest
 from instar.store import keeper, open_store
 from instar.store.keeper import Keeper
 from instar.store.lmdb import LmdbStore
+from instar.store.lmdb_section import LmdbSection
+from instar.store.page_sync import AT_ONCE
 from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_NEEDED
 from instar.store.recovery import frames_after
 from instar.store.wal_format import CHECKPOINT_FILES, Checkpoint, read_checkpoint
@@ -498,6 +502,144 @@ def test_a_thread_that_finds_it_is_not_the_keeper_keeps_what_another_has_begun_t
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("grown", "seconds", "due"),
+    [(100, 0.9, False), (100, 1.0, True), (keeper.LOG_BYTES, 0.1, True), (0, 5.0, False)],
+)
+def test_when_a_checkpoint_is_due(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch, grown: int, seconds: float, due: bool
+) -> None:
+    """And what else is done while the log grows."""
+    store, kept = quiet
+    kept.checkpoint()
+    if grown:
+        raw(store, (KEY, bytes(grown)))
+    done: list[tuple[object, ...]] = []
+    for name in ("_write_back", "_cache_ahead", "checkpoint"):
+        monkeypatch.setattr(kept, name, noted(done, name, lambda: None))
+    now = kept._made_ns + int(seconds * 1e9)
+    monkeypatch.setattr(kept, "_monotonic_ns", lambda: now)
+    assert kept._tend() == (grown > 0)
+    always = [("_write_back",), ("_cache_ahead",)] if grown else []
+    assert done == always + [("checkpoint",)] * due
+    assert store._presence.shared_words[KEEPER_BEAT] == now
+
+
+def test_the_file_is_written_back_part_by_part_before_the_system_does_all_at_once(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert keeper._PARTS * keeper._BUSY_SECONDS < 30  # dirty_expire_centisecs
+    store, kept = quiet
+    raw(store, (KEY, bytes(1_000_000)))
+    monkeypatch.setattr(keeper, "_PARTS", 7)
+    ranges: list[tuple[int, int]] = []
+
+    def note(file: int, begin: int, size: int, *, wait: bool = False) -> None:
+        assert (file, wait) == (kept._data.number, True)
+        ranges.append((begin, begin + size))
+
+    monkeypatch.setattr(keeper, "write_out", note)
+    for _ in range(7):
+        kept._write_back()
+    once = sorted(ranges)
+    ends = [0, *itertools.accumulate((end for _begin, end in once), max)]
+    assert all(begin <= end for (begin, _), end in zip(once, ends, strict=False))  # no gap
+    assert ends[-1] >= kept._data.size()
+    assert max(end - begin for begin, end in once) <= AT_ONCE * kept._data.page_bytes
+    assert sum(end - begin for begin, end in once) < kept._data.size() + 7 * AT_ONCE * kept._data.page_bytes
+    for _ in range(7):
+        kept._write_back()
+    assert sorted(ranges) == sorted(once * 2)
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(keeper, "write_out", refuse)
+    kept._write_back()  # whoever relies on what cannot be written is told by its own call
+
+
+class Part:
+    """In place of the data file: so much in use, so much there; what is done with it, and whether in the section."""
+
+    def __init__(self, used: int, size: int) -> None:
+        self.used = lambda: used
+        self.size = lambda: size
+        self.done: list[tuple[object, ...]] = []
+        self.failed: OSError | None = None
+
+    def extend(self, end: int) -> None:
+        self.done.append(("extended", end))
+        if self.failed is not None:
+            raise self.failed
+
+    def cache_pages(self, begin: int, end: int) -> None:
+        self.done.append(("cached", begin, end))
+
+
+@pytest.fixture
+def quiet(tmp_path: Path) -> Iterator[tuple[LmdbStore, Keeper]]:
+    """A store whose keeper does what it is told, and nothing by itself."""
+    store, kept = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    kept._stopped.set()
+    assert kept._thread is not None
+    kept._thread.join()
+    yield store, kept
+    store.close()
+
+
+def noted(done: list[tuple[object, ...]], what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def note(*arguments: object) -> object:
+        done.append((what,))
+        return call(*arguments)
+
+    return note
+
+
+@pytest.mark.parametrize(
+    ("used", "size", "end"),
+    [
+        (100, 100, 100 + 512),  # KiB
+        (100, 100 + 255, 100 + 512),
+        (100, 100 + 256, None),
+        (1000, 1000, 3000),
+        (1000, 1996, 3000),
+        (1000, 2000, None),
+        (1 << 17, 1 << 17, (1 << 17) + (32 << 10)),
+        (1 << 17, (1 << 17) + (16 << 10), None),
+    ],
+)
+def test_how_far_the_data_file_goes_ahead_of_the_data(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch, used: int, size: int, end: int | None
+) -> None:
+    """By as much as is in use at least, and by twice that when it has to be made longer; within the section, for others
+    may write behind its end. What is read is read outside of it."""
+    _store, kept = quiet
+    part = Part(used << 10, size << 10)
+    monkeypatch.setattr(kept, "_data", part)
+    monkeypatch.setattr(kept, "_enter", noted(part.done, "entered", kept._enter))
+    monkeypatch.setattr(LmdbSection, "abort", noted(part.done, "left", LmdbSection.abort))
+    kept._cache_ahead()
+    monkeypatch.undo()
+    if end is None:
+        assert part.done == []
+    else:
+        assert part.done == [("entered",), ("extended", end << 10), ("left",), ("cached", size << 10, end << 10)]
+
+
+def test_where_files_may_not_be_as_long_nothing_lies_ahead_of_the_data(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = quiet
+    part = Part(1 << 20, 1 << 20)
+    part.failed = OSError(errno.EFBIG, "File too large")
+    monkeypatch.setattr(kept, "_data", part)
+    kept._cache_ahead()
+    monkeypatch.undo()
+    assert part.done == [("extended", 3 << 20)]
+    raw(store, (KEY, b"2"))  # the section is free
+
+
 def test_what_lies_ahead_of_the_data_is_cached_and_goes_when_the_store_is_closed(tmp_path: Path) -> None:
     """What LMDB is about to write behind the pages in use is in the system's cache, as a hole without blocks."""
     path = tmp_path / "db"
@@ -505,7 +647,8 @@ def test_what_lies_ahead_of_the_data_is_cached_and_goes_when_the_store_is_closed
     raw(store, (KEY, b"1"))
     ahead = keeper._LEAST_AHEAD
     wait_until(lambda: kept._data.size() >= kept._data.used() + ahead)
-    wait_until(lambda: resident(path / "data.mdb", kept._data.used(), ahead))
+    if reading_caches(tmp_path):
+        wait_until(lambda: resident(path / "data.mdb", kept._data.used(), ahead))
     assert (path / "data.mdb").stat().st_blocks * 512 < kept._data.size() - ahead // 2
     for number in range(6):
         raw(store, *((KEY + bytes([number]) + place.to_bytes(2, "big"), bytes(4000)) for place in range(1500)))
@@ -520,6 +663,27 @@ def test_what_lies_ahead_of_the_data_is_cached_and_goes_when_the_store_is_closed
     again, _kept = opened(path)
     assert contents(again) == stored
     again.close()
+
+
+def test_what_lies_ahead_is_cut_off_while_nobody_writes(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _store, kept = quiet
+    done: list[tuple[object, ...]] = []
+    monkeypatch.setattr(kept, "_enter", noted(done, "entered", kept._enter))
+    monkeypatch.setattr(kept._data, "cut", noted(done, "cut", kept._data.cut))
+    monkeypatch.setattr(LmdbSection, "abort", noted(done, "left", LmdbSection.abort))
+    kept._resign()
+    assert done[-3:] == [("entered",), ("cut",), ("left",)]
+
+
+def reading_caches(path: Path) -> bool:
+    """Whether the file system has a hole that was read in the cache; tmpfs, which is nothing but cache, has not."""
+    hole = path / "hole"
+    hole.touch()
+    os.truncate(hole, mmap.PAGESIZE)
+    hole.read_bytes()
+    return resident(hole, 0, mmap.PAGESIZE)
 
 
 def resident(path: Path, begin: int, size: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import struct
@@ -126,6 +127,9 @@ def test_ranges_are_synced_or_the_whole_file(data: Data, monkeypatch: pytest.Mon
     for wait in (False, True):
         covered = [np.arange(begin, begin + size, PAGE) // PAGE for begin, size, asked in ranges if asked == wait]
         assert sorted(np.concatenate(covered)) == pages.tolist()
+    # All of a few at a time are begun before any is waited for.
+    asked = [wait for _begin, _size, wait in ranges]
+    assert len(list(itertools.groupby(asked))) == 2 * -(-len(pages) // page_sync.AT_ONCE)
     ranges.clear()
     sync_pages(data.file, data.pages, before, after, in_place=False)
     monkeypatch.setattr(page_sync, "_MOST_PAGES", len(pages) - 1)

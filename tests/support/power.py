@@ -42,8 +42,8 @@ class Disk:
 
         def pwritev(file: int, buffers: Any, offset: int, flags: int = 0) -> int:
             written = write_vector(file, buffers, offset, flags)
-            assert flags == os.RWF_DSYNC
-            self._ranges_are_sure(os.readlink(f"/proc/self/fd/{file}"))
+            if flags & os.RWF_DSYNC:  # an error would be the keeper's, which tries again for ever
+                self._ranges_are_sure(os.readlink(f"/proc/self/fd/{file}"))
             return written
 
         def write_out(file: int, begin: int, length: int, *, wait: bool = False) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import instar
+from instar import gently
 from instar.clock import SystemClock
 from instar.schemachange import launching
 from instar.schemachange import wanted as want
@@ -62,6 +65,29 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
         worker.kill()
         worker.wait()
         store.close()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_it_loads_itself_gently_if_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """As it stands back before that; what it is asked by is an option like others."""
+    path, loaded = tmp_path / "store", []
+
+    @contextmanager
+    def loading(others_work: Callable[[], bool]) -> Iterator[None]:
+        monkeypatch.delitem(sys.modules, "instar.worker.process")
+        loaded.append(others_work())
+        yield
+        assert "instar.worker.process" in sys.modules
+
+    monkeypatch.setattr(gently, "loading_gently", loading)
+    monkeypatch.setattr(os, "nice", loaded.append)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "setswitchinterval", lambda _seconds: None)
+    monkeypatch.setattr(sys, "argv", ["worker", str(path), *([gently.OPTION] if asked else [])])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("instar.worker", run_name="__main__")
+    assert ended.value.code == 1  # for it has begun, and there is no store
+    assert loaded == [NICENESS, asked]
 
 
 def test_a_stopped_worker_keeps_no_other_from_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from instar.schemachange.jobs import Jobs
 from instar.schemachange.loading import Loading
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.gate import deletion
-from instar.store.records import rowset_key, table_key
+from instar.store.records import RowsetState, rowset_key, rowset_record, table_key
 from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
 
@@ -155,6 +155,8 @@ def test_rowsets_of_a_load_whose_record_cannot_be_read_stay(
     world.store.background([putting(job_key(number), b"damaged")])
     later(world, worker)
     assert keys(world, loading.table.rowset) == 1
+    with world.store.read() as reader:
+        assert reader.get(rowset_key(loading.table.rowset)) == rowset_record(number, RowsetState.BUILDING, 0)
     world.store.background([deletion([job_key(number)])])
     for _ in range(2):
         later(world, worker)
