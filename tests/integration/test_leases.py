@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -15,20 +14,20 @@ import instar
 from instar.schemachange.reorganize import SMALL_ROWS
 from support.databases import rows, run, value
 from support.servers import write_while_there
+from support.victims import CONTEXT
 
 LEASE = 0.3
 WRITERS = 3
-_SPAWN = multiprocessing.get_context("spawn")
 
 
 def test_stopped_servers_commit_nothing_under_an_old_schema(tmp_path: Path) -> None:
     path = str(tmp_path / "db")
     connection = instar.connect(path, synchronous="off", schema_lease=LEASE, autocommit=True)
     run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a bigint, b int DEFAULT 1)")
-    out: Queue[tuple[int, list[str]]] = _SPAWN.Queue()
+    out: Queue[tuple[int, list[str]]] = CONTEXT.Queue()
     flag = tmp_path / "flag"
     flag.touch()
-    writers = [_SPAWN.Process(target=write_while_there, args=(path, number, flag, out)) for number in range(WRITERS)]
+    writers = [CONTEXT.Process(target=write_while_there, args=(path, number, flag, out)) for number in range(WRITERS)]
     for writer in writers:
         writer.start()
     while value(connection, "SELECT count(*) FROM t") < 100:
@@ -60,10 +59,10 @@ def test_a_column_is_given_values_while_stopped_servers_wake_up(tmp_path: Path) 
     count = 2 * SMALL_ROWS
     keys = range(-count, 0)
     connection.insert_arrow("t", pa.table({"id": keys, "a": keys}))
-    out: Queue[tuple[int, list[str]]] = _SPAWN.Queue()
+    out: Queue[tuple[int, list[str]]] = CONTEXT.Queue()
     flag = tmp_path / "flag"
     flag.touch()
-    writers = [_SPAWN.Process(target=write_while_there, args=(path, number, flag, out)) for number in range(WRITERS)]
+    writers = [CONTEXT.Process(target=write_while_there, args=(path, number, flag, out)) for number in range(WRITERS)]
     for writer in writers:
         writer.start()
     while value(connection, "SELECT count(*) FROM t") < count + 50:

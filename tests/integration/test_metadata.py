@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import multiprocessing
 import random
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -16,10 +15,10 @@ import pytest
 import instar
 from instar.dbapi import Connection
 from support.databases import rows, run, value
+from support.victims import CONTEXT
 
 PROCESSES = 3
 CHANGES = 60
-_SPAWN = multiprocessing.get_context("spawn")
 # What others may have done to what a change is about: names taken or gone, objects that depend on each other, changes.
 _MET_OTHERS = ("42", "2B", "40", "55", "0A")
 _SHOWN = (
@@ -102,8 +101,8 @@ def test_all_processes_see_the_same_schema_at_one_version(tmp_path: Path, cache:
     path = str(tmp_path / "db")
     connection = instar.connect(path, synchronous="off", autocommit=True, metadata_cache_bytes=cache)
     run(connection, "CREATE TABLE a (id int PRIMARY KEY, x int)")
-    out: Queue[dict[int, str]] = _SPAWN.Queue()
-    changing = [_SPAWN.Process(target=keep_changing, args=(path, n, cache, out)) for n in range(PROCESSES)]
+    out: Queue[dict[int, str]] = CONTEXT.Queue()
+    changing = [CONTEXT.Process(target=keep_changing, args=(path, n, cache, out)) for n in range(PROCESSES)]
     for process in changing:
         process.start()
     told = [out.get(timeout=120) for _ in changing]

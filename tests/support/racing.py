@@ -3,7 +3,6 @@ what comes of it; all of them tell the time by the one monotonic clock of the ma
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from itertools import count
@@ -13,9 +12,9 @@ from pathlib import Path
 from instar.database import Database, Session
 from support.histories import History, Transaction
 from support.recorded import NAMES, Client, Common
+from support.victims import CONTEXT
 
 SESSIONS = 2
-_CONTEXT = multiprocessing.get_context("forkserver")
 _APART = 1_000_000  # the numbers of one process from those of another
 
 
@@ -47,8 +46,8 @@ class Racing:
         self._orders: list[Pipe] = []
         self._processes = []
         for number in range(1, processes + 1):
-            ours, theirs = _CONTEXT.Pipe()
-            process = _CONTEXT.Process(target=_race, args=(str(path), number, theirs))
+            ours, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(target=_race, args=(str(path), number, theirs))
             process.start()
             theirs.close()
             self._orders.append(ours)

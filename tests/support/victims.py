@@ -22,8 +22,11 @@ from instar.store import open_store
 from instar.store.lmdb_section import LmdbSection
 from instar.worker.work import Worker
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["support.victims", "instar.dbapi", "instar.database.bulk", "instar.sql.analytic"])
+CONTEXT = multiprocessing.get_context("forkserver")
+# What of these is not found by the server's path is imported by each process. The tests' own files import pytest.
+CONTEXT.set_forkserver_preload(
+    ["pytest", "support.victims", "instar.dbapi", "instar.database.bulk", "instar.sql.analytic"]
+)
 
 Work = Callable[[str, int, Callable[[object], None]], None]
 
@@ -32,8 +35,8 @@ class Victim:
     """One process that runs `work(path, number, say)`."""
 
     def __init__(self, work: Work, path: str, number: int) -> None:
-        self._pipe, theirs = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(target=_run, args=(work, path, number, theirs), daemon=True)
+        self._pipe, theirs = CONTEXT.Pipe(duplex=False)
+        self._process = CONTEXT.Process(target=_run, args=(work, path, number, theirs), daemon=True)
         self._process.start()
         theirs.close()
         self.said: list[object] = []
