@@ -102,6 +102,28 @@ def test_a_whole_table_for_update(sessions: list[Connection]) -> None:
     run(one, "COMMIT")
 
 
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("mode", ["NO KEY UPDATE", "SHARE"])
+def test_a_new_optimistic_lock_lets_nobody_write_unseen(sessions: list[Connection], mode: str, level: str) -> None:
+    """The row has a part more than were locked, and none was before."""
+    one, two, *_ = sessions
+    run(one, f"BEGIN ISOLATION LEVEL {level}", f"SELECT s FROM t WHERE id = 1 FOR {mode}")
+    run(two, "ALTER TABLE t ADD LOCK words COVERS (s)", "UPDATE t SET s = 'y' WHERE id = 1")
+    with fails(errors.SERIALIZATION_FAILURE, "locked were divided into more parts", "ADD LOCK words"):
+        run(one, "INSERT INTO q VALUES (1)", "COMMIT")
+    run(one, "ROLLBACK")
+    assert rows(two, "SELECT * FROM q") == []
+
+
+def test_an_optimistic_lock_that_goes_takes_no_row_lock_along(sessions: list[Connection]) -> None:
+    one, two, *_ = sessions
+    run(one, "ALTER TABLE t ADD LOCK words COVERS (s)", "BEGIN", "SELECT s FROM t WHERE id = 1 FOR SHARE")
+    run(two, "ALTER TABLE t DROP LOCK words")
+    give_up(two, "UPDATE t SET s = 'y' WHERE id = 1")
+    run(one, "INSERT INTO q VALUES (1)", "COMMIT")
+    assert rows(two, "SELECT * FROM q") == [(1,)]
+
+
 NOT_ALLOWED = [
     ("SELECT DISTINCT a FROM t FOR UPDATE", "FOR UPDATE is not allowed with DISTINCT clause"),
     ("SELECT a FROM t GROUP BY a FOR NO KEY UPDATE", "FOR NO KEY UPDATE is not allowed with GROUP BY clause"),

@@ -111,6 +111,32 @@ def test_an_abrupt_step_is_seen_by_the_next_statement(
     assert rows(two, "SELECT * FROM t ORDER BY id") == expected
 
 
+def test_rows_that_were_selected_for_share_are_seen_to_under_the_newest_schema(
+    servers: Servers, pair: tuple[Connection, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written elsewhere alone would be derived under the version before, which knows nothing of the lock."""
+    one, two = pair
+    three = servers.server()
+    run(one, "CREATE TABLE other (n int)")
+    servers.clock.advance(LEASE)  # nobody's lease of the version before that is waited for
+    run(two, "INSERT INTO other VALUES (0)", "BEGIN", "SELECT * FROM t WHERE id = 1 FOR SHARE")
+    run(two, "INSERT INTO other VALUES (1)")
+    before = version(two)
+
+    def before_the_job(database: Database, job: int, stopping: Callable[[], bool]) -> None:
+        run(three, "UPDATE t SET a = 11 WHERE id = 1")
+        assert version(two) == before
+        with fails("40001", "divided into more parts"):
+            run(two, "COMMIT")
+        run_job(database, job, stopping)
+
+    hook_jobs(monkeypatch, lambda step: None)
+    run_job = Database.run_job
+    monkeypatch.setattr(Database, "run_job", before_the_job)
+    run(one, "ALTER TABLE t ADD LOCK l COVERS (a)")
+    assert rows(one, "SELECT * FROM other") == [(0,)]
+
+
 def test_a_write_that_a_drop_dooms_is_refused_whatever_the_lease_says(pair: tuple[Connection, Connection]) -> None:
     one, two = pair
     run(two, "BEGIN", "UPDATE t SET a = 0 WHERE id = 1")

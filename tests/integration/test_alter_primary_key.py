@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import instar
 from instar.database import Database, Session
+from instar.store.engine import Commit
 
 
 @pytest.fixture
@@ -179,6 +180,50 @@ def test_a_table_that_is_dropped_takes_what_was_locked_of_it_along(database: Dat
     holder.execute("insert into other values (1)")
     holder.execute("commit")
     assert rows(session, "select * from other") == [(1,)]
+
+
+@pytest.mark.parametrize("swap", [ALTER, "truncate t", "alter table t split into t (id, a), s (a, b) on (a)"])
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_rows_that_were_selected_for_update_are_not_replaced_right_before_the_commit(
+    database: Database, session: Session, monkeypatch: pytest.MonkeyPatch, level: str, swap: str
+) -> None:
+    """It writes elsewhere, so that no floor would turn it back: whoever came in between has not waited for it, and both
+    would have found that there is no row in `other`."""
+    session.execute("create table other (n integer)")
+    holder = database.session()
+    holder.execute(f"begin isolation level {level}")
+    holder.execute("select b from t where id = 1 for update")
+    holder.execute("insert into other select 1 where not exists (select from other)")
+    come_before_the_next_commit(database, monkeypatch, lambda: session.execute(swap))
+    assert refused(holder, "commit") == "40001"
+    assert rows(session, "select * from other") == []
+
+
+def test_another_change_right_before_the_commit_hinders_nobody(
+    database: Database, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.execute("create table other (n integer)")
+    holder = database.session()
+    holder.execute("begin")
+    holder.execute("select b from t where id = 1 for update")
+    holder.execute("insert into other values (1)")
+    come_before_the_next_commit(database, monkeypatch, lambda: session.execute("alter table t add column c integer"))
+    holder.execute("commit")
+    assert rows(session, "select * from other") == [(1,)]
+
+
+def come_before_the_next_commit(
+    database: Database, monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]
+) -> None:
+    """Between the next commit's derivation and its judgement."""
+    commit = database.store.commit
+
+    def beside(request: Commit) -> int:
+        monkeypatch.setattr(database.store, "commit", commit)
+        others()
+        return commit(request)
+
+    monkeypatch.setattr(database.store, "commit", beside)
 
 
 def test_ones_own_truncate_leaves_what_one_has_locked(session: Session) -> None:

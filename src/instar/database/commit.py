@@ -16,7 +16,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Column, Object, Table
 from instar.catalog.history import dropped_table
 from instar.catalog.layouts import Layouts
-from instar.database.crossing import Crossings
+from instar.database.crossing import Again, Crossings
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.sql.defaults import compile_default
@@ -30,10 +30,12 @@ from instar.store.engine import (
     Refused,
     StaleSchema,
     Store,
+    ValueUnchanged,
     View,
     rowset_prefix,
 )
 from instar.store.lock_table import Locked
+from instar.store.records import table_key
 from instar.tables.completion import unseen
 from instar.tables.locks import Image, Recheck
 from instar.tables.pending import encode_violation
@@ -133,25 +135,32 @@ def require_heeded(
     store: Store, locked: Mapping[int, Table], transaction: SessionTransaction, catalog: CatalogSnapshot
 ) -> None:
     """Conflict if rows that were selected FOR UPDATE or the like, of tables as they were then, have been replaced by
-    those of another rowset, or of the tables of a join or split: these are not locked, so others may have changed
-    them since."""
+    those of another rowset, or of the tables of a join or split, or have more parts by now: these are not locked, so
+    others may have changed them since."""
     for table, meant in locked.items():
         newest = catalog.by_id(table)
         last = newest if isinstance(newest, Table) else _transformed(store, table)
-        if last is None or (last is newest and last.rowset == meant.rowset):
+        if last is None or (last is newest and _is_locked(meant, last)):
             continue
         if transaction.ddl and transaction.ddl.changes(table):
             continue
-        # Which of them replaced the rows is not on record.
+        # Which of them it was is not on record.
         made = list(dict.fromkeys(step.statement for step in last.steps if step.version > meant.version))
+        became = "replaced" if last is not newest or last.rowset != meant.rowset else "divided into more parts"
         raise Conflict(
             errors.error(
                 errors.SERIALIZATION_FAILURE,
-                f'rows of table "{last.name}" that the transaction has locked were replaced by a concurrent change',
+                f'rows of table "{last.name}" that the transaction has locked were {became} by a concurrent change',
                 detail=f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}",
                 hint="Retry the transaction.",
             )
         )
+
+
+def _is_locked(meant: Table, newest: Table) -> bool:
+    """Whether the locks on rows of a table as it was when they were taken are on all of these rows still. Parts are
+    known by their numbers, so fewer of them are all locked."""
+    return newest.rowset == meant.rowset and len(newest.layout.locks) <= len(meant.layout.locks)
 
 
 def _transformed(store: Store, table: int) -> Table | None:
@@ -322,11 +331,12 @@ class Committer:
         self._tokens = tokens
         self._turned_back = 0
         # A schema that is merely leased does not do for catalog changes, which are made on the newest, nor for the
-        # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest.
+        # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest, nor
+        # to see what has become of locked rows.
         locking = transaction.isolation.is_locking
         self._reads = [_Validated(snapshot, reads) for snapshot, reads in transaction.validated()]
         validates = bool(self._reads or transaction.rests_on) or transaction.reads is not None
-        self._needs_newest = bool(transaction.ddl) or validates or locking
+        self._needs_newest = bool(transaction.ddl) or validates or locking or bool(locks.selected_of)
         # Its statements were meant under this version, so nothing of it is derived under an older one.
         self._at_least = 0 if transaction.snapshot is None else transaction.snapshot.catalog.version
         self._began = 0
@@ -407,8 +417,8 @@ class Committer:
     def _derived(self, reader: Reader, catalog: CatalogSnapshot, lease: Lease | None) -> Commit | None:
         transaction = self._transaction
         ddl = transaction.ddl
-        require_heeded(self._database.store, self._locks.selected_of, transaction, catalog)
         request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner, held=self._locks.held)
+        request.preconditions.extend(self._heeded(reader, catalog))
         for validated in self._reads:
             known = request.snapshot
             request.snapshot = validated.since if known is None else min(known, validated.since)
@@ -454,6 +464,14 @@ class Committer:
         if not request.tables and not request.raw:
             return None
         return request
+
+    def _heeded(self, reader: Reader, catalog: CatalogSnapshot) -> list[Precondition]:
+        """As `require_heeded`, and what says that it is so still when the store judges: the fence does not, for tables
+        that are not written."""
+        locked = self._locks.selected_of
+        require_heeded(self._database.store, locked, self._transaction, catalog)
+        headers = [table_key(table) for table in locked]
+        return [ValueUnchanged(header, reader.get(header), Again()) for header in headers]
 
     def _schema(self, reader: Reader) -> tuple[CatalogSnapshot, Lease | None]:
         """What to derive under (e): the newest schema, or under leases the newest that this server knows."""
