@@ -255,6 +255,37 @@ def test_how_a_thing_is_written_is_no_difference(session: Session) -> None:
     assert planned(session, text).steps == ()
 
 
+def test_a_default_goes_with_a_type_that_is_widened(session: Session) -> None:
+    """What it is then is no other default, unless it is another value."""
+    text = """
+    CREATE TABLE d (
+        a int DEFAULT 5, b smallint DEFAULT 3 NOT NULL, c numeric(5,2) DEFAULT 1.5, d varchar(4) DEFAULT 'x',
+        e real DEFAULT 0.5, f real DEFAULT 0.1, g int DEFAULT 1, h int DEFAULT nextval('counted'), i serial
+    );
+    """
+    sequence = "CREATE SEQUENCE counted;"
+    applied(session, sequence + text)
+    for old, new in (
+        ("a int", "a bigint"),
+        ("smallint", "int"),
+        ("(5,2)", "(7,2)"),
+        ("varchar(4)", "text"),
+        ("real", "double precision"),
+        ("g int DEFAULT 1", "g bigint DEFAULT 2"),
+        ("h int", "h bigint"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    statements = [step.statement for step in planned(session, sequence + text).steps]
+    assert len([one for one in statements if " TYPE " in one]) == 8
+    assert [one for one in statements if " TYPE " not in one] == [
+        "ALTER TABLE d ALTER COLUMN f SET DEFAULT '0.1'::double precision",
+        "ALTER TABLE d ALTER COLUMN g SET DEFAULT '2'::bigint",
+    ]
+    applied(session, sequence + text)
+    assert planned(session, sequence + text).steps == ()
+
+
 def test_not_valid_is_not_validated_unless_the_file_says_so(session: Session) -> None:
     late = "ALTER TABLE sale ADD CONSTRAINT late CHECK (id > 1) NOT VALID;"
     assert applied(session, SHOP + late) == ["ALTER TABLE sale ADD CONSTRAINT late CHECK ((id > 1)) NOT VALID"]

@@ -89,7 +89,7 @@ def _changes(catalog: CatalogSnapshot, wanted: model.Schema, hints: Sequence[Hin
     """Renames first, on the catalog itself, where names are all that they change; then what else differs."""
     renamed, by_hint = follow(catalog, hints)
     settled, by_owner = follow_owners(renamed, wanted)
-    return ordered([*by_hint, *by_owner, *difference(read_schema(settled), wanted)])
+    return ordered([*by_hint, *by_owner, *difference(read_schema(settled, wanted), wanted)])
 
 
 def _steps(rehearsed: Rehearsal, change: Change) -> Iterator[Step]:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
 from instar import errors
 from instar.catalog import descriptors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.declarative import model
+from instar.schemachange.alteration import widens
 from instar.schemachange.elements import moving, name_of
 from instar.sql.binder import canonical_view, thaw_check, thaw_default, thaw_view
+from instar.types import Type
 
 _ID = re.compile(r"#(\d+)")
 
 
-def read_schema(catalog: CatalogSnapshot) -> model.Schema:
-    """The schema that queries see: an index or constraint that a job is still building is not there yet."""
+def read_schema(catalog: CatalogSnapshot, wanted: model.Schema | None = None) -> model.Schema:
+    """The schema that queries see: an index or constraint that a job is still building is not there yet. Defaults of
+    columns whose types are widened in `wanted` are as they will be then."""
     owned = {column.sequence for table in catalog.tables() for column in table.columns if column.identity is not None}
-    tables = (_table(table, catalog) for table in catalog.tables())
+    aims = {} if wanted is None else wanted.tables
+    tables = (_table(table, catalog, aims.get(table.name)) for table in catalog.tables())
     sequences = (_sequence(found, catalog) for found in catalog.sequences() if found.id not in owned)
     views = (_view(view, catalog) for view in catalog.views())
     return model.Schema(
@@ -74,8 +80,9 @@ def _names(table: descriptors.Table) -> dict[int, str]:
     return {column.id: column.name for column in table.columns}
 
 
-def _table(table: descriptors.Table, catalog: CatalogSnapshot) -> model.Table:
-    columns = tuple(_column(column, catalog) for column in table.columns if column.visible)
+def _table(table: descriptors.Table, catalog: CatalogSnapshot, wanted: model.Table | None) -> model.Table:
+    aims = {} if wanted is None else {column.name: column.type for column in wanted.columns}
+    columns = tuple(_column(column, catalog, aims.get(column.name)) for column in table.columns if column.visible)
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
     return model.Table(
@@ -92,13 +99,14 @@ def _locks(table: descriptors.Table) -> tuple[model.Lock, ...]:
     return tuple(sorted(locks, key=lambda lock: lock.name))
 
 
-def _column(column: descriptors.Column, catalog: CatalogSnapshot) -> model.Column:
+def _column(column: descriptors.Column, catalog: CatalogSnapshot, wanted: Type | None) -> model.Column:
     identity = default = None
     if column.identity is not None and column.sequence is not None:
         sequence = _sequence(_find_sequence(column.sequence, catalog), catalog, identity=True)
         identity = model.Identity(column.identity, sequence)
     else:
-        text = thaw_default(column, catalog)
+        widened = wanted is not None and widens(column.type, wanted)
+        text = thaw_default(msgspec.structs.replace(column, type=wanted) if widened else column, catalog)
         default = None if text is None else model.Default(text, tuple(_sequences_of(column, catalog)))
     return model.Column(
         name=column.name, type=column.type, nullable=column.nullable, default=default, identity=identity
