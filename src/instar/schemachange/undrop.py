@@ -36,10 +36,13 @@ def undrop_tables(draft: Draft, wanted: want.UndropTables) -> None:
     """UNDROP TABLE: one direct step. 42P01 if nothing of that name can come back, 42P07 if the name is taken, 55000 if
     something of the table is gone (without CASCADE)."""
     dropped = draft.facts.dropped()
-    found = [_found(draft, dropped, name, wanted.as_of) for name, _ in wanted.tables]
-    if len({one.found.id for one in found}) < len(found):
-        raise errors.error(errors.DUPLICATE_OBJECT, f'table "{found[0].found.name}" is named more than once')
-    returns = [_revive(draft, dropped, one, new) for one, (_, new) in zip(found, wanted.tables, strict=True)]
+    tables = dict.fromkeys(wanted.tables)  # as DROP TABLE a, a drops it once
+    found = [_found(draft, dropped, name, wanted.as_of) for name, _ in tables]
+    numbers = [one.found.id for one in found]
+    for one in found:
+        if numbers.count(one.found.id) > 1:
+            raise errors.error(errors.DUPLICATE_ALIAS, f'table name "{one.found.name}" specified more than once')
+    returns = [_revive(draft, dropped, one, new) for one, (_, new) in zip(found, tables, strict=True)]
     left = [lost for one in returns for lost in (*_defaults(draft, one), *_foreign_keys(draft, one, returns, dropped))]
     if left and not wanted.cascade:
         raise errors.error(
