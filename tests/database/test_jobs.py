@@ -111,6 +111,7 @@ def test_a_job_is_slowed_down_let_go_and_shown_all_the_while(shop: Shop) -> None
     assert seen[-1] == 1.0
     done = shop.job(number)
     assert (done["rows_done"], done["rows_total"], done["reason"], done["eta"]) == (ROWS, ROWS, None, None)
+    assert done["rows_per_second"] == round(done["rows_per_second"], 1) > 0
     assert (done["priority"], done["max_rows_per_second"]) == (5, None)
     with fails("42601", "conflicting or redundant options"):
         run(shop.connection, f"ALTER JOB {number} SET (priority = 1, priority = 2)")

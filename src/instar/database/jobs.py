@@ -76,9 +76,10 @@ def _row(database: Database, job: Job) -> tuple[object, ...]:
     progress = database.jobs.progress(job)
     seen = seen_now(database, job, progress)
     target = None if job.latency_target is None else job.latency_target / 1000
+    rate = None if seen.rows_per_second is None else round(seen.rows_per_second, 1)
     return (
         job.id, job.kind, job.statement, seen.state.value, seen.reason or None, job.stage, len(job.stages),
-        progress.share, progress.rows_done, progress.rows_total, seen.rows_per_second, seen.eta, job.priority,
+        progress.share, progress.rows_done, progress.rows_total, rate, seen.eta, job.priority,
         job.max_rows_per_second, target, job.statement_hash or None, job.created, job.started, job.finished,
     )  # fmt: skip
 
