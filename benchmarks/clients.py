@@ -7,7 +7,6 @@ What a client does is up to its benchmark; single-row look-ups and updates unles
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import signal
 import time
@@ -21,6 +20,7 @@ from typing import Protocol
 import numpy as np
 
 import instar
+from benchmarks import starting
 
 # F1 §5 measured one write in four operations.
 QUERIES_OF_FOUR = 3
@@ -79,12 +79,11 @@ class Clients:
     """`count` processes on a database at `path` with tables of `rows` rows."""
 
     def __init__(self, path: Path, rows: int, count: int, make: MakeOperations) -> None:
-        context = multiprocessing.get_context("spawn")
         self._pipes: list[Pipe] = []
         self._processes = []
         for number in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_client, args=(make, path, rows, number, theirs), daemon=True)
+            ours, theirs = starting.CONTEXT.Pipe()
+            process = starting.CONTEXT.Process(target=_client, args=(make, path, rows, number, theirs), daemon=True)
             process.start()
             theirs.close()  # so that a client that dies is seen
             self._pipes.append(ours)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -24,6 +23,7 @@ from multiprocessing.sharedctypes import Synchronized
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import starting
 from instar.store import open_store
 from instar.store.engine import (
     ENTRY_VALUE,
@@ -120,9 +120,8 @@ def measure(synchronous: str, seconds: float, rounds: int, parent: str | None) -
         path = os.path.join(directory, "store")
         store = open_store(path, synchronous=synchronous)
         load(store)
-        context = multiprocessing.get_context("spawn")
-        running, moved = context.Value("i", 3), context.Value("q", 0)
-        worker = context.Process(target=background, args=(path, running, moved), daemon=True)
+        running, moved = starting.CONTEXT.Value("i", 3), starting.CONTEXT.Value("q", 0)
+        worker = starting.CONTEXT.Process(target=background, args=(path, running, moved), daemon=True)
         worker.start()
         while running.value == 3:  # what it takes to start is not measured
             assert worker.exitcode is None

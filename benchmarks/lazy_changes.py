@@ -16,6 +16,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import instar
+from benchmarks import starting
 from benchmarks.harness import Figure, Options
 from benchmarks.pictures import curves
 from benchmarks.tables import open_instar
@@ -260,10 +261,9 @@ class _Client:
 
 def _beside_changes(client: _Client, path: Path, interval: float, seconds: float) -> tuple[float, float]:
     """How many changes another process made per second, and what the client did meanwhile."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    ending = context.Event()
-    process = context.Process(target=_changer, args=(path, interval, theirs, ending), daemon=True)
+    ours, theirs = starting.CONTEXT.Pipe()
+    ending = starting.CONTEXT.Event()
+    process = starting.CONTEXT.Process(target=_changer, args=(path, interval, theirs, ending), daemon=True)
     process.start()
     ours.recv()
     try:

@@ -8,7 +8,6 @@ PostgreSQL, which has such locks, where it is installed.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import signal
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import instar
-from benchmarks import postgres
+from benchmarks import postgres, starting
 from benchmarks.harness import Figure, Options, say
 from benchmarks.pictures import curves
 from benchmarks.tables import fill_instar, open_instar
@@ -83,9 +82,8 @@ class SchemaLock:
     are inside lets nobody in after it. One lock per client, and one to stand in front of."""
 
     def __init__(self, clients: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._door: Lock = context.Lock()
-        self._inside: list[Lock] = [context.Lock() for _ in range(clients)]
+        self._door: Lock = starting.CONTEXT.Lock()
+        self._inside: list[Lock] = [starting.CONTEXT.Lock() for _ in range(clients)]
 
     @contextmanager
     def shared(self, client: int) -> Iterator[None]:
@@ -114,15 +112,14 @@ def _instar(
     connection: instar.Connection, path: Path, rows: int, clients: tuple[int, int], seconds: float, locked: bool
 ) -> Course:
     """A phase of so many clients of either kind, with the change in its middle, which is taken back at its end."""
-    context = multiprocessing.get_context("spawn")
     lock = SchemaLock(sum(clients)) if locked else None
-    ending = context.Event()
+    ending = starting.CONTEXT.Event()
     pipes: list[Pipe] = []
     processes = []
     for number in range(sum(clients)):
-        ours, theirs = context.Pipe()
+        ours, theirs = starting.CONTEXT.Pipe()
         given = (path, rows, number, number >= clients[0], lock, theirs, ending)
-        process = context.Process(target=_client, args=given, daemon=True)
+        process = starting.CONTEXT.Process(target=_client, args=given, daemon=True)
         process.start()
         pipes.append(ours)
         processes.append(process)

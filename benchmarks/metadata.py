@@ -5,7 +5,6 @@ create and drop tables (its figure 8)."""
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import statistics
 import threading
 import time
@@ -15,6 +14,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 import instar
+from benchmarks import starting
 from benchmarks.harness import Figure, Options
 from benchmarks.pictures import curves, lines
 from benchmarks.tables import open_instar
@@ -86,9 +86,8 @@ def _beside_another(connection: instar.Connection, other: Pipe) -> dict[str, flo
 @contextmanager
 def _other_process(path: Path) -> Iterator[Pipe]:
     """A process that executes what it is sent, and says how long it took."""
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=_execute, args=(path, theirs), daemon=True)
+    ours, theirs = starting.CONTEXT.Pipe()
+    process = starting.CONTEXT.Process(target=_execute, args=(path, theirs), daemon=True)
     process.start()
     try:
         yield ours

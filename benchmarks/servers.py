@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 import time
@@ -13,11 +12,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import instar
+from benchmarks import starting
 from benchmarks.harness import Figure, Options
 
 LEASE_SECONDS = 0.2
@@ -75,12 +75,11 @@ def _public(connection: instar.Connection, name: str, change: str) -> Figure:
 
 
 @contextmanager
-def _servers(path: Path, count: int, rows: int) -> Iterator[list[SpawnProcess]]:
+def _servers(path: Path, count: int, rows: int) -> Iterator[list[BaseProcess]]:
     """Processes that write, ended whatever happens."""
-    context = multiprocessing.get_context("spawn")
-    stop = context.Event()
+    stop = starting.CONTEXT.Event()
     processes = [
-        context.Process(target=_serve, args=(path, number, rows, stop), daemon=True) for number in range(count)
+        starting.CONTEXT.Process(target=_serve, args=(path, number, rows, stop), daemon=True) for number in range(count)
     ]
     try:
         for process in processes:

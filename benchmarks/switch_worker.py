@@ -8,7 +8,6 @@ log. Refused, that commit is tried again after more of the log has been propagat
 from __future__ import annotations
 
 import enum
-import multiprocessing
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import instar
+from benchmarks import starting
 from instar.clock import SystemClock
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.tasks import Reorganizer
@@ -67,9 +67,8 @@ class SwitchWorker:
     """The parent's side."""
 
     def __init__(self, path: Path) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(path, theirs))
+        self._pipe, theirs = starting.CONTEXT.Pipe()
+        self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs))
         self._process.start()
         theirs.close()
         self._pipe.recv()

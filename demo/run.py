@@ -19,6 +19,7 @@ from demo.display import Display, Scene
 from demo.report import Outcome, Settings, seen
 
 CALIBRATION_SECONDS = 10.0
+BETWEEN_SECONDS = 1.0  # of what is looked at of a change, and the next
 _CALIBRATION_WARM_UP = 1.0
 _TICK = 0.02  # seconds between two looks at the running change
 _BOARD_SECONDS = 900
@@ -194,7 +195,7 @@ class Demonstration:
             self._tick(clients, lambda course=course: not runner.poll(course))  # type: ignore[misc]
             if course.message is not None:
                 self._display.note(f"  {course.sqlstate}: {course.message}")
-            until = course.begin + LEAST_SECONDS + 1.0
+            until = course.begin + LEAST_SECONDS + BETWEEN_SECONDS
             self._tick(clients, lambda until=until: clients.board.seconds_since_start() > until)  # type: ignore[misc]
         runner.close()
         return self._scene.courses

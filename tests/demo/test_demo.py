@@ -16,6 +16,7 @@ HASTY = """
 import sys
 from demo import __main__, changes, run
 run.CALIBRATION_SECONDS = 1.0
+run.BETWEEN_SECONDS = 0.2
 run.LEAST_SECONDS = changes.LEAST_SECONDS = 0.5
 sys.exit(__main__.main())
 """
