@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,19 @@ from instar.dbapi import Connection
 from instar.schemachange.job_records import JobState, job_key, lease_key
 from instar.schemachange.shown import NO_WORKER, STARTING
 from instar.store.engine import Section
+from instar.worker import process, work
 from support.children import end_worker
 from support.databases import fails, rows, run, value
+from support.victims import CONTEXT
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src")}
 ROWS = 60_000
 ADOPTED = 20_000  # by a worker that may get little of a processor
-# The worker as it is, but without Spark, and it does not stand back: the tests beside this one never end.
-WORKER = """
-import sys
-from instar.worker import process, work
-work.WITHOUT_SPARK_ROWS = 1 << 40
-sys.exit(process.main(sys.argv[1:]))
-"""
+
+
+def serve(path: str) -> None:
+    """The worker as it is, but without Spark, and it does not stand back: the tests beside this one never end."""
+    work.WITHOUT_SPARK_ROWS = 1 << 40
+    sys.exit(process.main([path]))
 
 
 class Shop:
@@ -44,14 +43,15 @@ class Shop:
         self.path = str(path)
         self.connection: Connection = instar.connect(path, synchronous="off", autocommit=True)
         run(self.connection, "SET schema_change_mode = async")
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[BaseProcess] = []
 
     def table(self, name: str, count: int = ROWS) -> None:
         run(self.connection, f"CREATE TABLE {name} (id bigint PRIMARY KEY, a integer)")
         self.connection.insert_arrow(name, pa.table({"id": range(count), "a": [i * 7919 % 1000 for i in range(count)]}))
 
-    def start_worker(self) -> subprocess.Popen[bytes]:
-        worker = subprocess.Popen([sys.executable, "-c", WORKER, self.path], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    def start_worker(self) -> BaseProcess:
+        worker = CONTEXT.Process(target=serve, args=(self.path,))
+        worker.start()
         self.workers.append(worker)
         wait_for(self.connection.database.store.worker_present)
         return worker
@@ -67,7 +67,7 @@ class Shop:
     def close(self) -> None:
         for worker in self.workers:
             worker.kill()
-            worker.wait()
+            worker.join()
         self.connection.close()
 
 
@@ -342,7 +342,7 @@ def orphan(shop: Shop) -> int:
     number = shop.newest()
     wait_for(lambda: shop.job(number)["progress"] > 0.02)
     worker.kill()
-    worker.wait()
+    worker.join()
     for _ in range(2):  # its lease is believed still, then it has ended
         left = shop.job(number)
         assert (left["state"], left["reason"]) == ("waiting", f"whoever worked on it is gone; {NO_WORKER}")
