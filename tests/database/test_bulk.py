@@ -109,6 +109,15 @@ def test_types(connection: Connection, kind: str, given: pa.Array, wanted: list[
     assert rows(connection, "CHECK DATABASE") == []
 
 
+def test_documents_are_kept_as_their_canonical_text(connection: Connection) -> None:
+    """By which they are compared, and found."""
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a jsonb)")
+    connection.insert_arrow("t", arrow(id=[1, 2, 3], a=['{"b": 1,  "a": [2.50]}', None, '{"b":2,"b":1, "a":[2.50]}']))
+    document = '{"a": [2.50], "b": 1}'
+    assert rows(connection, "SELECT CAST(a AS text) FROM t ORDER BY id") == [(document,), (None,), (document,)]
+    assert rows(connection, "SELECT id FROM t WHERE a = ? ORDER BY id", document) == [(1,), (3,)]
+
+
 @pytest.mark.parametrize(
     ("table", "data", "sqlstate"),
     [
@@ -116,6 +125,7 @@ def test_types(connection: Connection, kind: str, given: pa.Array, wanted: list[
         ("id int PRIMARY KEY, a numeric(4, 2)", {"a": [Decimal(1), Decimal(100), None]}, errors.NUMERIC_OUT_OF_RANGE),
         ("id int PRIMARY KEY, a varchar(2)", {"a": ["ab", "abc", None]}, errors.STRING_TOO_LONG),
         ("id int PRIMARY KEY, a text", {"a": ["a", "\0", None]}, errors.CHARACTER_NOT_IN_REPERTOIRE),
+        ("id int PRIMARY KEY, a jsonb", {"a": ["{}", "{", None]}, errors.INVALID_TEXT),
         ("id int PRIMARY KEY, a int NOT NULL", {"a": [1, None, 2]}, errors.NOT_NULL_VIOLATION),
         ("id int PRIMARY KEY, a int NOT NULL", {}, errors.NOT_NULL_VIOLATION),
         ("id int PRIMARY KEY, a int UNIQUE", {"a": [1, None, 1]}, errors.UNIQUE_VIOLATION),

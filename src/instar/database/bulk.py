@@ -245,7 +245,8 @@ def _complete(session: Session, table: Table, batch: pa.RecordBatch, defaults: d
 def _fitting(type_: Type, array: Any, zone: str) -> Any:
     """The given column; where Arrow's cast to the table's type is not PostgreSQL's, converted value by value.
 
-    Those are the casts that round to a numeric's scale, and those that the session's time zone decides.
+    Those are the casts that round to a numeric's scale, those that the session's time zone decides, and all to jsonb,
+    which is kept as its canonical text.
     """
     given = array.type
     if type_.kind is Kind.NUMERIC and type_.precision is not None:
@@ -257,6 +258,8 @@ def _fitting(type_: Type, array: Any, zone: str) -> Any:
     elif type_.kind in (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ) and zone != "UTC":
         zoned = pa.types.is_timestamp(given) and given.tz is not None
         same = zoned is (type_.kind is Kind.TIMESTAMPTZ)
+    elif type_.kind is Kind.JSONB:
+        same = False
     else:
         same = True
     if same or array.null_count == len(array):
