@@ -155,6 +155,28 @@ def test_a_table_that_was_made_for_an_import_that_fails_does_not_stay(connection
     assert rows(connection, "SELECT * FROM t") == [(1, "x")]
 
 
+@pytest.mark.parametrize("count", [3, 20_000])  # a statement; a load
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize(
+    ("column", "text", "sqlstate"),
+    [
+        ("b", "four", errors.STRING_TOO_LONG),
+        ("c", "{", errors.INVALID_TEXT),
+        ("d", "a\0b", errors.CHARACTER_NOT_IN_REPERTOIRE),
+    ],
+)
+def test_what_the_table_finds_wrong_is_told_with_its_row(
+    connection: Connection, tmp_path: Path, column: str, text: str, sqlstate: str, in_batches: bool, count: int
+) -> None:
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, b varchar(3), c jsonb, d text)")
+    bad, good = tmp_path / "bad.csv", tmp_path / "good.csv"
+    bad.write_text(f"id,{column}\n" + "".join(f"{number},3\n" for number in range(1, count)) + f"{count},{text}\n")
+    good.write_text("id,b,c,d\n0,x,1,\n")
+    with fails(sqlstate, f'It is in row {count} of the file, column "{column}".'):
+        import_files(connection, "t", [bad], create=False, in_batches=in_batches)
+    assert import_files(connection, "t", [good], create=False) == 1
+
+
 def test_a_directory_without_files_is_said(connection: Connection, tmp_path: Path):
     run(connection, "CREATE TABLE t (a integer)")
     (tmp_path / "none").mkdir()

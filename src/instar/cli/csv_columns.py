@@ -8,6 +8,7 @@ is read as SQL reads a constant, value by value, and so are the errors.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from instar import errors
+from instar.catalog.descriptors import Column
 from instar.cli.output import text_of
 from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.types import (
@@ -146,6 +148,19 @@ def _cast(column: pa.Array[Any], type_: pa.DataType, sql_type: Type) -> pa.Array
 
 
 def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, before: int) -> pa.Array[Any]:
+    values = _values(column, name, sql_type, zone, before)
+    return arrow_array(sql_type, values)  # type: ignore[no-any-return]  # of the column's type
+
+
+def require_texts(batch: pa.RecordBatch, columns: Iterable[Column], zone: str, before: int) -> None:
+    """The errors that SQL has for texts of a batch that are no values of the table's columns, with their rows."""
+    for column in columns:
+        if column.name in batch.schema.names and pa.types.is_string(batch.column(column.name).type):
+            _values(batch.column(column.name), column.name, column.type, zone, before)
+
+
+def _values(column: pa.Array[Any], name: str, sql_type: Type, zone: str, before: int) -> list[object]:
+    """The values of the type that a column of texts has. Errors: what SQL has for one that is none, with its row."""
     read = reader(sql_type, zone)
     values: list[object] = []
     for row, text in enumerate(column.to_pylist(), before + 1):
@@ -158,7 +173,7 @@ def _read_texts(column: pa.Array[Any], name: str, sql_type: Type, zone: str, bef
             place = _place(row, name)
             error.detail = place if error.detail is None else f"{error.detail}\n{place}"
             raise
-    return arrow_array(sql_type, values)  # type: ignore[no-any-return]  # of the column's type
+    return values
 
 
 def _place(row: int, name: str) -> str:

@@ -22,6 +22,7 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
+from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, reader_type, written_column
 from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
@@ -43,6 +44,8 @@ _BATCH_ROWS = 65_536
 _COMMITTED_ROWS = 10_000  # with --in-batches: a transaction that holds nobody up
 _STRANGE_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _SUFFIXES = (".csv", ".parquet")
+# What is found wrong of texts when they come to the table: too long, no jsonb, with a zero byte.
+_OF_TEXTS = (errors.STRING_TOO_LONG, errors.INVALID_TEXT, errors.CHARACTER_NOT_IN_REPERTOIRE)
 _COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -94,6 +97,7 @@ def import_files(
         others = (open_source(path, wanted, stack, advance, zone) for path in paths[1:])
         reader = plain_reader(paths, [first], others)
         stack.enter_context(interruptible(session))
+        stack.enter_context(_rows_named(session, table, paths, wanted))
         if in_batches:
             return insert_in_batches(session, table, reader)
         try:
@@ -113,6 +117,32 @@ def _dropped_on_failure(connection: Connection, table: str) -> Iterator[None]:
         with suppress(errors.Error):  # what the import failed of is told
             connection.execute(f"DROP TABLE {quoted(table)}").close()
         raise
+
+
+@contextmanager
+def _rows_named(session: Session, table: str, paths: Sequence[Path], wanted: pa.Schema) -> Iterator[None]:
+    """What only the table finds wrong with the text of a CSV file is told with its row: the files are read again."""
+    try:
+        yield
+    except errors.DataError as error:
+        if error.sqlstate not in _OF_TEXTS or "of the file" in (error.detail or ""):
+            raise
+        found = _table(session, table)
+        zone, columns = session.settings.get("timezone"), () if found is None else found.columns
+        for path in (path for path in paths if file_format(path) == "csv"):
+            with ExitStack() as stack:
+                before = 0
+                for batch in open_source(path, wanted, stack, lambda _bytes: None, zone).batches:
+                    session.check_cancel()
+                    csv_columns.require_texts(batch, columns, zone, before)
+                    before += batch.num_rows
+        raise
+
+
+def _table(session: Session, name: str) -> Table | None:
+    with session.database.store.read() as reader:
+        found = session.database.catalog.at(reader).lookup(PUBLIC_SCHEMA, name)
+    return found if isinstance(found, Table) else None
 
 
 def data_files(paths: Sequence[Path]) -> list[Path]:
@@ -471,9 +501,8 @@ def _compression_of(path: Path) -> str:
 def _export_rows(connection: Connection, name: str, path: Path) -> int:
     """A table goes from the store to the file batch by batch; what a view gives is a query's result."""
     session = connection.session
-    with session.database.store.read() as reader:
-        found = session.database.catalog.at(reader).lookup(PUBLIC_SCHEMA, name)
-    if not isinstance(found, Table):
+    found = _table(session, name)
+    if found is None:
         return export_query(connection, f"SELECT * FROM {quoted(name)}", path)
     expected = estimated_table_rows(session, name)
 
