@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from instar import errors
-from instar.pipeline import session
+from instar.pipeline import reorganizer, session
+from instar.pipeline.reorganizer import SparkReorganizer
 
 
 def java(home: Path, version: str) -> Path:
@@ -68,6 +73,69 @@ def test_the_background_leaves_half_of_the_processors(monkeypatch):
         monkeypatch.setattr(os, "cpu_count", lambda processors=processors: processors)
         masters.append(session.background_master())
     assert masters == ["local[1]", "local[1]", "local[1]", "local[1]", "local[8]"]
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_what_computes_for_long_at_the_start_is_idle_in_the_background(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, background: bool
+) -> None:
+    """Loading PySpark, reading what a JVM maps, and the JVM itself, which inherits it."""
+    from pyspark import java_gateway
+
+    done: list[tuple[object, bool]] = []
+    idle = False
+
+    def in_idle_thread(action: Callable[[], Any]) -> Any:
+        nonlocal idle
+        idle = True
+        try:
+            return action()
+        finally:
+            idle = False
+
+    def launch(_configuration: object, options: dict[str, object]) -> None:
+        done.append(("a JVM" + " in a group of its own" * ("process_group" in options), idle))
+        raise OSError("not now")
+
+    monkeypatch.setattr(session, "in_idle_thread", in_idle_thread)
+    monkeypatch.setattr(session.importlib, "import_module", lambda name: done.append((name, idle)))
+    monkeypatch.setattr(session, "read_ahead", lambda _files: done.append(("files", idle)))
+    monkeypatch.setattr(java_gateway, "launch_gateway", launch)
+    monkeypatch.setattr(session, "java_home", lambda: tmp_path)
+    monkeypatch.setattr(session, "new_scratch", lambda: tmp_path)
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+    with pytest.raises(errors.Error, match="not now"):
+        session._start("local[1]", "1g", background, tmp_path, None)
+    if background:
+        assert done == [("pyspark.sql", True), ("files", True), ("a JVM in a group of its own", True)]
+    else:
+        assert done == [("a JVM", False)]
+
+
+@pytest.mark.parametrize(("background", "synchronous"), [(True, "full"), (True, "off"), (False, "full")])
+def test_background_work_takes_turns_and_loads_modules_gently(
+    monkeypatch: pytest.MonkeyPatch, background: bool, synchronous: str
+) -> None:
+    """From its first module to its end; where nobody waits for the disk it is in nobody's way."""
+    within: list[object] = []
+    store = SimpleNamespace(synchronous=synchronous, foreground_about=lambda: True)
+
+    @contextmanager
+    def entered(given: object) -> Iterator[None]:
+        within.append(given)
+        yield
+        within.remove(given)
+
+    seen: list[list[object]] = []
+    monkeypatch.setattr(reorganizer, "turns", entered)
+    monkeypatch.setattr(reorganizer, "loading_gently", entered)
+    monkeypatch.setattr(reorganizer, "_parts", lambda _path, _task: object())
+    monkeypatch.setattr(SparkReorganizer, "_run", lambda *_: seen.append(list(within)))
+    task: Any = SimpleNamespace(store=store)
+    SparkReorganizer("db", background=background).run(task, lambda: None)
+    assert seen == [[store, store.foreground_about] if background and synchronous == "full" else []]
+    assert within == []
 
 
 @pytest.mark.spark
