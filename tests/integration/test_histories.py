@@ -23,12 +23,15 @@ from support.histories import LEVELS, History
 from support.interleaved import Interleaved
 from support.invariants import broken
 from support.isolation import anomalies
+from support.locking import InterleavedLocking
 from support.racing import Racing
 
 HISTORIES = int(os.environ.get("INSTAR_HISTORIES", "500"))
 SEED = os.environ.get("INSTAR_HISTORY_SEED")
 SHARES = 4
 STEPS = 16
+LOCKING = 12
+LOCKING_STEPS = 40
 PER_STORE = 25
 CHECKED = 5  # CHECK DATABASE after each so many
 PROCESSES = 3
@@ -43,17 +46,19 @@ def judge(history: History, problems: list[str]) -> None:
         pytest.fail(f"{lines}\n\nof this history (INSTAR_HISTORY_SEED={history.seed}):\n{history}", pytrace=False)
 
 
-def interleave(path: Path, seeds: range, *, lease: float | None = None) -> list[History]:
+def interleave(
+    path: Path, seeds: range, *, lease: float | None = None, kind: type[Interleaved] = Interleaved, steps: int = STEPS
+) -> list[History]:
     """Histories of these seeds on one store, one after the other. On every second store the log is cut meanwhile."""
     collected = seeds[0] // PER_STORE % 2 == 1
     clock = None if lease is None else ManualClock()
     store = open_store(path, synchronous="off", schema_lease=lease, clock=clock or SystemClock())
-    world = Interleaved(store, collected=collected, clock=clock)
+    world = kind(store, collected=collected, clock=clock)
     histories = []
     for seed in seeds:
         with world.store.read() as reader:
             begun = reader.timestamp
-        history = world.history(seed, STEPS)
+        history = world.history(seed, steps)
         judge(history, anomalies(history))
         if not collected:
             judge(history, broken(world.store, world.store.floors, begun))
@@ -80,6 +85,12 @@ def test_interleaved_histories(tmp_path: Path, share: int) -> None:
 def test_histories_of_leased_servers(tmp_path: Path, share: int) -> None:
     """Each of the two servers may use a schema that is one version behind, for ten seconds."""
     interleave(tmp_path / "db", range(share * PER_STORE, (share + 1) * PER_STORE), lease=10.0)
+
+
+@pytest.mark.parametrize("lease", [None, 10.0])
+def test_histories_of_row_locks(tmp_path: Path, lease: float | None) -> None:
+    """Nobody changes a row that another has selected FOR UPDATE and acted upon, whatever becomes of its key."""
+    interleave(tmp_path / "db", range(LOCKING), lease=lease, kind=InterleavedLocking, steps=LOCKING_STEPS)
 
 
 def test_the_histories_meet_what_they_are_about(tmp_path: Path) -> None:
@@ -157,11 +168,19 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: 
     assert any(re.search(said, problem) for problem in found), "no history has met the damage"
 
 
-def problems(path: Path, seed: int) -> list[str]:
+def test_rows_whose_locks_have_gone_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "_is_locked", lambda *_: True)
+    found = (
+        problem for seed in range(LOOKED_AT) for problem in problems(tmp_path / str(seed), seed, InterleavedLocking)
+    )
+    assert any("commits -rw->" in problem for problem in found), "no history has met the damage"
+
+
+def problems(path: Path, seed: int, kind: type[Interleaved] = Interleaved) -> list[str]:
     """What is found in a history of that seed."""
-    world = Interleaved(open_store(path, synchronous="off"))
+    world = kind(open_store(path, synchronous="off"))
     try:
-        history = world.history(seed, 2 * STEPS)
+        history = world.history(seed, LOCKING_STEPS if kind is InterleavedLocking else 2 * STEPS)
         return anomalies(history) + broken(world.store, world.store.floors)
     except Exception as problem:  # noqa: BLE001 - some damage shows otherwise too
         return [repr(problem)]

@@ -279,6 +279,20 @@ def test_stale_read(script: Script) -> None:
     assert script.names() == {"stale read"}
 
 
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_row_that_is_changed_while_another_has_locked_it(script: Script, locked: bool, writes: bool) -> None:
+    """Who acts upon it is told; who leaves nothing need not be."""
+    holder, writer = script.begin(READ_COMMITTED), script.begin(SERIALIZABLE)
+    script.find(holder, x()).reads[0] = Read(TABLE, None, (x(),), locked=locked)
+    script.write(writer, 20, X, (10,))
+    script.end(writer)
+    if writes:
+        script.write(holder, 21, Y, (11,))
+    script.end(holder)
+    assert script.names() == ({"stale read"} if locked and writes else set())
+
+
 @pytest.mark.parametrize(
     ("row", "name"),
     [

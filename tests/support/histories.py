@@ -61,11 +61,13 @@ class Predicate(NamedTuple):
 
 
 class Read(NamedTuple):
-    """All rows of a table for which a predicate holds, this transaction's own among them; without one, some rows."""
+    """All rows of a table for which a predicate holds, this transaction's own among them; without one, some rows.
+    `locked`: by FOR UPDATE or the like, so that nobody else changes them before its end."""
 
     table: int
     predicate: Predicate | None
     rows: tuple[Row, ...]
+    locked: bool = False
 
 
 class Seen(NamedTuple):

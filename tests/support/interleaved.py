@@ -70,8 +70,11 @@ class Interleaved:
     `clock` that stands still, it is the store's, and moves on between steps: for stores with a schema lease.
     """
 
+    between = Between
+    client = Client
+
     def __init__(self, store: Store, *, collected: bool = False, clock: ManualClock | None = None) -> None:
-        self.store = Between(store)
+        self.store = self.between(store)
         self._clock = clock
         self._worker: Worker | None = None
         if collected:
@@ -84,7 +87,7 @@ class Interleaved:
         history, moments = History(seed=seed, leased=bool(self.store.schema_lease)), count(1)
         common = Common(history, draw, count(1), lambda: next(moments))
         sessions = [Session(self._databases[number % 2], autocommit=True) for number in range(SESSIONS)]
-        clients = [Client(session, f"s{number}", common) for number, session in enumerate(sessions)]
+        clients = [self.client(session, f"s{number}", common) for number, session in enumerate(sessions)]
         clients[0].create_tables()
         depth = 0
 

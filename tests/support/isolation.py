@@ -6,7 +6,7 @@ read where they commit, those that do not commit where they read. What was seen 
 
     ww      a version was written on top of another
     wr      a version was read, or a row of it found by a predicate
-    rw      a version was read that another has replaced: it came later
+    rw      a version was read that another has replaced: it came later; if it was locked, after who read it had ended
     pr      a row was not found by a predicate, but a later version of it would have been
     schema  a statement ran under a schema change, and under none that came after it where it reads
     floor   what was written under a schema is lost, or without meaning, under a change that came after
@@ -255,6 +255,12 @@ class _Judge:
             return "commit", number, 0
         return self._reads(number, index)
 
+    def _ends(self, number: int, index: int) -> Point:
+        """Up to where what a statement has locked is as it was; whoever leaves nothing may not hear that it is not."""
+        transaction = self.transactions[number]
+        stands = transaction.committed and transaction.statements[index].undone is None
+        return ("commit", number, 0) if stands and transaction.writes else self._holds(number, index)
+
     def _place(self) -> None:
         """The points of all transactions, in the order in which they were asked for and told."""
         spans: dict[Point, Span] = {}
@@ -287,7 +293,8 @@ class _Judge:
             later = (self.written[version, row.key][0] for version in chain[len(base) :])
             other = next((found for found in later if found != number), None)
             if other is not None and chain[: len(base)] == base:
-                self.graph.add(self._holds(number, index), ("commit", other, 0), "rw")
+                held = self._ends(number, index) if read.locked else self._holds(number, index)
+                self.graph.add(held, ("commit", other, 0), "rw")
 
     # --- predicates --------------------------------------------------------------------------------------------------
 

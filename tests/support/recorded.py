@@ -66,6 +66,8 @@ class Common:
 class Client:
     """A session, and the transactions that it records."""
 
+    refused = REFUSED
+
     def __init__(self, session: Session, name: str, common: Common) -> None:
         self.session = session
         self.name = name
@@ -162,7 +164,7 @@ class Client:
             self.session.execute("COMMIT" if commit else "ROLLBACK")
             ended.committed = commit
         except errors.Error as refused:
-            _require_expected(refused)
+            self._require_expected(refused)
             ended.error = refused.sqlstate
         self._open = None
         ended.ended = Span(asked, self._now())
@@ -197,7 +199,7 @@ class Client:
             names = [column for column, _ in result.columns or ()]
             found = [tuple(row) for row in result.rows or ()]
         except errors.Error as refused:
-            _require_expected(refused)
+            self._require_expected(refused)
             failed = Statement(_said(text, parameters), Span(asked, self._now()), error=refused.sqlstate)
             failed.undone = len(transaction.statements)
             transaction.statements.append(failed)
@@ -216,6 +218,10 @@ class Client:
             self._back()
         else:
             self._end(commit=False)
+
+    def _require_expected(self, refused: errors.Error) -> None:
+        if refused.sqlstate not in self.refused:
+            raise refused
 
     # --- rows ----------------------------------------------------------------------------------------------------
 
@@ -433,11 +439,6 @@ class Client:
             f"ALTER TABLE {name} ALTER PRIMARY KEY USING COLUMNS ({draw.choice(('id', 'id, a', 'a, id'))})",
             f"COMPACT TABLE {name}",
         )))  # fmt: skip
-
-
-def _require_expected(refused: errors.Error) -> None:
-    if refused.sqlstate not in REFUSED:
-        raise refused
 
 
 def _said(text: str, parameters: Iterable[object]) -> str:
