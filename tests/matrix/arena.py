@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,9 +16,10 @@ from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.jobs import LEASE_SECONDS
 from instar.store import MemoryStore
 from instar.store.engine import Store
+from instar.store.memory import _State
 from instar.transactions.commit import Conflict
 from instar.worker.work import Worker
-from matrix.kinds import ROWS, SCHEMA, Kind
+from matrix.kinds import ROWS, SCHEMA, Kind, load
 from support.changes import ChangingWorld
 from support.leftovers import require_no_garbage, schema
 
@@ -37,10 +39,13 @@ class Arena:
         self, kind: Kind, seed: str = "", *, lease: float = 0.0, open_: Callable[[ManualClock], Store] | None = None
     ) -> None:
         """`lease`: the schema lease of the store, in seconds; `open_` makes another store than one in memory."""
-        self.kind = kind
-        self.draw = random.Random(f"{kind.name} {seed}")
         clock = ManualClock()
         store: Store = MemoryStore(clock=clock, schema_lease=lease) if open_ is None else open_(clock)
+        self.kind = kind
+        self.draw = random.Random(f"{kind.name} {seed}")
+        prepared = open_ is None and not lease
+        if prepared:
+            store.state, clock.wall, clock.monotonic = _prepared(kind.name)  # type: ignore[attr-defined]  # in memory
         self.world = ChangingWorld(store, clock)
         self.store: Store = store
         self.databases = [self.server() for _ in range(3)]
@@ -48,7 +53,7 @@ class Arena:
         self.changed = False
         self.changer = self.session(2)
         self.changer.execute("set schema_change_mode = async")
-        for statement in (*SCHEMA, *kind.setup):
+        for statement in () if prepared else (*SCHEMA, *kind.setup):
             self.changer.execute(statement)
             self.finish()
         self._known = {job.id for job in self.jobs}  # jobs that are not of the change
@@ -275,6 +280,15 @@ class Arena:
             else:
                 assert refused is None, (text, refused)
                 assert sorted(found, key=repr) == sorted(gives, key=repr), text
+
+
+@functools.cache
+def _prepared(name: str) -> tuple[_State, int, int]:
+    """A store's contents with all that a kind begins with, and the clock then: wall, monotonic. It has many arenas."""
+    arena = Arena(load(name), open_=lambda clock: MemoryStore(clock=clock, schema_lease=0.0))
+    state: _State = arena.store.state  # type: ignore[attr-defined]  # the memory engine
+    state.readers += 1  # so it is never changed
+    return state, arena.world.clock.wall, arena.world.clock.monotonic
 
 
 @contextlib.contextmanager
