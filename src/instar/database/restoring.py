@@ -264,6 +264,16 @@ def restore_values(session: Session, table: Table, before: Table) -> None:
     session.enlist()
 
 
+def require_known_values(session: Session, table: Table, before: Table) -> None:
+    """As far as the log tells of it, without looking at a row: 55000 if it is not known where a row comes from, 72000
+    if the store has forgotten what rows had."""
+    values = _Values(session, table, before)
+    with session.database.store.read() as reader:
+        upto = reader.timestamp
+    values.follow(values.kept, upto)
+    values.origins.require_known(table)
+
+
 class Restoring(NamedTuple):
     """What the columns that a transaction brings back have its commit do. `tables`: those that get one; until
     `until_ns`, on the monotonic clock, the commit waits for locks on their rows."""

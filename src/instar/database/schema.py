@@ -18,7 +18,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database.jobs import rate_of, seen_now
 from instar.database.past import timestamp_of
-from instar.database.restoring import Restoration, Restoring, restore_values
+from instar.database.restoring import Restoration, Restoring, require_known_values, restore_values
 from instar.database.result import Result, rows_of
 from instar.database.settings import duration_us
 from instar.pipeline.facts import StoreFacts
@@ -121,9 +121,7 @@ class SchemaChanges:
 
     def _restore(self, action: UndropColumn, before: CatalogSnapshot, change: CatalogChange) -> None:
         """The values of a column that is back, in rows that were written since it was dropped."""
-        table = before.lookup("public", action.table)
-        assert isinstance(table, Table)  # as it was planned
-        after = change.view.table(table.id)
+        after, table = _undropped(action, before, change)
         self._restored.append(after)
         if self._session.in_block:
             restore_values(self._session, after, table)
@@ -150,6 +148,10 @@ class SchemaChanges:
         if planned is not None:
             waits = partial(self._waits, planned.needs_job)
             rows = explain.explain(planned, change.view, waits, self._is_in_call)
+            if isinstance(action := wanted[0], UndropColumn):  # which comes alone
+                before = change.view
+                apply(planned.first, change)
+                require_known_values(self._session, *_undropped(action, before, change))
         columns = tuple((name, TEXT) for name in explain.COLUMNS)
         return rows_of("EXPLAIN", columns, (tuple(map(str, row)) for row in rows))
 
@@ -458,6 +460,13 @@ class SchemaChanges:
             session.notice(notice)
         if made.needs_job:
             self._planned.append(made)
+
+
+def _undropped(action: UndropColumn, before: CatalogSnapshot, change: CatalogChange) -> tuple[Table, Table]:
+    """The table with the column that is back, and the one without."""
+    table = before.lookup("public", action.table)
+    assert isinstance(table, Table)  # as it was planned
+    return change.view.table(table.id), table
 
 
 def _is_transformation(made: Plan) -> bool:
