@@ -13,6 +13,7 @@ import pytest
 
 import instar
 from instar import errors
+from instar.database.point_writes import PointWriter
 from instar.encoding.generate import compile_source
 from support.databases import Engine, fails, rows, run, value
 
@@ -191,22 +192,24 @@ def test_cached_plans_follow_sequences(engine: Engine) -> None:
         connection.execute("SELECT nextval('s')")
 
 
-def test_two_threads_find_out_at_once_that_the_schema_has_moved(engine: Engine) -> None:
+def test_two_threads_find_out_at_once_that_the_schema_has_moved(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The short form of a statement is shared by the threads of a process, and taken away by whoever meets it first."""
     connection = engine.connect()
     run(connection, "create table t (id int primary key, n int)", "insert into t values (1, 0)")
     text = "update t set n = n + 1 where id = ?"
     connection.execute(text, (1,))
     writers = engine._held.point_writers
-    command, fast, made = writers[text]
+    fast = PointWriter.run
 
-    def beside(parameters: Sequence[object]) -> int:
-        count = fast(parameters)
+    def beside(writer: PointWriter, parameters: Sequence[object]) -> int:
+        count = fast(writer, parameters)
         del writers[text]  # the other thread
         return count
 
     run(connection, "alter table t add column c int")
-    writers[text] = command, beside, made
+    monkeypatch.setattr(PointWriter, "run", beside)
     connection.execute(text, (1,))
     assert value(connection, "select n from t") == 2
 
@@ -219,17 +222,17 @@ def test_a_change_of_another_table_leaves_the_short_way_as_it_is(engine: Engine)
     for _ in range(TIMES):
         c.execute(text, (1,))
     database = c.database
-    made = database.point_writers[text][2]
+    made = database.point_writers[text][1]
     run(c, "ALTER TABLE other ADD COLUMN b int")
     c.execute(text, (1,))
-    assert database.point_writers[text][2] is made
+    assert database.point_writers[text][1] is made
     run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
     c.execute(text, (1,))
-    renewed = database.point_writers[text][2]
+    renewed = database.point_writers[text][1]
     assert renewed is not made
     run(c, "ALTER TABLE other ADD COLUMN d int")
     c.execute(text, (0,))
-    assert database.point_writers[text][2] is renewed
+    assert database.point_writers[text][1] is renewed
     run(c, "ALTER TABLE other ADD COLUMN c int")
     c.execute(text, ("1",))  # of another class, after yet another change
     c.execute(text, (1,))
@@ -249,7 +252,7 @@ def test_a_short_way_that_is_superseded_is_freed_at_once(engine: Engine) -> None
         for text in texts:
             c.execute(text, (number, number))
     kept = c.database.point_writers
-    before = [weakref.ref(kept[text][2]) for text in texts]
+    before = [weakref.ref(kept[text][1]) for text in texts]
     gc.disable()
     try:
         run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
@@ -327,6 +330,8 @@ def _written(connection: instar.Connection, table: str, n: int) -> list[object]:
     found: list[object] = []
     for text, given in _writes(n):
         try:
+            if table == "within":
+                connection.execute("SELECT 1")  # the first statement of a transaction goes the general way
             found.append(connection.execute(text.format(table), given).rowcount)
             connection.commit()
         except instar.Error as failed:
@@ -346,21 +351,25 @@ def _contents(connection: instar.Connection, table: str) -> object:
 
 @pytest.mark.parametrize(("there", "back"), THERE_AND_BACK)
 def test_versions_of_a_table_that_come_and_go(memory: Engine, there: str, back: str) -> None:
-    """The short way does what the general one does, whatever it has been compiled for before."""
-    short, general, changing = memory.connect(), memory.connect(autocommit=False), memory.connect()
+    """The short way does what the general one does, whatever it has been compiled for before; in a transaction, too."""
+    short, changing = memory.connect(), memory.connect()
+    general, within = memory.connect(autocommit=False), memory.connect(autocommit=False)
+    tables = ("short", "general", "within")
     defined = "(id int PRIMARY KEY, a smallint, b varchar(9), d int DEFAULT 3)"
     run(changing, "CREATE TABLE parent (id int PRIMARY KEY)", "INSERT INTO parent VALUES (1), (5), (6)")
-    for table in ("short", "general"):
+    for table in tables:
         run(changing, f"CREATE TABLE {table} {defined}", f"INSERT INTO {table} VALUES (1, 1, 'old')")
     for number, change in enumerate([None, there, back, there, back, there]):
         n = 100 * (number + 1)
-        for table in ("short", "general"):
+        for table in tables:
             # What stands in the way of a change stands in the way in both.
             with contextlib.suppress(instar.Error):
                 changing.execute((change or "SELECT 1").format(table))
         for start in (n, n + 50):  # what is compiled anew first, and what is taken as it is then
-            assert _written(short, "short", start) == _written(general, "general", start)
-        assert _contents(changing, "short") == _contents(changing, "general")
+            expected = _written(general, "general", start)
+            assert _written(short, "short", start) == expected
+            assert _written(within, "within", start) == expected
+        assert _contents(changing, "short") == _contents(changing, "general") == _contents(changing, "within")
     assert rows(changing, "CHECK DATABASE") == []
 
 

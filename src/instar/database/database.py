@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from instar import errors
@@ -86,7 +86,7 @@ class Database:
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
-        self.point_writers: dict[str, tuple[str, Callable[[Sequence[object]], int], PointWriter]] = {}
+        self.point_writers: dict[str, tuple[str, PointWriter]] = {}
         self._commits = 0
         self._file = None if path == MEMORY else DataFile(path)
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
@@ -197,10 +197,10 @@ class Database:
         return SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
 
     def keep_point_writer(self, text: str, command: str, writer: PointWriter) -> None:
-        """Keep the short form of an autocommit write; a few thousand of them at most."""
+        """Keep the short form of a write; a few thousand of them at most."""
         if len(self.point_writers) >= MAX_POINT_WRITERS:
             self.point_writers.clear()
-        self.point_writers[text] = (command, writer.run, writer)
+        self.point_writers[text] = (command, writer)
 
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""

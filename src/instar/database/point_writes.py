@@ -1,4 +1,4 @@
-"""Autocommit writes of one row by its primary key: read, derive and commit without transaction, buffer or plan.
+"""Writes of one row by its primary key: in autocommit read, derived and committed without transaction, buffer or plan.
 
 What the general way does in several objects is one function here, with everything that does not change from one
 execution to the next compiled when the statement is prepared. Whatever is not plain (another catalog version, a clock
@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import State
@@ -20,10 +20,12 @@ from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, tag_of, unfit
 from instar.store.engine import (
+    ROW_HEADER,
     Commit,
     EntryWrite,
     Lease,
     LeaseExpired,
+    Reader,
     RowCommit,
     RowWrite,
     StaleRow,
@@ -36,6 +38,7 @@ from instar.tables.index import IndexCodec
 from instar.tables.layout import body_patcher
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
+from instar.transactions.buffer import Buffer
 from instar.transactions.commit import MAX_EXPIRIES
 from instar.types import Kind, Type
 from instar.values import converter
@@ -46,8 +49,9 @@ if TYPE_CHECKING:
 # How often a write is derived again, because somebody else changed the row, before the general way has a try.
 ROUNDS = 20
 
-# What a writer returns that was made for another catalog version than the newest.
-OUTDATED = -2
+# What a writer returns that does not serve such parameters, or such a row; one that was made for another version of the
+# catalog than the newest; one whose row or transaction is in a state that only the general way knows about.
+UNSERVED, OUTDATED, ENTANGLED = -1, -2, -3
 
 _CONSTANT = Context(now=0)
 # Classes of errors that a commit may have ended with although it stands, or that no other way would mend: 08 (it may
@@ -155,6 +159,16 @@ def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], byt
     return None if patch is None else lambda stored, frame: patch(stored, values((), frame), tag)
 
 
+class Buffered(NamedTuple):
+    """The change of one row: its key, the timestamp and image of what is stored there, and its new image. As of
+    `Change`."""
+
+    key: bytes
+    base: int | None
+    old: tuple[Any, ...] | None
+    image: tuple[Any, ...] | None
+
+
 class PointWriter:
     """A write under one version of its table, and of the catalog."""
 
@@ -172,12 +186,12 @@ class PointWriter:
         self._after_commit = database.after_followed_commit if followed else database.after_commit
         self._database = database
         self._write = write
-        self._writer = writer
+        self.writer = writer
         self._version = version
         self._repository = database.repository
         self._lease = _lease(database, version)
         self._prefix = writer.prefix
-        self._table = writer.table
+        self.table = writer.table
         self._table_id = writer.table.id
         self._table_version = writer.table.version
         self._layout = writer.table.layout.id
@@ -194,7 +208,7 @@ class PointWriter:
         """Serve this version of the catalog from now on, if `write` and `writer` are there what they were, and
         parameters of these classes are served: most changes of a schema are other tables'."""
         classes = tuple(map(class_of, parameters))
-        if write is not self._write or writer is not self._writer or classes != self._classes:
+        if write is not self._write or writer is not self.writer or classes != self._classes:
             return False
         self._lease = _lease(self._database, version)
         self._version = version
@@ -206,11 +220,11 @@ class PointWriter:
         return repository is not None and repository.schema().lease is self._lease
 
     def run(self, parameters: Sequence[object]) -> int:
-        """From Python parameters to the number of rows changed; -1: take the general way; or OUTDATED."""
+        """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
         try:
             frame = self._frame(parameters, self._rest)
             if frame is None:
-                return -1
+                return UNSERVED
             return self._insert(frame) if self._inserts else self._modify(frame)
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
@@ -221,6 +235,40 @@ class PointWriter:
                     return OUTDATED
             raise
 
+    def to_buffer(
+        self,
+        reader: Reader,
+        parameters: Sequence[object],
+        buffer: Buffer,
+        require_unlocked: Callable[[bytes], None],
+    ) -> Buffered | int:
+        """What a transaction is to buffer, which has `buffer` already and goes on at what `reader` sees. Or the number
+        of rows changed, if that is 0; UNSERVED, OUTDATED, ENTANGLED. Errors as of the statement, and what
+        `require_unlocked` raises for a key whose row stands in the way."""
+        if reader.catalog_version != self._version:
+            return OUTDATED
+        frame = self._frame(parameters, self._rest)
+        if frame is None:
+            return UNSERVED
+        image = self._write.image(None, frame) if self._inserts else None
+        key = self._write.key(frame) if image is None else self._write.key_of(image)
+        if key is None:
+            return 0
+        own = buffer.tables.get(self._table_id)
+        if own is not None and key in own.changes:
+            return ENTANGLED
+        stored = reader.get(self._prefix + key)
+        stands = stored is not None and not stored[LAYOUT_OFFSET] & 1
+        if image is not None:
+            if stands:
+                require_unlocked(self._prefix + key)
+                raise self._write.duplicate(image)
+            return Buffered(key, None, None, image)
+        if stored is None or not stands:
+            return 0
+        old = self._decode(stored)
+        return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, self._write.image(old, frame))
+
     def _modify(self, frame: list[Any]) -> int:
         """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
         key = self._write.key(frame)
@@ -229,7 +277,7 @@ class PointWriter:
                 return 0 if reader.catalog_version == self._version else OUTDATED
         stored_at = self._prefix + key
         count = 0
-        lease, whole = self._lease, self._table.logged_whole
+        lease, whole = self._lease, self.table.logged_whole
 
         def derive(view: View) -> RowCommit | None:
             nonlocal count
@@ -262,7 +310,7 @@ class PointWriter:
                     break
             except Locked:
                 break  # the general way waits
-        return -1
+        return UNSERVED
 
     def _insert(self, frame: list[Any]) -> int:
         # A default, a name or a check may be another by now, even where the row's layout still stands.
@@ -286,10 +334,10 @@ class PointWriter:
             except (StaleRow, StaleSchema):
                 pass
             except Locked:
-                return -1  # the general way waits
+                return UNSERVED  # the general way waits
             except LeaseExpired:
                 if not self._renewed():
-                    return -1
+                    return UNSERVED
             reader = self._store.read()
             try:
                 if reader.catalog_version != self._version:
@@ -299,9 +347,9 @@ class PointWriter:
                 reader.close()
             if stored is not None and not stored[LAYOUT_OFFSET] & 1:
                 if self._store.locks.may_be_held():
-                    return -1  # somebody may be about to remove the row
+                    return UNSERVED  # somebody may be about to remove the row
                 raise self._write.duplicate(image)
-        return -1
+        return UNSERVED
 
     def _entries(self, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> list[EntryWrite]:
         """What becomes of the index entries when the row at `key` goes from one image to the other."""
@@ -318,7 +366,7 @@ class PointWriter:
         return entries
 
     def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
-        table = self._table
+        table = self.table
         writes = [TableWrites(table.id, table.version, table.checks_version, [row], whole=table.logged_whole)]
         entries = self._entries(key, None, image)
         return Commit(catalog_version=self._version, tables=writes, entries=entries, lease=self._lease)

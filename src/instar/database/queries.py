@@ -13,12 +13,14 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.catalog.own_layouts import OwnLayouts
 from instar.catalog.system_tables import SYSTEM_VIEWS, Source
+from instar.database.buffered_writes import buffered
 from instar.database.bulk import insert_many
+from instar.database.commit import SessionTransaction
 from instar.database.jobs import history_rows, job_rows
 from instar.database.lock_names import lock_rows
 from instar.database.materialized import view_rows
 from instar.database.past import query_as_of
-from instar.database.point_writes import OUTDATED, point_writer
+from instar.database.point_writes import OUTDATED, UNSERVED, PointWriter, point_writer
 from instar.database.result import Result
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
@@ -49,29 +51,50 @@ class Queries:
         self._database = session.database
         self._plans = session.database.plans
 
-    def fast(self, text: str, parameters: Sequence[object], *, write: bool) -> Result | None:
-        """A look-up by primary key in autocommit, or if `write` an autocommit write of one row by its key; None where
-        the general way must be taken."""
+    def fast(self, text: str, parameters: Sequence[object]) -> Result | None:
+        """A look-up by primary key in autocommit, or an autocommit write of one row by its key; None where the general
+        way must be taken."""
+        found = self._looked_up(text, parameters)
+        if found is not None or self._session.settings.read_only:
+            return found
+        return self._written(text, parameters, PointWriter.run)
+
+    def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
+        """The same in an open transaction that is plain, which buffers what it writes."""
+        found = self._looked_up(text, parameters, open_)
+        if found is not None or open_.read_only:
+            return found
+        return self._written(text, parameters, partial(buffered, self._session, open_))
+
+    def _looked_up(
+        self, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
+    ) -> Result | None:
         plans, store = self._plans, self._database.store
         try:
-            found = plans.fast(store, text, parameters)
+            found = plans.fast(store, text, parameters, own)
             if found is FALLBACK and plans.has_fast(text) and self._lookup_anew(text, parameters):
-                found = plans.fast(store, text, parameters)
+                found = plans.fast(store, text, parameters, own)
         except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
-            found = FALLBACK
-        if found is not FALLBACK:
-            columns, rows = found
-            return Result("SELECT", columns, rows, len(rows))
-        writer = self._database.point_writers.get(text)
-        if writer is None or not write or self._session.settings.read_only:
             return None
-        command, run, _made = writer
-        count = run(parameters)
+        if found is FALLBACK:
+            return None
+        columns, rows = found
+        return Result("SELECT", columns, rows, len(rows))
+
+    def _written(
+        self, text: str, parameters: Sequence[object], run: Callable[[PointWriter, Sequence[object]], int]
+    ) -> Result | None:
+        known = self._database.point_writers.get(text)
+        if known is None:
+            return None
+        command, writer = known
+        count = run(writer, parameters)
         if count == OUTDATED:
             renewed = self._writer_anew(text, command, parameters)
-            count = -1 if renewed is None else renewed(parameters)
-        if count < 0:
+            count = UNSERVED if renewed is None else run(renewed, parameters)
+        if count == UNSERVED:
             self._database.point_writers.pop(text, None)  # another thread may have found out as well
+        if count < 0:
             return None
         return Result(command, None, (), count)
 
@@ -93,9 +116,7 @@ class Queries:
         except errors.Error:
             return False
 
-    def _writer_anew(
-        self, text: str, command: str, parameters: Sequence[object]
-    ) -> Callable[[Sequence[object]], int] | None:
+    def _writer_anew(self, text: str, command: str, parameters: Sequence[object]) -> PointWriter | None:
         """The short way of a write, whose text had one under another schema, under the newest; None as above."""
         database = self._database
         if database.repository is not None:
@@ -142,10 +163,8 @@ class Queries:
         if context.view.older is not None:
             self._database.migration.take(context.view.older, migrated)
         command = _COMMANDS.get(type(prepared.bound.statement), "SELECT")
-        if prepared.write is not None and not self._session.in_block:
-            catalog = self._session.catalog()
-            if catalog.by_id(prepared.write.table.id) is prepared.write.table and prepared.holds(catalog):
-                self._keep_writer(text, command, prepared, prepared.write, catalog, parameters)
+        if prepared.write is not None and (not self._session.in_block or self._session.open_transaction().is_plain):
+            self._offer_writer(text, command, prepared, prepared.write, parameters)
         if command != "SELECT":
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
@@ -231,6 +250,15 @@ class Queries:
         self._session.schema_locks.stabilise(found)
         return found
 
+    def _offer_writer(
+        self, text: str, command: str, prepared: Prepared, write: PointWrite, parameters: Sequence[object]
+    ) -> None:
+        """Keep the short way of a write that was executed, if all may use it: not if the session knows other names."""
+        catalog = self._session.catalog()
+        is_shared = self._plans.known(text, parameters) is prepared
+        if is_shared and catalog.by_id(write.table.id) is write.table and prepared.holds(catalog):
+            self._keep_writer(text, command, prepared, write, catalog, parameters)
+
     def _keep_writer(
         self,
         text: str,
@@ -239,18 +267,18 @@ class Queries:
         write: PointWrite,
         catalog: CatalogSnapshot,
         parameters: Sequence[object],
-    ) -> Callable[[Sequence[object]], int] | None:
+    ) -> PointWriter | None:
         """Have the next execution of this text take the short way, if it has one under this schema: that."""
         writer = self._database.writers.get(write.table, catalog)
         kept = self._database.point_writers.get(text)
-        if kept is not None and kept[2].moves_to(catalog.version, write, writer, parameters):
+        if kept is not None and kept[1].moves_to(catalog.version, write, writer, parameters):
             return kept[1]
         types = prepared.bound.parameters
         made = point_writer(self._database, write, types, parameters, writer, catalog.version)
         if made is None:
             return None
         self._database.keep_point_writer(text, command, made)
-        return made.run
+        return made
 
     def _plan(
         self,

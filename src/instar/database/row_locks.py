@@ -174,15 +174,31 @@ class RowLocks:
         if not tables and not self._selected:
             return
         since = _snapshot_of(open_)
-        impatient: dict[bytes, str] = {}  # tables by resources that NOWAIT is for
+        impatient: dict[bytes, str] = {}
         for selected in self._selected:
             self.selected_of.setdefault(selected.table.id, selected.table)
             needs = self._needs_of_selected(selected, since)
             self._add(needs, wanted, unchanged)
             if selected.lock.wait == "nowait":
                 impatient.update((resource, selected.table.name) for resource, _mode in needs.demands)
-        tables += [selected.table for selected in self._selected]
-        few = unchanged if 0 < len(wanted) <= _BATCH and len(unchanged) <= _FEW else ()
+        self._take(open_, wanted, unchanged, [*tables, *(selected.table for selected in self._selected)], impatient)
+
+    def have_written(self, open_: SessionTransaction, mark: int) -> None:
+        """Lock what was buffered since `mark` by a statement that has selected nothing. Locked or Moved: the statement
+        is to run again."""
+        wanted, unchanged, tables = self._needs_of_written(open_, mark)
+        self._take(open_, wanted, unchanged, tables, {})
+
+    def _take(
+        self,
+        open_: SessionTransaction,
+        wanted: dict[bytes, Mode],
+        unchanged: list[RangeUnchanged],
+        tables: list[Table],
+        impatient: dict[bytes, str],
+    ) -> None:
+        """`impatient`: tables by resources that NOWAIT is for."""
+        few = unchanged if 0 < len(wanted) <= _BATCH and len(unchanged) <= _FEW else []
         try:
             self._acquire(sorted(wanted.items()), impatient, few)
         except PreconditionFailed as failed:

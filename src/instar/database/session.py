@@ -106,15 +106,15 @@ class Session:
         """Execute one statement. `parameters` are Python values for `?` or `$1`."""
         open_ = self.transaction
         if open_ is None and self.autocommit and not self.settings.locking:
-            result = self._queries.fast(text, parameters, write=True)
+            result = self._queries.fast(text, parameters)
             if result is not None:
                 return result
-        elif open_ is not None and open_.is_plain:
-            result = self._queries.fast(text, parameters, write=False)
+        self._cancelled.clear()
+        if open_ is not None and open_.is_plain:
+            result = self._queries.within(text, parameters, open_)
             if result is not None:
                 open_.queried = True
                 return result
-        self._cancelled.clear()
         writes = self._queries.known(text)
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)

@@ -370,7 +370,7 @@ class StatementEnd:
             elif staged.new is None:
                 buffer.delete(table.id, table.version, staged.key, staged.base, staged.old)
             elif staged.key == staged.new_key:
-                changed = _changed(table, staged.old, staged.new)
+                changed = changed_columns(table, staged.old, staged.new)
                 buffer.update(table.id, table.version, staged.key, staged.base, staged.old, staged.new, changed)
             else:
                 pair = buffer.pair_of(table.id, staged.key)
@@ -498,7 +498,7 @@ class StatementEnd:
                     raise staged.table.duplicate(index.name, lookup.ordinals, image)
 
 
-def _changed(table: Table, old: Row, new: Row) -> frozenset[int]:
+def changed_columns(table: Table, old: Row, new: Row) -> frozenset[int]:
     """The ids of the columns whose values differ, by identity or equality of representation."""
     pairs = zip(table.columns, old, new, strict=True)
     return frozenset(

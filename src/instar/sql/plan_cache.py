@@ -29,7 +29,7 @@ from instar.sql.integrity import Rules
 from instar.sql.kept_views import KeptInsertProgram, KeptModifyProgram
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
-from instar.sql.point import FALLBACK, PointLookup, PointWrite, point_lookup, point_write
+from instar.sql.point import FALLBACK, LookUp, Own, PointLookup, PointWrite, point_lookup, point_write
 from instar.sql.statements import Dml, Query, require_parameters
 from instar.sql.traversal import walk
 from instar.store.engine import Store
@@ -277,7 +277,7 @@ class _Entry:
 
     def __init__(self, statement: Query | Dml) -> None:
         # A lookup and the columns of its rows, together: another form of the text may have others.
-        self.fast: tuple[Callable[[Store, Sequence[object]], Any], Columns] | None = None
+        self.fast: tuple[LookUp, Columns] | None = None
         self.statement = statement
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
         self.used = False
@@ -303,17 +303,15 @@ class PlanCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def fast(self, store: Store, text: str, parameters: Sequence[object]) -> Any:
-        """The columns and rows (Python objects) of a point lookup on the newest state, or FALLBACK.
-
-        For a session in autocommit with no transaction open: it looks at no snapshot and no buffer.
-        """
+    def fast(self, store: Store, text: str, parameters: Sequence[object], own: Own | None = None) -> Any:
+        """The columns and rows (Python objects) of a point lookup on the newest state, or FALLBACK. `own`: what the
+        transaction has written that it is part of, if any is open."""
         entry = self._entries.get(text)
         if entry is None or entry.fast is None:
             return FALLBACK
         entry.used = True
         look_up, columns = entry.fast
-        rows = look_up(store, parameters)
+        rows = look_up(store, parameters, own)
         return FALLBACK if rows is FALLBACK else (columns, rows)
 
     def has_fast(self, text: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
@@ -38,11 +38,22 @@ FALLBACK: Final = object()
 
 Written = tree.Insert | tree.Update | tree.Delete
 
+
+class Own(Protocol):
+    """What a transaction has written itself."""
+
+    def hides(self, version: int, table: int, key: bytes) -> bool:
+        """Whether what is committed at a key of a table may not be what is to be seen, under this catalog version."""
+        ...
+
+
+LookUp = Callable[[Store, Sequence[object], Own | None], Any]
+
 # Parameters of exactly this class are internal values of these types as they are.
 _CLASSES: dict[Kind, str] = {Kind.BOOLEAN: "bool", Kind.BYTEA: "bytes"} | dict.fromkeys(INTEGER_RANGES, "int")
 
 _LOOKUP = """
-def fast(store, parameters):
+def fast(store, parameters, own=None):
     try:
         {names}= parameters
     except ValueError:
@@ -51,6 +62,8 @@ def fast(store, parameters):
         return FALLBACK
     key = encode({key})
     if len(key) > {longest}:
+        return FALLBACK
+    if own is not None and own.hides(VERSION, {table}, key[{prefix}:]):
         return FALLBACK
     reader = store.read()
     try:
@@ -83,10 +96,11 @@ _SEVERAL_LAYOUTS = """decode = decoders.get(value[12:16])
 
 
 class PointLookup:
-    """`SELECT columns FROM table WHERE primary key = parameters`, in autocommit, without a buffer.
+    """`SELECT columns FROM table WHERE primary key = parameters`, on the newest state.
 
-    `fast(store, parameters)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
-    version, a parameter that needs conversion.
+    `fast(store, parameters, own)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
+    version, a parameter that needs conversion, something that `own` hides. `own` is the transaction that the query is
+    part of, if it has written something.
     """
 
     def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
@@ -109,6 +123,8 @@ class PointLookup:
             unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
             longest=len(prefix) + keys.MAX_PRIMARY_KEY_BYTES,
+            table=table.id,
+            prefix=len(prefix),
             # A row that is to be migrated by who reads it is read by the general way, which does that.
             migrate="return FALLBACK" if table.migration == "read" else "pass",
             result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
@@ -119,12 +135,12 @@ class PointLookup:
             self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
         else:
             self._decoders[tag_of(table.layout.id)] = reader.decoder(table.layout.id)
-        self.fast: Callable[[Store, Sequence[object]], Any] = self._made()
+        self.fast: LookUp = self._made()
 
-    def _made(self) -> Callable[[Store, Sequence[object]], Any]:
+    def _made(self) -> LookUp:
         decode = _ONE_LAYOUT if self._one_layout else _SEVERAL_LAYOUTS
         exec(compile_source(self._source.replace("{decode}", decode), "point lookup"), self._scope)
-        made: Callable[[Store, Sequence[object]], Any] = self._scope["fast"]
+        made: LookUp = self._scope["fast"]
         return made
 
     def revalidate(self, catalog_version: int, table: Table) -> None:

@@ -14,8 +14,8 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import lmdb
@@ -61,6 +61,24 @@ class _Transaction:
         return batch_of_range(self._transaction.cursor(), start, stop, limit, False)
 
 
+class _Use:
+    """The records of a table, within a transaction of its file; a class of its own, since every lock passes here."""
+
+    __slots__ = ("_table", "_transaction", "_write")
+
+    def __init__(self, table: LmdbLockTable, *, write: bool) -> None:
+        self._table = table
+        self._write = write
+        self._transaction: Any = None
+
+    def __enter__(self) -> Records:
+        self._transaction = self._table.enter(write=self._write)
+        return _Transaction(self._transaction)
+
+    def __exit__(self, _kind: object, failed: BaseException | None, _trace: object) -> None:
+        self._table.leave(self._transaction, failed)
+
+
 class LmdbLockTable(LockTable):
     """`entering`: to be within while waiting for LMDB's mutex, which a stopped process may have (see `watch`)."""
 
@@ -78,25 +96,39 @@ class LmdbLockTable(LockTable):
         self._guard = threading.RLock()
         self._environment: Any = None
 
-    @contextmanager
-    def _reading(self) -> Iterator[Records]:
-        with self._guard:
-            try:
-                with self._begun(write=False) as transaction:
-                    yield _Transaction(transaction)
-            except (lmdb.Error, OSError) as caught:
-                raise self._translate(caught) from caught
+    def _reading(self) -> _Use:
+        return _Use(self, write=False)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Records]:
-        with self._guard:
-            try:
-                with self._entering():
-                    transaction = self._begun(write=True)
-                with transaction:  # commits, or if something is raised aborts
-                    yield _Transaction(transaction)
-            except (lmdb.Error, OSError) as caught:
+    def _writing(self) -> _Use:
+        return _Use(self, write=True)
+
+    def enter(self, *, write: bool) -> Any:
+        """To oneself in this process, until `leave`, a transaction of LMDB. Errors as of the store."""
+        self._guard.acquire()
+        try:
+            if not write:
+                return self._begun(write=False)
+            with self._entering():
+                return self._begun(write=True)
+        except BaseException as caught:
+            self._guard.release()
+            if isinstance(caught, lmdb.Error | OSError):
                 raise self._translate(caught) from caught
+            raise
+
+    def leave(self, transaction: Any, failed: BaseException | None) -> None:
+        """What was written stands, unless something has `failed`. Errors as of the store."""
+        try:
+            if failed is None:
+                transaction.commit()
+            else:
+                transaction.abort()
+        except (lmdb.Error, OSError) as caught:
+            failed = caught
+        finally:
+            self._guard.release()
+        if isinstance(failed, lmdb.Error | OSError):
+            raise self._translate(failed) from failed
 
     def _begun(self, *, write: bool) -> Any:
         if self._environment is None:

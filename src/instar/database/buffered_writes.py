@@ -1,0 +1,68 @@
+"""Writes of one row by its primary key in an open READ COMMITTED transaction: the short way into its buffer.
+
+It does what the general way does for such a statement: a snapshot of its own, the change buffered, the table enlisted,
+the row locked. Whatever else there may be to do (what is buffered is to be brought to another schema, the row was
+changed before, somebody has it locked) is left to that: then nothing has been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from instar.database.closing import Closed
+from instar.database.commit import SessionTransaction
+from instar.database.point_writes import ENTANGLED, Buffered, PointWriter
+from instar.database.row_locks import Moved
+from instar.sql.integrity import changed_columns
+from instar.store.lock_table import Locked
+from instar.transactions.commit import Conflict
+from instar.transactions.transaction import Snapshot
+
+if TYPE_CHECKING:
+    from instar.database.session import Session
+
+
+def buffered(session: Session, open_: SessionTransaction, point: PointWriter, parameters: Sequence[object]) -> int:
+    """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
+    where only the general way knows what to do."""
+    database = session.database
+    if database.repository is not None or not session.in_block:
+        return ENTANGLED
+    before, mark = open_.snapshot, open_.buffer.mark()
+    try:
+        with database.store.read() as reader:
+            known = None if before is None else before.catalog
+            if known is None or known.version != reader.catalog_version:
+                if open_.enlisted:
+                    return ENTANGLED
+                known = database.catalog.at(reader)
+            made = point.to_buffer(reader, parameters, open_.buffer, session.locks.require_unlocked)
+            timestamp = reader.timestamp
+        if isinstance(made, int):
+            return made
+        open_.snapshot = Snapshot(timestamp, known)
+        _put(open_, point, made)
+        if point.table.id not in open_.enlisted:
+            session.enlist()
+        session.locks.have_written(open_, mark)
+    except BaseException as failed:
+        open_.buffer.rollback(mark)
+        if isinstance(failed, Conflict | Moved | Locked | Closed):
+            open_.snapshot = before
+            return ENTANGLED
+        open_.failed = True
+        raise
+    return 1
+
+
+def _put(open_: SessionTransaction, point: PointWriter, made: Buffered) -> None:
+    table, buffer = point.table, open_.buffer
+    if made.old is None:
+        assert made.image is not None  # nobody deletes what is not there
+        buffer.insert(table.id, table.version, made.key, made.image)
+    elif made.image is None:
+        buffer.delete(table.id, table.version, made.key, made.base, made.old)
+    else:
+        changed = changed_columns(table, made.old, made.image)
+        buffer.update(table.id, table.version, made.key, made.base, made.old, made.image, changed)

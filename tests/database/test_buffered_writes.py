@@ -1,0 +1,363 @@
+"""In an open transaction the short way of writes and look-ups gives what the general way gives, and leaves to that what
+only it knows about."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import instar
+from instar import errors
+from instar.database.queries import Queries
+from instar.dbapi import Connection
+from integration.test_join_and_split_strategies import SPLIT, switched, until
+from support.databases import Engine, fails, rows, run, value
+
+INSERT, PUT, ADD, DELETE, LOOK = (
+    "INSERT INTO t (id, a) VALUES (?, ?)",
+    "UPDATE t SET a = ? WHERE id = ?",
+    "UPDATE t SET a = a + ? WHERE id = ?",
+    "DELETE FROM t WHERE id = ?",
+    "SELECT a FROM t WHERE id = ?",
+)
+
+
+class Ways:
+    """Counts what goes the general way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.general = 0
+        execute = Queries.execute
+
+        def counted(queries: Queries, *given: object) -> object:
+            self.general += 1
+            return execute(queries, *given)  # type: ignore[arg-type]  # as they were given
+
+        monkeypatch.setattr(Queries, "execute", counted)
+
+    def taken(self) -> int:
+        """How many since this was asked last."""
+        found, self.general = self.general, 0
+        return found
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    return Ways(monkeypatch)
+
+
+@pytest.fixture
+def one(engine: Engine) -> Connection:
+    """A session with a table of some rows, in which all the texts are known."""
+    made = engine.connect()
+    run(made, "CREATE TABLE t (id int PRIMARY KEY, a int CHECK (a < 1000))", "CREATE INDEX t_a ON t (a)")
+    for key in range(8):
+        made.execute(INSERT, (key, key))
+    for text, given in ((INSERT, (9, 9)), (PUT, (9, 9)), (ADD, (0, 9)), (DELETE, (9,)), (LOOK, (1,))):
+        for _ in range(2 if text != INSERT else 1):
+            made.execute(text, given)
+    return made
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_writes_and_look_ups_take_the_short_way(engine: Engine, one: Connection, ways: Ways) -> None:
+    two = engine.connect()
+    run(one, "BEGIN")
+    assert [one.execute(text, given).rowcount for text, given in (
+        (INSERT, (10, 1)), (PUT, (5, 1)), (ADD, (5, 2)), (DELETE, (3,)), (DELETE, (11,)), (PUT, (1, 11)),
+    )] == [1, 1, 1, 1, 0, 0]  # fmt: skip
+    assert value(one, LOOK, 4) == 4
+    assert ways.taken() == 0
+    assert value(one, LOOK, 2) == 7  # its own
+    assert rows(one, LOOK, 3) == []
+    assert ways.taken() == 2
+    assert value(two, LOOK, 2) == 2
+    run(one, "COMMIT")
+    assert rows(two, "SELECT id, a FROM t ORDER BY id") == [
+        (0, 0),
+        (1, 5),
+        (2, 7),
+        (4, 4),
+        (5, 5),
+        (6, 6),
+        (7, 7),
+        (10, 1),
+    ]
+    assert rows(two, "SELECT id FROM t WHERE a = 5 ORDER BY id") == [(1,), (5,)]
+    assert rows(two, "CHECK DATABASE") == []
+
+
+def test_a_row_that_was_changed_before_is_changed_again(one: Connection) -> None:
+    run(one, "BEGIN")
+    for text, given in (
+        (INSERT, (10, 1)), (ADD, (5, 10)), (DELETE, (10,)), (INSERT, (10, 2)), (ADD, (1, 10)),
+        (PUT, (50, 1)), (ADD, (1, 1)), (DELETE, (2,)), (INSERT, (2, 20)), (PUT, (30, 3)), (DELETE, (3,)),
+    ):  # fmt: skip
+        assert one.execute(text, given).rowcount == 1
+    for _ in range(2):
+        assert [rows(one, LOOK, key) for key in (1, 2, 3, 10)] == [[(51,)], [(20,)], [], [(3,)]]
+        run(one, "COMMIT")
+
+
+def test_savepoints_take_back_what_was_buffered(one: Connection) -> None:
+    run(one, "BEGIN")
+    one.execute(PUT, (10, 1))
+    run(one, "SAVEPOINT s")
+    one.execute(PUT, (20, 1))
+    one.execute(PUT, (20, 2))
+    one.execute(INSERT, (10, 10))
+    run(one, "ROLLBACK TO s")
+    assert [rows(one, LOOK, key) for key in (1, 2, 10)] == [[(10,)], [(2,)], []]
+    one.execute(INSERT, (10, 11))
+    run(one, "COMMIT")
+    assert [rows(one, LOOK, key) for key in (1, 2, 10)] == [[(10,)], [(2,)], [(11,)]]
+
+
+def test_others_wait_for_rows_written_and_are_waited_for(
+    engine: Engine, one: Connection, threads: ThreadPoolExecutor
+) -> None:
+    two = engine.connect()
+    run(one, "BEGIN")
+    run(two, "BEGIN")
+    one.execute(ADD, (100, 1))
+    one.execute(INSERT, (10, 1))
+    two.execute(ADD, (100, 2))
+    adds = threads.submit(two.execute, ADD, (10, 1))
+    until(lambda: bool(rows(one, "SELECT 1 FROM instar.transaction_locks WHERE NOT granted")))
+    run(one, "COMMIT")
+    assert adds.result().rowcount == 1
+    run(two, "COMMIT", "BEGIN")
+    two.execute(ADD, (1, 1))
+    with fails(errors.UNIQUE_VIOLATION, "10"):
+        two.execute(INSERT, (10, 2))
+    run(two, "ROLLBACK")
+    assert [value(one, LOOK, key) for key in (1, 2, 10)] == [111, 102, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "state"),
+    [
+        (INSERT, (1, 1), errors.UNIQUE_VIOLATION),
+        (INSERT, (20, 1000), errors.CHECK_VIOLATION),
+        (ADD, (5000, 2), errors.CHECK_VIOLATION),
+        (INSERT, (None, 2), errors.NOT_NULL_VIOLATION),
+        (PUT, (1 << 40, 2), errors.NUMERIC_OUT_OF_RANGE),
+        (PUT, ("x", 2), errors.INVALID_TEXT),
+    ],
+)
+def test_a_statement_that_fails_fails_the_transaction(
+    one: Connection, text: str, given: tuple[object, ...], state: str
+) -> None:
+    run(one, "BEGIN")
+    one.execute(PUT, (70, 7))
+    with fails(state):
+        one.execute(text, given)
+    for again in (LOOK, DELETE):
+        with fails(errors.IN_FAILED_TRANSACTION):
+            one.execute(again, (7,))
+    run(one, "ROLLBACK")
+    assert value(one, LOOK, 7) == 7
+
+
+def test_limits_and_read_only_transactions(one: Connection) -> None:
+    run(one, "SET max_transaction_rows = 2", "BEGIN")
+    one.execute(PUT, (10, 1))
+    one.execute(PUT, (10, 2))
+    with fails(errors.LIMIT_EXCEEDED):
+        one.execute(PUT, (10, 3))
+    run(one, "ROLLBACK", "BEGIN READ ONLY")
+    assert value(one, LOOK, 3) == 3
+    with fails(errors.READ_ONLY_TRANSACTION):
+        one.execute(PUT, (10, 3))
+    run(one, "ROLLBACK")
+
+
+def test_what_is_cancelled_is_the_statement_that_runs(one: Connection) -> None:
+    run(one, "BEGIN")
+    one.cancel()  # nothing runs
+    assert one.execute(PUT, (10, 1)).rowcount == 1
+    run(one, "COMMIT")
+
+
+def test_locks_that_cannot_be_written_fail_the_statement(one: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, say."""
+    run(one, "BEGIN")
+    one.execute(PUT, (10, 1))
+
+    def full(*_given: object) -> None:
+        raise errors.error(errors.DISK_FULL, "no space is left")
+
+    with monkeypatch.context() as patch, fails(errors.DISK_FULL):
+        patch.setattr(type(one.database.store), "lock", full)
+        one.execute(PUT, (10, 2))
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.execute(PUT, (10, 2))
+    run(one, "ROLLBACK")
+    assert [value(one, LOOK, key) for key in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_transactions_that_keep_their_snapshot_see_nothing_newer(engine: Engine, one: Connection, level: str) -> None:
+    two = engine.connect()
+    run(one, f"BEGIN ISOLATION LEVEL {level}")
+    assert value(one, LOOK, 1) == 1
+    two.execute(PUT, (50, 1))
+    assert value(one, LOOK, 1) == 1
+    with fails(errors.SERIALIZATION_FAILURE):
+        one.execute(PUT, (60, 1))
+        run(one, "COMMIT")
+    run(one, "ROLLBACK")
+
+
+def test_what_others_commit_is_seen_by_the_next_statement(engine: Engine, one: Connection, ways: Ways) -> None:
+    two = engine.connect()
+    run(one, "BEGIN")
+    one.execute(PUT, (10, 1))
+    two.execute(ADD, (100, 2))
+    one.execute(ADD, (1, 2))
+    two.execute(INSERT, (10, 1))
+    assert value(one, LOOK, 10) == 1
+    one.execute(ADD, (1, 10))
+    assert ways.taken() == 0
+    run(one, "COMMIT")
+    assert [value(two, LOOK, key) for key in (1, 2, 10)] == [10, 103, 2]
+
+
+def test_what_is_buffered_follows_the_schema(engine: Engine, one: Connection) -> None:
+    two = engine.connect()
+    run(one, "BEGIN")
+    one.execute(PUT, (10, 1))
+    run(two, "ALTER TABLE t ADD COLUMN b int NOT NULL DEFAULT 5 FIRST")
+    one.execute(PUT, (20, 2))
+    assert rows(one, "SELECT * FROM t WHERE id IN (1, 2, 3) ORDER BY id") == [(5, 1, 10), (5, 2, 20), (5, 3, 3)]
+    run(two, "ALTER TABLE t ADD CONSTRAINT t_c CHECK (a <> 10)")
+    with fails(errors.CHECK_VIOLATION, "t_c"):  # as soon as it is known
+        one.execute(PUT, (20, 3))
+    run(two, "ALTER TABLE t DROP CONSTRAINT t_c")
+    run(one, "ROLLBACK", "BEGIN")
+    one.execute(PUT, (10, 1))
+    one.execute(PUT, (20, 2))
+    assert [value(one, LOOK, key) for key in (1, 2, 3)] == [10, 20, 3]
+    run(two, "ALTER TABLE t ALTER COLUMN b SET DEFAULT 6", "CREATE INDEX t_b ON t (b)")
+    one.execute(INSERT, (10, 30))
+    run(two, "ALTER TABLE t RENAME COLUMN a TO c")
+    with fails(errors.UNDEFINED_COLUMN):
+        one.execute(PUT, (40, 3))
+    run(one, "ROLLBACK", "BEGIN")
+    put = "UPDATE t SET c = ? WHERE id = ?"
+    for _ in range(2):
+        one.execute(put, (50, 4))
+        one.execute(put, (50, 5))
+        run(one, "COMMIT", "BEGIN")
+    run(one, "ROLLBACK")
+    assert rows(one, "SELECT c, b FROM t WHERE id > 3 ORDER BY id") == [(50, 5), (50, 5), (6, 5), (7, 5)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_name_that_only_the_transaction_knows_stays_its_own(engine: Engine, one: Connection) -> None:
+    """A table that was renamed since the transaction began has its old name there, and for nobody else."""
+    two = engine.connect()
+    run(one, "BEGIN", "SELECT 1")
+    run(two, "ALTER TABLE t RENAME TO u")
+    for key in range(3):
+        assert one.execute("UPDATE t SET a = 100 + ? WHERE id = ?", (key, key)).rowcount == 1
+        with fails(errors.UNDEFINED_TABLE):
+            two.execute("UPDATE t SET a = 100 + ? WHERE id = ?", (key, key + 4))  # of a row that nobody has locked
+    run(one, "COMMIT")
+    assert rows(two, "SELECT a FROM u WHERE id < 4 ORDER BY id") == [(100,), (101,), (102,), (3,)]
+
+
+def test_after_a_split_the_rows_of_the_targets_are_what_was_buffered_on_the_source(engine: Engine) -> None:
+    one, two = engine.connect(), engine.connect()
+    run(
+        one,
+        "CREATE TABLE t (id int PRIMARY KEY, zip int, city int, v int)",
+        "INSERT INTO t VALUES (1, 1, 1, 0), (2, 2, 2, 0)",
+    )
+    change, look = "UPDATE t SET v = ? WHERE id = ?", "SELECT v FROM p WHERE id = ?"
+    two.execute(change, (0, 1))
+    run(one, "BEGIN")
+    one.execute(change, (7, 1))
+    splitting = switched(engine, SPLIT.format("commit", "1 min"), "p")
+    for _ in range(3):
+        assert value(two, look, 1) == 0
+    assert value(one, look, 1) == 7
+    run(one, "COMMIT")
+    splitting.end()
+    assert value(two, look, 1) == 7
+
+
+def _draw(chance: random.Random) -> tuple[str, tuple[object, ...]]:
+    key, number = chance.randrange(8), chance.randrange(3) * 400
+    return chance.choice([
+        ("INSERT INTO {} (id, a) VALUES (?, ?)", (key, number)),
+        ("UPDATE {} SET a = ? WHERE id = ?", (number, key)),
+        ("UPDATE {} SET a = a + ? WHERE id = ?", (number, key)),
+        ("DELETE FROM {} WHERE id = ?", (key,)),
+        ("SELECT a FROM {} WHERE id = ?", (key,)),
+        ("SELECT count(*), sum(a) FROM {}", ()),
+    ])  # fmt: skip
+
+
+def _done(connection: Connection, table: str, text: str, given: tuple[object, ...]) -> object:
+    """What comes of a statement."""
+    try:
+        cursor = connection.execute(text.format(table), given)
+        return cursor.rowcount, cursor.fetchall() if cursor.description else None
+    except instar.Error as failed:
+        return failed.sqlstate, str(failed.message).replace(table, "t"), str(failed.detail).replace(table, "t")
+
+
+CHANGES = (
+    "ALTER TABLE {} ADD COLUMN c int DEFAULT 1",
+    "ALTER TABLE {} DROP COLUMN c",
+    "CREATE INDEX {0}_a ON {0} (a)",
+    "DROP INDEX {}_a",
+    "ALTER TABLE {} ALTER COLUMN a TYPE bigint",
+    "ALTER TABLE {} ALTER COLUMN a SET DEFAULT 3",
+    "ALTER TABLE {0} ADD CONSTRAINT {0}_c CHECK (a < 1000)",
+    "ALTER TABLE {0} DROP CONSTRAINT {0}_c",
+)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_both_ways_give_the_same(seed: int) -> None:
+    """Statements of transactions, with savepoints and with changes of the schema by another session in between: once in
+    texts that are known, and once in texts that nobody has executed before."""
+    engine, chance = Engine(":memory:"), random.Random(seed)
+    short, general, other = engine.connect(), engine.connect(), engine.connect(lock_timeout="1ms")
+    sides = ((short, "short"), (general, "general"))
+    for _, table in sides:
+        run(other, f"CREATE TABLE {table} (id int PRIMARY KEY, a int)")
+        run(other, f"INSERT INTO {table} VALUES (1, 1), (2, 2), (3, 3)")
+    for number in range(300):
+        what = chance.random()
+        text, given = _draw(chance)
+        if what < 0.1:
+            text, given = chance.choice(("BEGIN", "COMMIT", "ROLLBACK")), ()
+        elif what < 0.16:
+            text, given = chance.choice(("SAVEPOINT s", "ROLLBACK TO s")), ()
+        elif what < 0.18:
+            change = chance.choice(CHANGES)
+            assert _done(other, "short", change, ()) == _done(other, "general", change, ())
+            continue
+        elif what < 0.25:
+            assert _done(other, "short", text, given) == _done(other, "general", text, given)
+            continue
+        found = [
+            _done(side, table, text + (f" -- {number}" if side is general else ""), given) for side, table in sides
+        ]
+        assert found[0] == found[1], (number, text, given)
+    for side, _ in sides:
+        run(side, "ROLLBACK")
+    assert rows(other, "SELECT id, a FROM short ORDER BY id") == rows(other, "SELECT id, a FROM general ORDER BY id")
+    assert rows(other, "CHECK DATABASE") == []
+    engine.close()
