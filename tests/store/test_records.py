@@ -34,7 +34,7 @@ def test_values() -> None:
         assert decode_rowset_record(rowset_record(7, state, 1 << 60)) == RowsetRecord(7, state, 1 << 60)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{}", b'{"format": 2}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{}", b'{"format": 3}', b"\xff"])
 def test_an_unreadable_identity_is_damage(data: bytes) -> None:
     with pytest.raises(Error) as caught:
         decode_identity(data, "here")
