@@ -1,4 +1,4 @@
-"""Single-row updates of a column that no index has: in autocommit, without and with fsync, and a hundred to a transaction.
+"""Single-row updates of a column that no index has: in autocommit, without and with fsync; a hundred to a transaction.
 
 With fsync there are two peers, which lose as little as Instar. `sqlite3` as it comes, with a rollback journal, bears
 the target. In WAL mode, which waits for the disk once per commit where LMDB has to wait twice, it is reported.
