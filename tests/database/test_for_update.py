@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from instar import errors
 from instar.dbapi import Connection
+from instar.worker.work import Worker
 from support.databases import fails, rows, run
+from support.victims import Later
 from support.waiting import give_up, later, waiting
 
 
@@ -122,6 +125,33 @@ def test_an_optimistic_lock_that_goes_takes_no_row_lock_along(sessions: list[Con
     give_up(two, "UPDATE t SET s = 'y' WHERE id = 1")
     run(one, "INSERT INTO q VALUES (1)", "COMMIT")
     assert rows(two, "SELECT * FROM q") == [(1,)]
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_row_whose_end_the_log_has_forgotten_is_not_locked(
+    sessions: list[Connection], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the snapshot and the lock it is deleted, and the log is cut: nothing is left to tell of it (rule 6)."""
+    one, two, *_ = sessions
+    store = one.database.store
+    store.retention_seconds = 0
+    take = type(store).lock
+
+    def lock(*given: Any) -> None:
+        monkeypatch.undo()
+        run(two, "DELETE FROM t WHERE id = 1")
+        Worker(store, clock).collect()
+        take(*given)
+
+    clock = Later(1)
+    run(one, f"BEGIN ISOLATION LEVEL {level}")
+    monkeypatch.setattr(type(store), "lock", lock)
+    if level == "READ COMMITTED":
+        assert rows(one, "SELECT id FROM t WHERE id < 3 FOR SHARE") == [(2,)]
+    else:
+        with fails(errors.SERIALIZATION_FAILURE):
+            run(one, "SELECT id FROM t WHERE id < 3 FOR SHARE")
+    run(one, "ROLLBACK")
 
 
 NOT_ALLOWED = [

@@ -87,10 +87,12 @@ def test_histories_of_leased_servers(tmp_path: Path, share: int) -> None:
     interleave(tmp_path / "db", range(share * PER_STORE, (share + 1) * PER_STORE), lease=10.0)
 
 
-@pytest.mark.parametrize("lease", [None, 10.0])
-def test_histories_of_row_locks(tmp_path: Path, lease: float | None) -> None:
-    """Nobody changes a row that another has selected FOR UPDATE and acted upon, whatever becomes of its key."""
-    interleave(tmp_path / "db", range(LOCKING), lease=lease, kind=InterleavedLocking, steps=LOCKING_STEPS)
+@pytest.mark.parametrize(("first", "lease"), [(0, None), (0, 10.0), (PER_STORE, None)])
+def test_histories_of_row_locks(tmp_path: Path, first: int, lease: float | None) -> None:
+    """Nobody changes a row that another has selected FOR UPDATE and acted upon, whatever becomes of its key, and of the
+    log."""
+    seeds = range(first, first + LOCKING)
+    interleave(tmp_path / "db", seeds, lease=lease, kind=InterleavedLocking, steps=LOCKING_STEPS)
 
 
 def test_the_histories_meet_what_they_are_about(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from instar.database.commit import SessionTransaction
 from instar.database.lock_names import shown_cycle
 from instar.database.settings import duration_us
 from instar.sql.tree import RowLock
-from instar.store.apply import judge_unchanged
+from instar.store.apply import judge_locked
 from instar.store.engine import PreconditionFailed, RangeUnchanged
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Deadlock, Locked, Wait
@@ -278,7 +278,7 @@ class RowLocks:
             with self._store.read() as reader:
                 for range_ in batch:
                     try:
-                        judge_unchanged(reader, range_)
+                        judge_locked(reader, range_)
                     except PreconditionFailed as failed:
                         raise Moved(self._conflict(failed.found or b"", tables)) from None
 

@@ -241,6 +241,14 @@ def judge_unchanged(section: View, precondition: RangeUnchanged) -> None:
             raise PreconditionFailed(precondition, key)
 
 
+def judge_locked(view: View, precondition: RangeUnchanged) -> None:
+    """As `judge_unchanged`, outside of a commit, whose snapshot is judged by itself: what is below the watermark may have
+    changed, since no tombstone is left of what was deleted (rule 6)."""
+    if precondition.since < view.watermark:
+        raise PreconditionFailed(precondition, precondition.start)
+    judge_unchanged(view, precondition)
+
+
 def _judge_log(section: WriteSection, precondition: LogUntouched) -> None:
     since, limit, touches, _on_failure = precondition
     left = limit

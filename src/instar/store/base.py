@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from instar.clock import Clock
-from instar.store.apply import judge_unchanged, snapshot_too_old
+from instar.store.apply import judge_locked, snapshot_too_old
 from instar.store.collector import cut_steps
 from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
 from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
@@ -105,7 +105,7 @@ class BaseStore(ABC):
         def take(view: View) -> None:
             self.locks.acquire(owner, wanted)
             for range_ in unchanged:
-                judge_unchanged(view, range_)
+                judge_locked(view, range_)
 
         self._queue.commit(take)
 
