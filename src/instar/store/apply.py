@@ -242,8 +242,8 @@ def judge_unchanged(section: View, precondition: RangeUnchanged) -> None:
 
 
 def judge_locked(view: View, precondition: RangeUnchanged) -> None:
-    """As `judge_unchanged`, outside of a commit, whose snapshot is judged by itself: what is below the watermark may have
-    changed, since no tombstone is left of what was deleted (rule 6)."""
+    """As `judge_unchanged`, outside of a commit, whose snapshot is judged by itself: what is below the watermark may
+    have changed, since no tombstone is left of what was deleted (rule 6)."""
     if precondition.since < view.watermark:
         raise PreconditionFailed(precondition, precondition.start)
     judge_unchanged(view, precondition)
