@@ -16,7 +16,7 @@ from benchmarks import clients, curve, layouts, leases, metadata, servers, tpc_l
 
 FIGURES = {
     "lookup": 1,
-    "update": 3,
+    "update": 4,
     "bulk_insert": 3,
     "scan": 2,
     "ddl": 7,

@@ -1,5 +1,7 @@
 """Writes of one row by its primary key in an open READ COMMITTED transaction: the short way into its buffer.
 
+It serves on the newest schema alone, with leases too: that of the commit is judged then, as always.
+
 It does what the general way does for such a statement: a snapshot of its own, the change buffered, the table enlisted,
 the row locked. Whatever else there may be to do (what is buffered is to be brought to another schema, the row was
 changed before, somebody has it locked) is left to that: then nothing has been done.
@@ -27,7 +29,7 @@ def buffered(session: Session, open_: SessionTransaction, point: PointWriter, pa
     """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
     where only the general way knows what to do."""
     database = session.database
-    if database.repository is not None or not session.in_block:
+    if not session.in_block:
         return ENTANGLED
     before, mark = open_.snapshot, open_.buffer.mark()
     try:
