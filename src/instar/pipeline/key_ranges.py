@@ -64,7 +64,7 @@ def split(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: i
 
 
 def estimate(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int:
-    """About how many keys [start, stop) has, as in `split`, or a fifth off where the gaps between keys lie nested."""
+    """About how many keys [start, stop) has, as in `split`; up to a quarter off where gaps between keys lie nested."""
     return round(sum(interval.rows for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS)))
 
 
