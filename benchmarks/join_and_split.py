@@ -183,11 +183,12 @@ def _priority(options: Options, rows: int) -> Iterator[Figure]:
         seen = processes.end()
     for course in courses:
         limit = "any rate" if course.factor is None else f"{course.factor:g} x the sources' {changes:,.0f} rows/s"
-        kept = seen.completed(course.begun, course.ended) / seen.completed(course.alone, course.begun)
+        alone = seen.completed(course.alone, course.begun)  # none on a machine that has much else to do
+        kept = f"{seen.completed(course.begun, course.ended) / alone:.3f} x" if alone else "an unknown part of the"
         yield Figure(
             f"split at {JUDGED:.0%}, {PRIORITY_SHARE:.0%} on the source: propagation of {paused:g} s of log at {limit}",
             course.ended - course.begun, "s", None, "<=", "caught up" if course.caught_up else "given up",
-            f"{kept:.3f} x throughput kept",
+            f"{kept} throughput kept",
         )  # fmt: skip
     lost = [course.factor for course in courses if course.factor is not None and not course.caught_up]
     yield Figure("the greatest rate at which it did not catch up", max(lost, default=0.0), "x", None, "<=")

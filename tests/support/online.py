@@ -27,12 +27,11 @@ OPEN = 6
 
 
 def until_gone(path: str, number: int, say: Say, statements: Callable[[random.Random], list[str]]) -> None:
-    """Execute statements, those of a list as one transaction, until the tables that they name are gone; say first that
-    it goes, then what has come of them, by SQLSTATE ("" if they were committed)."""
+    """Execute statements, those of a list as one transaction, until the tables that they name are gone; say that it
+    goes once the first are committed, then what has come of them, by SQLSTATE ("" if they were committed)."""
     connection = instar.connect(path, synchronous=None, autocommit=True)
     draw = random.Random(number)
     happened: Counter[str] = Counter()
-    say("goes")
     while not happened["42P01"] and not happened["42703"]:
         work = statements(draw)
         try:
@@ -43,6 +42,8 @@ def until_gone(path: str, number: int, say: Say, statements: Callable[[random.Ra
             if len(work) > 1:
                 connection.execute("COMMIT")
             happened[""] += 1
+            if happened[""] == 1:
+                say("goes")
         except instar.Error as failed:
             happened[failed.sqlstate or "?"] += 1
             connection.rollback()
