@@ -9,8 +9,9 @@ import pytest
 
 from instar.catalog.changes import CatalogChange
 from instar.schemachange import wanted as want
+from instar.schemachange.draft import TableBusy
 from instar.schemachange.job_records import Job, JobState, claim_key, encode_job, job_key, new_job
-from instar.schemachange.queued import deserted, queued_job, withdraw
+from instar.schemachange.queued import deserted, in_the_way, queued_job, withdraw
 from instar.schemachange.stages import Plan
 from instar.worker.work import replanner
 from support.changes import ChangingWorld
@@ -127,3 +128,36 @@ def test_it_is_deserted_when_its_process_is_gone(world: ChangingWorld) -> None:
         JobState.CANCELLED, f"process {pid}, which waited for the statement, is gone"
     )  # fmt: skip
     assert len(world.rows(world.table())) == len(ROWS)
+
+
+def test_it_waits_for_the_job_that_is_in_its_way_and_no_other() -> None:
+    """The other one may be paused, or take hours."""
+    world = ChangingWorld()
+    world.create_t(ROWS)
+    index = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    lock = world.execute(want.AddLock("t", "one", ("b",)))
+    assert index is not None
+    assert lock is not None
+
+    def busy(action: want.Wanted) -> TableBusy:
+        with pytest.raises(TableBusy) as found:
+            world.plan(action)
+        return found.value
+
+    def awaited(action: want.Wanted) -> int | None:
+        found = in_the_way(world.jobs.all(), busy(action))
+        return None if found is None else found.id
+
+    assert awaited(want.AddLock("t", "two", ("b",))) == lock
+    assert awaited(want.DropIndexes(("i",))) == index
+    unknown = busy(want.DropIndexes(("i",)))
+    unknown.element = None
+    first = in_the_way(world.jobs.all(), unknown)
+    assert first is not None
+    assert first.id == index
+    world.executor().run(lock)
+    assert world.jobs.get(lock).state is JobState.SUCCEEDED
+    assert awaited(want.DropIndexes(("i",))) == index
+    blocked = busy(want.DropIndexes(("i",)))
+    world.executor().run(index)
+    assert in_the_way(world.jobs.all(), blocked) is None

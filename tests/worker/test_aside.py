@@ -241,3 +241,39 @@ def test_it_counts_no_attempt_and_forgets_one_that_came_to_the_lock(shop: Shop) 
     shop.lock("t")
     shop.worker.turn()
     assert shop.jobs.get(first).attempts == 0
+
+
+def test_a_job_that_has_not_begun_is_cancelled_while_another_one_is_run(shop: Shop) -> None:
+    """Its user is not to wait for the end of that, which may be hours away."""
+    first, second = shop.index("t", "a"), shop.index("u", "id")
+    shop.jobs.alter(first, {"max_rows_per_second": 1})
+    states: list[JobState] = []
+    shop.at(
+        (3, lambda: shop.jobs.cancel(second)),
+        (5, lambda: states.extend(shop.jobs.get(number).state for number in (first, second))),
+    )
+    shop.work(lambda: shop.is_over(first, second))
+    assert states == [JobState.RUNNING, JobState.CANCELLED]
+    assert shop.jobs.get(first).state is JobState.SUCCEEDED
+    shop.world.check_index("t_i")
+    assert shop.world.table("u").indexes == ()
+    assert f"gives way to job {second}" in [event.note for event in shop.jobs.get(first).history]
+
+
+def test_a_queued_statement_is_as_urgent_as_it_says_once_what_it_has_waited_for_has_ended(shop: Shop) -> None:
+    world = shop.world
+    ended = world.jobs.get(shop.index("t", "a"))
+    shop.worker.turn()
+    slow = shop.index("u", "id")
+    shop.jobs.alter(slow, {"max_rows_per_second": 1})
+    queue = queued_job(world.ids.next_job(), "DROP INDEX t_i", ended, 0, "UTC", (), 0, None)
+    world.jobs.begin(queue, b"gone", [], seconds=0)
+    states: list[JobState] = []
+    shop.at(
+        (3, lambda: shop.jobs.alter(queue.id, {"priority": 1})),
+        (5, lambda: states.extend(shop.jobs.get(number).state for number in (slow, queue.id))),
+    )
+    shop.work(lambda: shop.is_over(slow, queue.id))
+    assert states == [JobState.RUNNING, JobState.SUCCEEDED]
+    assert world.table().indexes == ()
+    world.check_index("u_i", "u")

@@ -11,9 +11,9 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.database.result import Result, rows_of
 from instar.database.settings import SETTINGS, duration_us
 from instar.schemachange.damaged import cancel_damaged
-from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY, Job, JobState, readable_jobs
+from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY, Job, readable_jobs
 from instar.schemachange.progress import Progress
-from instar.schemachange.shown import DAMAGED, NO_WORKER, STARTING, Shown, process_of, shown
+from instar.schemachange.shown import DAMAGED, NO_WORKER, STARTING, Shown, process_of, shown, unplanned
 from instar.sql import statements as ast
 from instar.types import TIMESTAMPTZ, Type
 
@@ -31,8 +31,9 @@ def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
     store = database.store
     lacking = "" if store.worker_present() else STARTING if store.worker_starting() else NO_WORKER
     now = database.clock.wall_ns() // 1000
-    seen = shown(job, progress, held=_is_worked_on(database, job), lacking=lacking, now=now)
-    return seen._replace(reason=f"{seen.reason}, which is paused") if _waits_for_paused(database, job) else seen
+    if job.after is not None:
+        job = unplanned(job, _on_record(database)[0])
+    return shown(job, progress, held=_is_worked_on(database, job), lacking=lacking, now=now)
 
 
 def _is_worked_on(database: Database, job: Job) -> bool:
@@ -42,13 +43,6 @@ def _is_worked_on(database: Database, job: Job) -> bool:
         return False
     number = process_of(owner)
     return number is None or any(process.pid == number for process in database.store.processes())
-
-
-def _waits_for_paused(database: Database, job: Job) -> bool:
-    """Whether the job waits for another one that somebody has to resume. (One that has ended may be forgotten.)"""
-    if job.after is None or job.is_finished or job.state is not JobState.WAITING:
-        return False
-    return any(first.id == job.after and first.state is JobState.PAUSED for first in _on_record(database)[0])
 
 
 def job_rows(database: Database) -> Iterator[tuple[object, ...]]:

@@ -30,7 +30,7 @@ from instar.schemachange.explain import Row
 from instar.schemachange.job_records import Job, JobState, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.publishing import advance
-from instar.schemachange.queued import queued_job, withdraw
+from instar.schemachange.queued import in_the_way, queued_job, withdraw
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Change, Plan, Publication
 from instar.schemachange.waiting import (
@@ -199,8 +199,7 @@ class SchemaChanges:
             raise busy
         if any(isinstance(action, UndropTables | UndropColumn) for action in wanted):  # it means what it finds now
             raise busy
-        jobs = (job for job in session.database.jobs.all() if not job.is_finished and busy.table in job.tables)
-        first = next(jobs, None)
+        first = in_the_way(session.database.jobs.all(), busy)
         if first is None:
             raise Conflict(busy)  # it has ended meanwhile: planned again
         database = session.database

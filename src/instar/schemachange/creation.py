@@ -375,7 +375,7 @@ def _validate(draft: Draft, table: Table, scheduled: Scheduled) -> None:
     element = scheduled.element
     if draft.facts.is_moved(element):
         what = f'table "{table.name}" is being changed: {name_of(table, element)} is being validated'
-        raise busy(table, what, on_record=True)
+        raise busy(table, what, element, on_record=True)
     if scheduled not in draft.scheduled:
         draft.edit(table.id, (StepKind.ELEMENT_STATE, (element.id,)))
         draft.schedule(scheduled)

@@ -61,27 +61,29 @@ class Ids(Protocol):
 
 
 class TableBusy(errors.OperationalError):
-    """55006: a job moves an element of the table of id `table`. The change may wait for it.
+    """55006: a job moves an element of the table of id `table`: `element`, if it is known which. The change may wait
+    for it.
 
     `on_record`: the job was found among the jobs; else the table's descriptor tells whether there is one.
     """
 
     table = 0
+    element: Element | None = None
     on_record = False
 
 
-def busy(table: Table, message: str, *, on_record: bool = False) -> TableBusy:
+def busy(table: Table, message: str, element: Element | None = None, *, on_record: bool = False) -> TableBusy:
     """The error that says so."""
     made = TableBusy(
         message, errors.OBJECT_IN_USE, hint="Wait for the job, or cancel it (SHOW JOBS, CANCEL JOB)."
     )  # fmt: skip
-    made.table, made.on_record = table.id, on_record
+    made.table, made.element, made.on_record = table.id, element, on_record
     return made
 
 
 def unfinished(table: Table, element: Element) -> TableBusy:
     """The error for a table one of whose elements a job moves."""
-    return busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete')
+    return busy(table, f'table "{table.name}" is being changed: {name_of(table, element)} is not complete', element)
 
 
 class Facts(Protocol):
@@ -430,7 +432,8 @@ def _column_element(table: Table, column: Column) -> Element:
 
 
 def _is_being_added(table: Table, column: Column) -> TableBusy:
-    return busy(table, f'column "{column.name}" of relation "{table.name}" is being added')
+    what = f'column "{column.name}" of relation "{table.name}" is being added'
+    return busy(table, what, _column_element(table, column))
 
 
 def _next_name(table: Table) -> str:

@@ -41,7 +41,7 @@ from instar.schemachange.online.tail import Behind
 from instar.schemachange.populate import CompileDefault
 from instar.schemachange.publishing import advance
 from instar.schemachange.pulse import Interrupted, Pulse
-from instar.schemachange.queued import deserted, planned_job, waits_for, with_wait
+from instar.schemachange.queued import deserted, in_the_way, planned_job, waits_for, with_wait
 from instar.schemachange.replacements import handed_on
 from instar.schemachange.retrying import is_aside, put_off, step_aside
 from instar.schemachange.stages import Plan, Publication, Stage, Superseded
@@ -266,7 +266,7 @@ class Executor:
 
     def _wait_again(self, job: Job, held: Held, busy: TableBusy) -> Job:
         """The table is moved by another job by now."""
-        first = next((found for found in self.jobs.all() if not found.is_finished and busy.table in found.tables), None)
+        first = in_the_way(self.jobs.all(), busy)
 
         def wait(found: Job) -> Job:
             if first is None:  # it has ended in this very moment

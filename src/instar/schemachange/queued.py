@@ -7,9 +7,12 @@ is run for him alone: it ends when he waits no longer, or when his process is go
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from instar import errors
+from instar.schemachange.draft import TableBusy
 from instar.schemachange.job_records import Job, JobState, Problem, kind_of, statement_hash, this_process
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.stages import Plan
@@ -68,6 +71,13 @@ def planned_job(job: Job, plan: Plan) -> Job:
         ready=None,
         priority=plan.priority or job.priority,
     )
+
+
+def in_the_way(jobs: Iterable[Job], busy: TableBusy) -> Job | None:
+    """The job for which the change has to wait: the one that moves the element; where that is not known, the first one
+    that moves anything of the table. None if it has ended meanwhile."""
+    found = [job for job in jobs if not job.is_finished and busy.table in job.tables]
+    return next((job for job in found if busy.element in job.elements), found[0] if found else None)
 
 
 def waits_for(first: Job) -> str:

@@ -167,7 +167,8 @@ def remove_foreign_keys(draft: Draft, table_id: int, gone: set[int]) -> None:
 def remove_index(draft: Draft, table_id: int, index: Index) -> None:
     """Take an index off a table: by its path, or all of it at once. 55006 while a job moves it."""
     if index.state is not State.PUBLIC:
-        raise busy(draft.table(table_id), f'index "{index.name}" is being changed')
+        element = Element(ElementKind.INDEX, table_id, index.id)
+        raise busy(draft.table(table_id), f'index "{index.name}" is being changed', element)
     table = draft.table(table_id)
     if takes_path(draft, table):
         leave(draft, table, ElementKind.INDEX, [index.id])

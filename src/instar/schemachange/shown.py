@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
+
+import msgspec
 
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.jobs import LEASE_SECONDS, LOAD_LEASE_SECONDS
 from instar.schemachange.progress import Progress
+from instar.schemachange.queued import waits_for
 
 NO_WORKER = "no worker runs"
 STARTING = "a worker is starting"
@@ -31,6 +35,18 @@ def process_of(owner: bytes) -> int | None:
     """The process that the owner of a claim names ("worker 12:..."); None if it names none."""
     found = _OWNER.match(owner)
     return None if found is None else int(found[1])
+
+
+def unplanned(job: Job, jobs: Iterable[Job]) -> Job:
+    """The job as it is shown if its statement is not planned yet: it waits for another one of `jobs`, and when that has
+    ended for whoever plans it. Another job is left as it is, and so is one that was tried and is tried again later."""
+    if job.after is None or job.state not in (JobState.PENDING, JobState.WAITING) or job.retry_at is not None:
+        return job
+    first = next((found for found in jobs if found.id == job.after), None)
+    if first is None or first.is_finished:
+        return msgspec.structs.replace(job, state=JobState.PENDING, reason="")
+    paused = ", which is paused" if first.state is JobState.PAUSED else ""
+    return msgspec.structs.replace(job, state=JobState.WAITING, reason=waits_for(first) + paused)
 
 
 def shown(job: Job, progress: Progress, *, held: bool, lacking: str, now: int) -> Shown:
@@ -84,7 +100,7 @@ def _going(job: Job, progress: Progress, held: bool, lacking: str) -> str:
 
 
 def _awaited(job: Job, lacking: str) -> str:
-    if job.state is JobState.PENDING:
+    if job.state is JobState.PENDING or (job.state is JobState.WAITING and job.after is not None):
         return lacking or "waits for the worker"
     seconds = LEASE_SECONDS if job.stages or job.state is not JobState.RUNNING else LOAD_LEASE_SECONDS
     return "whoever worked on it is gone; " + (lacking or f"the worker takes it up within {seconds:g} s")

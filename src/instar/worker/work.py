@@ -175,8 +175,13 @@ class Worker:
     def _may_be_run(self, job: Job) -> bool:
         return self._clock.monotonic_ns() >= self._retry_ns.get(job.id, 0)
 
+    def _is_asked(self, job: Job) -> bool:
+        """Whether something was requested of it since it was run last: that is soon done, and somebody waits for it."""
+        return job.requested not in (None, job.met) and self._may_be_run(job)
+
     def _overtakes(self, job: Job, than: Job) -> bool:
-        waits = job.state is not JobState.PENDING or bool(job.reason)
+        # A statement that is not planned yet: what it has waited for has ended.
+        waits = job.after is None and (job.state is not JobState.PENDING or bool(job.reason))
         return job.priority > than.priority and not waits and job.id not in self._passed and self._may_be_run(job)
 
     def _steps_aside(self, job: Job, met: Locked) -> bool:
@@ -189,24 +194,22 @@ class Worker:
         return True
 
     def _comes_first(self, job: Job, than: Job) -> bool:
-        """Whether a job that has stepped aside is to be put before another: something was requested of it, or it was
-        before that in the order of jobs and what it has met is free."""
-        if job.requested is not None:
-            return True
+        """Whether a job that has stepped aside is to be put before another: it was before that in the order of jobs,
+        and what it has met is free."""
         met, since = self._aside[job.id]
         if (-job.priority, job.id) > (-than.priority, than.id) or self._clock.monotonic_ns() < since:
             return False
         return not self._store.locks.is_blocked(met)
 
     def _more_urgent(self, than: Job) -> int | None:
-        """A job that waits for nothing but this worker, of a higher priority; or one that need not stand aside now."""
+        """A job that is to be cancelled or paused; one that waits for nothing but this worker, of a higher priority; or
+        one that need not stand aside now."""
         for job in self._jobs.runnable():
-            if job.id in self._aside:
-                if self._comes_first(job, than):
-                    self._first = job.id
-                    self._passed.discard(job.id)
-                    return job.id
-            elif self._overtakes(job, than):
+            if self._is_asked(job) or (job.id in self._aside and self._comes_first(job, than)):
+                self._first = job.id
+                self._passed.discard(job.id)
+                return job.id
+            if job.id not in self._aside and self._overtakes(job, than):
                 return job.id
         return None
 
