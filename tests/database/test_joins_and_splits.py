@@ -352,6 +352,23 @@ def test_targets_of_a_change_that_failed_are_gone_for_good(engine: Engine) -> No
         run(one, f"CREATE TABLE {name} (a int)")
 
 
+def test_all_that_contradicts_is_named_and_what_is_repaired_is_told(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "INSERT INTO person VALUES (3, '1', 'wrong'), (4, '2', 'wrong'), (5, '2', 'y')")
+    first, second = (
+        "(zip, town)=(1, wrong) in 1 row, such as (id)=(3)",
+        "(zip, town)=(2, wrong) in 1 row, such as (id)=(4)",
+    )
+    with fails("23505", "each of 2 values of (zip), by which it is split, contradict each other", first, second):
+        one.execute(SPLIT)
+    one.execute(f"{SPLIT} WITH (repair = 'most frequent')")
+    told = 'rows of table "person" with each of 2 values of (zip) contradicted each other, and the most frequent were'
+    [notice] = [notice for notice in one.notices if "contradicted" in notice]
+    assert notice.startswith(f"NOTICE:  {told} taken: ")
+    assert "(zip, town)=(2, y) in 2 rows, such as (id)=(2), is taken; " + second in notice
+    assert value(one, "SELECT reason FROM instar.jobs WHERE state = 'succeeded'") == notice.removeprefix("NOTICE:  ")
+
+
 def test_a_moment_before_the_switch_has_not_got_the_new_tables(engine: Engine) -> None:
     one = engine.connect()
     then = value(one, "SELECT now()")

@@ -375,6 +375,8 @@ class SchemaChanges:
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_AT_MOST)
         if job.state is JobState.SUCCEEDED:
+            if job.told:
+                self._session.notice(job.told)
             return
         if job.problem is not None and not explicit:
             raise job.problem.error()

@@ -407,6 +407,7 @@ class Executor:
             retry_at=None,
             reason="",
             ready=None,
+            told=self._works.told() if stage.reveals else job.told,
         )
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())

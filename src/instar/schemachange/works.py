@@ -126,6 +126,11 @@ class Works:
         record = encode_followed(Followed(self._following.position))
         return followed_key(view.materialized.storage), record
 
+    def told(self) -> str:
+        """What the switch has to say of the rows that are in the targets: which the log propagation has repaired."""
+        found = None if self._following is None else self._following.contradictions
+        return "" if found is None else found.told()
+
     def behind(self) -> None:
         """The switch was refused: too much had been committed since."""
         self._refused += 1

@@ -250,6 +250,41 @@ def test_contradictions_end_a_split_that_is_not_to_repair_them(world: ChangingWo
     check(world.store, split, world.now())
 
 
+def test_all_contradictions_are_counted_and_some_are_told(world: ChangingWorld) -> None:
+    split = split_world(world)
+    for number in range(12):
+        one, other = f"v{number:02}", number + 100
+        commit(world, split, row(T, number, 5, one, "A", 0) | row(T, other, 5, one, "B", 0))
+    since = world.now()
+    image(world.store, split, since)
+    task = following(world.store, split, since)
+    for count, more in ((12, " And 2 more."), (11, " And 1 more."), (10, "")):
+        with pytest.raises(errors.Error, match=f"with each of {count} values of ") as caught:
+            run(task)
+        detail = caught.value.detail
+        assert detail is not None
+        assert detail.count(" in 1 row, such as ") == 20
+        assert detail.endswith(f"=(109).{more}")
+        commit(world, split, gone(T, count - 1) | gone(T, count + 99))
+
+
+def test_what_was_repaired_is_told(world: ChangingWorld) -> None:
+    split = split_world(world, "most frequent")
+    commit(world, split, row(T, 1, 5, "x", "A", 0) | row(T, 2, 5, "x", "B", 0) | row(T, 3, 5, "x", "B", 0))
+    since = world.now()
+    image(world.store, split, since)
+    task = following(world.store, split, since)
+    assert run(task)
+    assert task.contradictions is not None
+    told = task.contradictions.told()
+    assert "contradicted each other, and the most frequent were taken: " in told
+    assert "B, 0) in 2 rows, such as " in told
+    assert told.index("B, 0)") < told.index(", is taken; ") < told.index("A, 0)")
+    commit(world, split, row(T, 1, 5, "x", "B", 0))
+    assert run(task)
+    assert task.contradictions.told() == ""
+
+
 def test_of_rows_that_contradict_each_other_another_may_be_chosen_when_one_goes(world: ChangingWorld) -> None:
     split = split_world(world, "newest")
     commit(world, split, row(T, 1, 5, "x", "A", 0))

@@ -19,7 +19,7 @@ from time import monotonic
 
 from instar.schemachange.job_records import Checkpoint, Job, encode_checkpoint
 from instar.schemachange.jobs import Jobs
-from instar.schemachange.online.checks import check
+from instar.schemachange.online.checks import Contradictions, check_all
 from instar.schemachange.online.image import image_snapshot
 from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
@@ -100,6 +100,7 @@ class Following(Task):
         self._redo = Redo(self)
         self._cycle = _Cycle(0, since)
         self.urgency = AT_LEISURE
+        self.contradictions: Contradictions | None = None  # of a split
         self._begin()
 
     def _begin(self) -> None:
@@ -108,6 +109,8 @@ class Following(Task):
         self.target = self.transformation.target(self._overlay)
         self._rules = rules_of(self.target)
         self._knows_doubtful = False
+        split = self.transformation
+        self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
         self._applied = 0  # changes, with this target
 
     def go_on(self, stage: int, place: int) -> None:
@@ -257,12 +260,12 @@ class Following(Task):
 
     def _checked(self, target: StoredSplit) -> Iterator[Batch]:
         """Check all records of S that are in doubt."""
-        split = self.transformation
+        split, found = self.transformation, self.contradictions
         assert isinstance(split, OnlineSplit)
+        assert found is not None
         batch = _Batch()
-        for value in sorted(target.doubtful, key=repr):
+        for _ in check_all(split, target, self.position, lambda: self.store.read_at(self.position), found):
             self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
-            check(split, target, value, self.position, lambda: self.store.read_at(self.position))
             puts = self._overlay.taken()
             batch.steps.append(putting(puts))
             batch.puts += len(puts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 
-from instar.schemachange.online.checks import check
+from instar.schemachange.online.checks import Contradictions, check_all
 from instar.schemachange.online.following import Following
 from instar.schemachange.online.overlay import Overlay, Put, Readable
 from instar.schemachange.online.split_target import StoredSplit
@@ -87,8 +87,8 @@ class Tail:
                 raise Behind(_TOO_MANY_ROWS)
         split = self._transformation
         if isinstance(target, StoredSplit) and isinstance(split, OnlineSplit):
-            for value in sorted(target.doubtful, key=repr):
-                check(split, target, value, view.timestamp, lambda: nullcontext(view))
+            for _ in check_all(split, target, view.timestamp, lambda: nullcontext(view), Contradictions(split)):
+                pass
 
     def _records(self, view: View, after: int) -> Iterator[LogRecord]:
         """The log of the sources; as soon as it is seen to be too long, it is not read on."""
