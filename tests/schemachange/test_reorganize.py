@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from instar import types
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Checkpoint, JobState
@@ -9,6 +11,7 @@ from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Default, Frozen, NewColumn
 from instar.store.engine import ENTRY_VALUE, Section
+from schemachange.online.tables import ENGINES, stored_in
 from support.changes import ChangingWorld, Server
 
 
@@ -158,3 +161,18 @@ def test_every_key_type_can_be_backfilled() -> None:
         assert job is not None
         assert world.executor().run(job).problem is None  # type: ignore[union-attr]
         world.check_index(f"i{i}")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_done_twice_is_left_as_it_stands(engine: str) -> None:
+    """Without fsync LMDB writes through a map, where many entries are allowed for at once, or none."""
+    with stored_in(engine) as store:
+        world = ChangingWorld(store)
+        world.create_t([(number, number % 3, "x") for number in range(200)])
+        _, backfill = backfill_of(world, ("a", False))
+        made = entries(world, backfill)
+        assert world.entries(world.table().indexes[0]) == {}
+        for _ in range(2):
+            world.store.background(backfill.steps(made))
+            world.check_index("i")
+            assert len(world.entries(world.table().indexes[0])) == 200

@@ -298,7 +298,7 @@ def from_both_ends(section: Section) -> None:
     keys = [number for pair in zip(range(15_000), range(29_999, 14_999, -1), strict=True) for number in pair]
     pairs = [(RAW + number.to_bytes(509, "big"), bytes(840)) for number in keys]
     section.put(RAW + b"\xff", b"behind")
-    section.put_many(pairs)  # type: ignore[attr-defined] # the engine's own
+    section.put_many(pairs)
 
 
 @pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends])

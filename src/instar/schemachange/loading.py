@@ -31,11 +31,9 @@ from instar.schemachange.job_records import (
 )
 from instar.schemachange.jobs import LOAD_LEASE_SECONDS, Jobs
 from instar.schemachange.publishing import KEPT_STEPS
-from instar.schemachange.reorganize import Backfill, Entry
+from instar.schemachange.reorganize import Backfill, Entry, entry_value
 from instar.schemachange.waiting import wait_for_locks
 from instar.store.engine import (
-    ENTRY_VALUE,
-    ROW_HEADER,
     ClaimLost,
     Commit,
     PreconditionFailed,
@@ -58,15 +56,19 @@ class LoadedIndex(Backfill):
     that no row is read again."""
 
     def _step(self, chunk: list[Entry]) -> Callable[[Section], None]:
+        pairs = [(entry.key, entry_value(entry)) for entry in chunk]
+        probes = any(entry.unique for entry in chunk)
+
         def step(section: Section) -> None:
-            put = section.put
-            for entry in chunk:
-                if entry.unique:
-                    part = entry.key[: entry.offset]
-                    if any(key != entry.key for key, _ in section.scan(part, prefix_end(part))):
-                        self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
-                        continue
-                put(entry.key, ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset))
+            if not probes:
+                section.put_many(pairs)
+                return
+            for entry, (key, value) in zip(chunk, pairs, strict=True):
+                part = key[: entry.offset]
+                if entry.unique and any(other != key for other, _ in section.scan(part, prefix_end(part))):
+                    self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
+                else:
+                    section.put(key, value)
 
         return step
 

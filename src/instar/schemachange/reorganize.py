@@ -64,6 +64,11 @@ def widest(column: Column) -> Type:
     return {Kind.REAL: DOUBLE, Kind.NUMERIC: NUMERIC}.get(kind, column.type)
 
 
+def entry_value(entry: Entry) -> bytes:
+    """A live entry as it is stored; it bears its row's timestamp (rule 4)."""
+    return ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset)
+
+
 class Derivation:
     """How the entries of one index are derived from rows: in bulk, and one by one in the atomic section."""
 
@@ -191,23 +196,33 @@ class Backfill(Task):
         with self.store.read() as reader:
             since = self._touched.follow(reader)
             wanted = [found for entry in chunk if (found := self._missing(reader, entry)) is not None]
-        values = [ENTRY_VALUE.pack(ROW_HEADER.unpack_from(entry.header)[0], 1, entry.offset) for entry in wanted]
+        pairs = [(entry.key, entry_value(entry)) for entry in wanted]
+        rows = [entry.row for entry in wanted]
+        probes = any(entry.unique for entry in wanted)
 
         def step(section: Section) -> None:
             if self.pace is not None:
                 self.pace.rows += len(chunk)
-            touched, put = self._touched, section.put
+            touched = self._touched
             touched.follow(section)
-            untouched = touched.none_since(since)
-            for entry, value in zip(wanted, values, strict=True):
-                if not (untouched or touched.unchanged(entry.row, since)):
-                    self._put_current(section, entry)
-                elif entry.unique and self._is_taken(section, entry):
-                    self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
-                else:
-                    put(entry.key, value)
+            if not probes and (touched.none_since(since) or all(touched.unchanged(row, since) for row in rows)):
+                if pairs:
+                    section.put_many(pairs)
+                return
+            for entry, (key, value) in zip(wanted, pairs, strict=True):
+                if touched.unchanged(entry.row, since):
+                    self._put(section, entry, key, value)
+                elif (current := self._missing(section, entry)) is not None:
+                    self._put(section, current, current.key, entry_value(current))
 
         return step
+
+    def _put(self, section: Section, entry: Entry, key: bytes, value: bytes) -> None:
+        """Put one entry, unless its key is unique and another row's."""
+        if entry.unique and self._is_taken(section, entry):
+            self._derivation(entry).met(section, entry.row, section.get(entry.row) or b"")
+        else:
+            section.put(key, value)
 
     def _missing(self, view: View, entry: Entry) -> Entry | None:
         """The entry that the row wants as it is in this view; None if it is there, or if the row is gone."""
@@ -218,17 +233,6 @@ class Backfill(Task):
             entry = self._derivation(entry).one(view, entry.row, stored)
         standing = view.get(entry.key)
         return None if standing is not None and standing[_LIVE] else entry
-
-    def _put_current(self, section: Section, entry: Entry) -> None:
-        """Put the entry of a row that was changed a moment ago."""
-        current = self._missing(section, entry)
-        if current is None:
-            return
-        if current.unique and self._is_taken(section, current):
-            self._derivation(current).met(section, current.row, section.get(current.row) or b"")
-            return
-        timestamp = ROW_HEADER.unpack_from(current.header)[0]
-        section.put(current.key, ENTRY_VALUE.pack(timestamp, 1, current.offset))
 
     def _is_taken(self, section: Section, entry: Entry) -> bool:
         """Whether another row has a live entry under the same index columns."""

@@ -127,6 +127,10 @@ class Section(View, Protocol):
 
     def put(self, key: bytes, value: bytes, /) -> object: ...
 
+    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Put all pairs, of which there are some."""
+        ...
+
     def delete(self, key: bytes, /) -> bool:
         """Whether there was something at `key`."""
         ...
