@@ -358,3 +358,51 @@ def test_a_table_that_a_job_changes_has_no_plan(session: Session) -> None:
         planned(session, SHOP)
     assert caught.value.sqlstate == "55006"
     assert "late" not in dump(session)
+
+
+IN_EACH_OTHERS_WAY = {
+    # The lock covers the next key, and is to cover the last one.
+    "a lock on the next key": (
+        "CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL); ALTER TABLE t ADD LOCK l COVERS (b)",
+        "CREATE TABLE t (a int NOT NULL, b int PRIMARY KEY); ALTER TABLE t ADD LOCK l COVERS (a);",
+        ["DROP LOCK l", "DROP CONSTRAINT t_pkey, ADD CONSTRAINT t_pkey PRIMARY KEY (b)", "ADD LOCK l COVERS (a)"],
+    ),
+    "a lock that lets go of the next key": (
+        "CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL, c int); ALTER TABLE t ADD LOCK l COVERS (b)",
+        "CREATE TABLE t (a int NOT NULL, b int PRIMARY KEY, c int); ALTER TABLE t ADD LOCK l COVERS (c);",
+        ["ALTER LOCK l COVERS (c)", "DROP CONSTRAINT t_pkey, ADD CONSTRAINT t_pkey PRIMARY KEY (b)"],
+    ),
+    "a name that another table's key has": (
+        "CREATE TABLE t (a int CONSTRAINT k PRIMARY KEY, b int NOT NULL); CREATE TABLE u (a int PRIMARY KEY)",
+        "CREATE TABLE t (a int NOT NULL, b int CONSTRAINT l PRIMARY KEY);"
+        "CREATE TABLE u (a int CONSTRAINT k PRIMARY KEY);",
+        ["DROP CONSTRAINT k, ADD CONSTRAINT l PRIMARY KEY (b)", "RENAME CONSTRAINT u_pkey TO k"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schema_lease", [0.0, 0.05])
+@pytest.mark.parametrize("name", IN_EACH_OTHERS_WAY)
+def test_a_change_waits_for_what_is_in_its_way(tmp_path: Path, name: str, schema_lease: float) -> None:
+    before, after, statements = IN_EACH_OTHERS_WAY[name]
+    with instar.connect(tmp_path / "db", synchronous="off", schema_lease=schema_lease, autocommit=True) as connection:
+        run(connection.session, before)
+        plan = planned(connection.session, after)
+        assert [step.statement.split(maxsplit=3)[-1] for step in plan.steps] == statements
+        applied(connection.session, after)
+        assert planned(connection.session, after).steps == ()
+        assert list(connection.session.execute("CHECK DATABASE").rows) == []
+
+
+def test_what_cannot_be_done_is_told_where_it_belongs(session: Session) -> None:
+    """Constraints that swap their names: neither name is free before the other is taken."""
+    run(session, "CREATE TABLE t (a int CONSTRAINT k UNIQUE); CREATE TABLE u (a int CONSTRAINT l UNIQUE)")
+    text = SHOP + "CREATE TABLE t (a int CONSTRAINT l UNIQUE); CREATE TABLE u (a int CONSTRAINT k UNIQUE, b int);"
+    plan = planned(session, text)
+    assert [(step.statement, step.problem is None) for step in plan.steps] == [
+        ("ALTER TABLE t RENAME CONSTRAINT k TO l", False),
+        ("ALTER TABLE u RENAME CONSTRAINT l TO k", False),
+        ("ALTER TABLE u ADD COLUMN b integer", True),
+    ]
+    with pytest.raises(instar.ProgrammingError, match="nothing has been changed"):
+        applied(session, text)

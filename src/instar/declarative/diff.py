@@ -334,6 +334,10 @@ def _locks(old: model.Table, new: model.Table) -> Iterator[Change]:
         known = before.pop(lock.name, None)
         if known is None:
             yield to.AddLock(new.name, lock)
+        elif _covers_key(known, new) and _covers_key(lock, old):
+            # Neither the lock nor the key can change first.
+            yield to.DropLock(new.name, lock.name)
+            yield to.AddLock(new.name, lock)
         elif not set(lock.columns) <= set(known.columns):
             yield to.AlterLock(new.name, lock)
         elif not covered >= set(known.columns) & left:
@@ -341,6 +345,12 @@ def _locks(old: model.Table, new: model.Table) -> Iterator[Change]:
     yield from shrinking
     for name in before:
         yield to.DropLock(new.name, name)
+
+
+def _covers_key(lock: model.Lock, table: model.Table) -> bool:
+    """Whether the lock covers a column of the table's primary key."""
+    keys = [found for found in table.elements if isinstance(found, model.PrimaryKey)]
+    return any(column in lock.columns for key in keys for column in key.columns)
 
 
 # --- views -----------------------------------------------------------------------------------------------------------

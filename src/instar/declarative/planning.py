@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -62,8 +63,7 @@ def make_plan(session: Session, wanted: model.Schema, hints: Sequence[Hint] = ()
     """
     with rehearsal(session) as rehearsed:
         require_settled(rehearsed.catalog)
-        found = _changes(rehearsed.catalog, wanted, hints)
-        return Plan(tuple(step for change in found for step in _steps(rehearsed, change)))
+        return Plan(tuple(_steps(rehearsed, _changes(rehearsed.catalog, wanted, hints))))
 
 
 def dump(session: Session) -> str:
@@ -92,12 +92,29 @@ def _changes(catalog: CatalogSnapshot, wanted: model.Schema, hints: Sequence[Hin
     return ordered([*by_hint, *by_owner, *difference(read_schema(settled, wanted), wanted)])
 
 
-def _steps(rehearsed: Rehearsal, change: Change) -> Iterator[Step]:
-    step = _rehearsed(rehearsed, change)
-    yield step
-    if step.problem is None:
-        for rename in _generated(change, rehearsed.catalog):
-            yield _rehearsed(rehearsed, rename)
+def _steps(rehearsed: Rehearsal, changes: Sequence[Change]) -> list[Step]:
+    """A step for each change, in an order in which they can be done; those that cannot stand where their phase puts
+    them. A change is put off where what is in its way goes later (a name that another table's key has yet, a lock on
+    columns of a new key)."""
+    done: list[Step] = []
+    waiting: deque[tuple[int | None, Change]] = deque((None, change) for change in changes)
+    while True:
+        refused: list[tuple[int, Change, Step]] = []
+        before = len(done)
+        while waiting:
+            place, change = waiting.popleft()
+            step = _rehearsed(rehearsed, change)
+            if step.problem is None:
+                done.append(step)
+                waiting.extendleft((None, rename) for rename in _generated(change, rehearsed.catalog))
+            else:
+                refused.append((len(done) if place is None else place, change, step))
+        if not refused or len(done) == before:
+            break
+        waiting.extend((place, change) for place, change, _ in refused)
+    for place, _, step in reversed(refused):
+        done.insert(place, step)
+    return done
 
 
 def _rehearsed(rehearsed: Rehearsal, change: Change) -> Step:
