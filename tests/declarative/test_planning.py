@@ -374,8 +374,8 @@ IN_EACH_OTHERS_WAY = {
     ),
     "a name that another table's key has": (
         "CREATE TABLE t (a int CONSTRAINT k PRIMARY KEY, b int NOT NULL); CREATE TABLE u (a int PRIMARY KEY)",
-        "CREATE TABLE t (a int NOT NULL, b int CONSTRAINT l PRIMARY KEY);"
-        "CREATE TABLE u (a int CONSTRAINT k PRIMARY KEY);",
+        ("CREATE TABLE t (a int NOT NULL, b int CONSTRAINT l PRIMARY KEY);"
+        "CREATE TABLE u (a int CONSTRAINT k PRIMARY KEY);"),
         ["DROP CONSTRAINT k, ADD CONSTRAINT l PRIMARY KEY (b)", "RENAME CONSTRAINT u_pkey TO k"],
     ),
 }  # fmt: skip
