@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ import pytest
 
 import instar
 from instar import errors
+from instar.clock import SystemClock
+from instar.worker.work import Worker
 from support.databases import fails, rows, run, value
 
 
@@ -563,6 +566,46 @@ def test_no_lease_unless_one_is_asked_for(tmp_path: Path) -> None:
     assert caught.value.sqlstate == "22023"
 
 
+def test_how_much_of_the_past_is_kept_is_the_makers_to_say(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    first = instar.connect(path, synchronous="off", retention=2.5, log_max_bytes=1 << 20)
+    assert first.execute("SHOW retention").fetchone() == ("2.5",)
+    assert first.execute("SHOW log_max_bytes").fetchone() == ("1048576",)
+    with pytest.raises(instar.Error, match=r"retention = 2\.5, which"):
+        instar.connect(path, synchronous="off", retention=600)
+    with pytest.raises(instar.Error, match="log_max_bytes = 1048576, which"):
+        instar.connect(path, synchronous="off", log_max_bytes=1)
+    first.close()
+    second = instar.connect(path, synchronous="off", retention=2.5)  # the store remembers, with nobody there
+    assert second.execute("SHOW log_max_bytes").fetchone() == ("1048576",)
+    second.close()
+
+
+@pytest.mark.parametrize("where", ["db", ":memory:"])
+def test_the_past_can_be_read_for_as_long_as_it_is_retained(tmp_path: Path, where: str) -> None:
+    path = where if where == ":memory:" else str(tmp_path / where)
+    connection = instar.connect(path, synchronous="off", autocommit=True, retention=0)
+    run(connection, "CREATE TABLE t (a int PRIMARY KEY)")
+    run(connection, "INSERT INTO t VALUES (1)")
+    then = value(connection, "SELECT now()")
+    time.sleep(0.02)
+    run(connection, "INSERT INTO t VALUES (2)")
+    assert value(connection, "SELECT count(*) FROM t AS OF SYSTEM TIME ?", then) == 1
+    Worker(connection.database.store, SystemClock()).collect()
+    with pytest.raises(instar.Error, match="snapshot too old") as caught:
+        connection.execute("SELECT count(*) FROM t AS OF SYSTEM TIME ?", [then])
+    assert caught.value.sqlstate == "72000"
+    connection.close()
+
+
+@pytest.mark.parametrize("arguments", [{"retention": -1}, {"retention": float("inf")}, {"log_max_bytes": 0}])
+def test_no_other_past_can_be_kept(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(instar.Error) as caught:
+        instar.connect(str(tmp_path / "db"), **arguments)
+    assert caught.value.sqlstate == "22023"
+    assert not (tmp_path / "db").exists()
+
+
 def test_no_database_without_create(tmp_path: Path) -> None:
     with pytest.raises(instar.OperationalError):
         instar.connect(str(tmp_path / "nowhere"), create=False)
@@ -577,6 +620,8 @@ def test_no_database_without_create(tmp_path: Path) -> None:
         {"path": b"db"},
         {"schema_lease": "1"},
         {"schema_lease": True},
+        {"retention": "1"},
+        {"log_max_bytes": 1.5},
         {"synchronous": 1},
         {"autocommit": "yes"},
         {"create": 1},

@@ -101,6 +101,8 @@ def connect(
     *,
     synchronous: str | None = "full",
     schema_lease: float | None = None,
+    retention: float | None = None,
+    log_max_bytes: int | None = None,
     metadata_cache_bytes: int | None = None,
     autocommit: bool = False,
     create: bool = True,
@@ -111,30 +113,31 @@ def connect(
 
     `synchronous` is a property of the store (full, normal, off): an existing one that was made otherwise is refused;
     None takes it as it is. So is `schema_lease`: for how many seconds a process may use the schema that it has cached
-    (0, of a new store, unless another value is given: never without asking).
-    `metadata_cache_bytes`: what this process keeps of the schema in memory, about (64 MiB, unless another value is
-    given; what does not fit is read again when it is used). All connections to one store share it: a second value is
-    refused.
+    (0, of a new store, unless another value is given: never without asking); `retention`: for how many seconds what was
+    changed and dropped can still be read and brought back (600); and `log_max_bytes`: how much that may be (4 GiB).
+    `metadata_cache_bytes`: what this process keeps of the schema in memory, about (64 MiB; what does not fit is read
+    again when it is used). All connections to one store share it: a second value is refused.
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}. ProgrammingError (22023) for an argument of
     another type.
     """
     _give_back_abandoned()
     _require_type("path", path, str, os.PathLike)
     _require_type("synchronous", synchronous, str, type(None))
-    _require_type("schema_lease", schema_lease, int, float, type(None))
-    _require_type("metadata_cache_bytes", metadata_cache_bytes, int, type(None))
+    for name, seconds in (("schema_lease", schema_lease), ("retention", retention)):
+        _require_type(name, seconds, int, float, type(None))
+    for name, size in (("log_max_bytes", log_max_bytes), ("metadata_cache_bytes", metadata_cache_bytes)):
+        _require_type(name, size, int, type(None))
     _require_type("autocommit", autocommit, bool)
     _require_type("create", create, bool)
-    _require_type("settings", settings, Mapping, type(None))
-    for name, value in (settings or {}).items():
-        _require_type("a setting's name", name, str)
-        _require_type(f'setting "{name}"', value, str)
+    _require_settings(settings)
     where = os.fspath(path)
     _require_type("path", where, str)
     database = Database.open(
         where,
         synchronous=synchronous,
         schema_lease=schema_lease,
+        retention=retention,
+        log_max_bytes=log_max_bytes,
         metadata_cache_bytes=metadata_cache_bytes,
         create=create,
     )
@@ -151,6 +154,13 @@ def _require_type(name: str, value: object, *types: type) -> None:
         return
     known = " or ".join("None" if found is type(None) else found.__name__ for found in types)
     raise ProgrammingError(f"{name} must be {known}, not {type(value).__name__}", errors.INVALID_PARAMETER)
+
+
+def _require_settings(settings: Mapping[str, str] | None) -> None:
+    _require_type("settings", settings, Mapping, type(None))
+    for name, value in (settings or {}).items():
+        _require_type("a setting's name", name, str)
+        _require_type(f'setting "{name}"', value, str)
 
 
 # What connections held that nobody closed. The garbage collector may come by in the middle of anything, whatever locks

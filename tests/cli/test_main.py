@@ -239,6 +239,13 @@ def test_schema_lease_is_that_of_the_store(run: Run, tmp_path: Path):
     assert "55000" in done.err
 
 
+def test_what_is_kept_of_the_past_is_the_stores(run: Run, tmp_path: Path):
+    asked = ["--retention", "86400", "--log-max-bytes", "123456"]
+    assert run("sql", tmp_path / "kept", *asked, "-c", "SELECT 1").status == 0
+    assert "86400" in run("sql", tmp_path / "kept", "-c", "SHOW retention").out
+    assert "123456" in run("sql", tmp_path / "kept", "-c", "SHOW log_max_bytes").out
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
 def test_import_and_export(shop: Path, run: Run, tmp_path: Path, name: str):
     file = tmp_path / name

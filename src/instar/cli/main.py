@@ -45,6 +45,23 @@ SchemaLease = Annotated[
         show_default=False,
     ),
 ]
+Retention = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="For how long what was changed and dropped can still be read and brought back, chosen when a database is "
+        "made (600 if not said).",
+        show_default=False,
+    ),
+]
+LogMaxBytes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="BYTES",
+        help="How much that may be, chosen when a database is made (4294967296 if not said).",
+        show_default=False,
+    ),
+]
 DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="The database's directory.", show_default=False)]
 
 
@@ -59,12 +76,26 @@ def version(
 
 @contextmanager
 def opened(
-    path: Path, *, create: bool = False, synchronous: str | None = None, schema_lease: float | None = None
+    path: Path,
+    *,
+    create: bool = False,
+    synchronous: str | None = None,
+    schema_lease: float | None = None,
+    retention: float | None = None,
+    log_max_bytes: int | None = None,
 ) -> Iterator[Connection]:
-    """A connection in autocommit, to a database as durable, and with the leases, as it was made."""
+    """A connection in autocommit, to a database as durable, with the leases and the log, as it was made."""
     from instar.dbapi import connect
 
-    connection = connect(path, synchronous=synchronous, schema_lease=schema_lease, autocommit=True, create=create)
+    connection = connect(
+        path,
+        synchronous=synchronous,
+        schema_lease=schema_lease,
+        retention=retention,
+        log_max_bytes=log_max_bytes,
+        autocommit=True,
+        create=create,
+    )
     try:
         yield connection
     finally:
@@ -88,6 +119,8 @@ def sql(
     table: Annotated[bool, typer.Option("--table", help="Results as tables (the default).")] = False,
     synchronous: Synchronous = None,
     schema_lease: SchemaLease = None,
+    retention: Retention = None,
+    log_max_bytes: LogMaxBytes = None,
 ) -> None:
     """Run SQL: at a prompt, from -c, from files or from a pipe. Makes the database if there is none.
 
@@ -96,7 +129,14 @@ def sql(
     if csv + json + table > 1:
         raise typer.BadParameter("choose one of --csv, --json and --table")
     settings = Settings(format="csv" if csv else "json" if json else "table")
-    with opened(path, create=True, synchronous=synchronous, schema_lease=schema_lease) as connection:
+    with opened(
+        path,
+        create=True,
+        synchronous=synchronous,
+        schema_lease=schema_lease,
+        retention=retention,
+        log_max_bytes=log_max_bytes,
+    ) as connection:
         runner = Runner(connection.session, settings)
         if not commands and not files and sys.stdin.isatty():
             from instar.cli.shell import Shell

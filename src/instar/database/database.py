@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -110,6 +111,8 @@ class Database:
         *,
         synchronous: str | None = "full",
         schema_lease: float | None = None,
+        retention: float | None = None,
+        log_max_bytes: int | None = None,
         metadata_cache_bytes: int | None = None,
         create: bool = True,
         clock: Clock | None = None,
@@ -122,21 +125,32 @@ class Database:
         if metadata_cache_bytes is not None and metadata_cache_bytes < 0:
             raise errors.error(errors.INVALID_PARAMETER, "metadata_cache_bytes is at least 0")
         if path == MEMORY:
-            return cls(MemoryStore(clock=clock, schema_lease=schema_lease), path, clock, metadata_cache_bytes)
+            memory = MemoryStore(
+                clock=clock, retention_seconds=retention, log_max_bytes=log_max_bytes, schema_lease=schema_lease
+            )
+            return cls(memory, path, clock, metadata_cache_bytes)
         if "\0" in path:
             raise errors.error(errors.INVALID_PARAMETER, "a database's path has no null characters")
         real = os.path.realpath(path)
+        # The store itself refuses an opener who asks for another durability, lease, retention or bound of the log.
+        open_it = functools.partial(
+            open_store,
+            real,
+            synchronous=synchronous,
+            retention_seconds=retention,
+            log_max_bytes=log_max_bytes,
+            schema_lease=schema_lease,
+            clock=clock,
+        )
         with cls._lock:
             known = cls._open.get(real)
             # A forked child has the parent's objects but not its slots: it opens anew.
             if known is not None and known._process == os.getpid():
-                # The store itself refuses an opener who asks for another durability or lease.
-                open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=False, clock=clock).close()
+                open_it(create=False).close()
                 known._require_cache(metadata_cache_bytes)
                 known._users += 1
                 return known
-            store = open_store(real, synchronous=synchronous, schema_lease=schema_lease, create=create, clock=clock)
-            opened = cls(store, real, clock, metadata_cache_bytes)
+            opened = cls(open_it(create=create), real, clock, metadata_cache_bytes)
             cls._open[real] = opened
             opened.look_after()
             opened.look_after_views()
@@ -155,6 +169,8 @@ class Database:
         return {
             "synchronous": self.store.synchronous,
             "schema_lease": f"{self.store.schema_lease:g}",
+            "retention": f"{self.store.retention_seconds:.15g}",
+            "log_max_bytes": str(self.store.log_max_bytes),
             "metadata_cache_bytes": str(self.catalog.cache.limit),
         }
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
+from instar.store.header import DEFAULT_LOG_MAX_BYTES, DEFAULT_RETENTION_SECONDS
 from instar.transactions.transaction import Isolation
 from instar.values.datetimes import zone_setting
 
@@ -96,10 +97,12 @@ SETTINGS: dict[str, Setting] = {
     ),
     "default_transaction_read_only": Setting("off", _choice("on", "off")),
     "lock_timeout": Setting("0", _duration),
+    "log_max_bytes": Setting(str(DEFAULT_LOG_MAX_BYTES), _text, settable=False),
     "max_rows_per_second": Setting("0", _integer(0, 2**31 - 1)),
     "max_transaction_rows": Setting("1000000", _integer(1, 2**31 - 1)),
     "metadata_cache_bytes": Setting(str(DEFAULT_CACHE_BYTES), _text, settable=False),
     "reorganize_latency_target": Setting("0", _duration),
+    "retention": Setting(f"{DEFAULT_RETENTION_SECONDS:g}", _text, settable=False),
     "schema_change_mode": Setting("wait", _choice("wait", "async")),
     "schema_lease": Setting("0", _text, settable=False),
     "search_path": Setting("public", _choice("public", '"$user", public', "public, pg_catalog")),

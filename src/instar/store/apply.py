@@ -134,7 +134,7 @@ def snapshot_too_old(snapshot: int, watermark: int) -> errors.Error:
         errors.SNAPSHOT_TOO_OLD,
         f"snapshot too old: it is of {shown_time(snapshot)}, and the store keeps what there was since "
         f"{shown_time(watermark)}",
-        hint="Begin a new transaction, or raise the store's retention.",
+        hint="Begin a new transaction. A store made with a longer retention, or a larger log_max_bytes, keeps more.",
     )
 
 

@@ -35,6 +35,8 @@ _NO_BOOT = bytes(16)
 
 DEFAULT_RETENTION_SECONDS = 600.0
 DEFAULT_LOG_MAX_BYTES = 4 << 30
+MAX_RETENTION_SECONDS = 366 * 86_400
+MAX_LOG_MAX_BYTES = 1 << 40  # as much as LMDB's map
 SNAPSHOT_MAX_AGE_SECONDS = 3600.0
 # A lease that is shorter would run out between reading a state and committing on it, one that is longer would make
 # each step of a schema change wait for so long.
@@ -83,14 +85,18 @@ def new_identity(
     log_max_bytes: int | None,
     schema_lease: float | None = None,
 ) -> Identity:
-    """An identity with a fresh uuid. 22023 for a schema lease that is neither 0 nor within its bounds."""
+    """An identity with a fresh uuid. 22023 for a schema lease that is neither 0 nor within its bounds, and so on."""
     least, most = SCHEMA_LEASE_SECONDS
     if schema_lease and not least <= schema_lease <= most:
         raise errors.error(errors.INVALID_PARAMETER, f"schema_lease is 0 or {least:g} to {most:g} seconds")
+    if retention_seconds is not None and not 0 <= retention_seconds <= MAX_RETENTION_SECONDS:
+        raise errors.error(errors.INVALID_PARAMETER, f"retention is 0 to {MAX_RETENTION_SECONDS} seconds")
+    if log_max_bytes is not None and not 0 < log_max_bytes <= MAX_LOG_MAX_BYTES:
+        raise errors.error(errors.INVALID_PARAMETER, f"log_max_bytes is 1 to {MAX_LOG_MAX_BYTES}")
     return Identity(
         uuid=str(uuids.uuid4()),
         synchronous=synchronous,
-        retention_seconds=DEFAULT_RETENTION_SECONDS if retention_seconds is None else retention_seconds,
+        retention_seconds=DEFAULT_RETENTION_SECONDS if retention_seconds is None else float(retention_seconds),
         log_max_bytes=DEFAULT_LOG_MAX_BYTES if log_max_bytes is None else log_max_bytes,
         schema_lease=float(schema_lease or 0),
     )

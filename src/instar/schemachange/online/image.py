@@ -138,7 +138,7 @@ class Image(Task):
                 errors.SNAPSHOT_TOO_OLD,
                 f'the log no longer has the rows of table "{name}" as they were when the change began to copy them',
                 detail=failed.message,
-                hint="Begin the change again, or raise the store's retention.",
+                hint="Begin it again. A store made with a longer retention, or a larger log_max_bytes, keeps more.",
             ) from failed
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
