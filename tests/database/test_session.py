@@ -361,6 +361,42 @@ def test_a_failed_transaction_waits_for_its_end(
     assert all_of(one) == [(1, 11), (2, 20)]
 
 
+@pytest.mark.parametrize(("statement", "sqlstate"), FAILING)
+@pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])
+def test_nobody_waits_for_a_failed_transaction(
+    pair: tuple[Connection, Connection], level: str, statement: str, sqlstate: str | None
+) -> None:
+    """As in PostgreSQL, its locks are gone before the ROLLBACK that it waits for; so are its snapshot and what changes
+    of the schema wait for."""
+    one, two = pair
+    begin(one, level)
+    run(one, "SELECT * FROM t WHERE id = 2 FOR UPDATE", "UPDATE t SET a = 11 WHERE id = 1")
+    with pytest.raises(instar.Error) as caught:
+        one.execute(statement)
+    assert sqlstate in (None, caught.value.sqlstate)
+    store = one.session.database.store
+    assert (store.writers(), store.oldest_snapshot()) == ([], None)
+    assert rows(two, "SELECT id FROM t FOR UPDATE NOWAIT") == [(1,), (2,)]
+    run(two, "UPDATE t SET a = 21 WHERE id = 2")
+    assert one.in_transaction
+    one.execute("ROLLBACK")
+    assert all_of(two) == [(1, 10), (2, 21)]
+
+
+def test_a_failed_transaction_that_can_go_back_keeps_its_locks(pair: tuple[Connection, Connection]) -> None:
+    one, two = pair
+    begin(one)
+    run(one, "UPDATE t SET a = 11 WHERE id = 1", "SAVEPOINT s")
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("SELECT 1 / 0")
+    with fails(errors.LOCK_NOT_AVAILABLE):
+        two.execute("SELECT id FROM t FOR UPDATE NOWAIT")
+    run(one, "ROLLBACK TO s", "RELEASE s")
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("SELECT 1 / 0")
+    assert rows(two, "SELECT id FROM t FOR UPDATE NOWAIT") == [(1,), (2,)]
+
+
 def test_commit_of_a_failed_transaction_says_rollback(pair: tuple[Connection, Connection]) -> None:
     one, _ = pair
     begin(one)

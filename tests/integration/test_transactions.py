@@ -66,6 +66,12 @@ class Client:
         self.savepoints: list[tuple[str, dict[int, Written]]] = []
         self.locks: set[Resource] = set()
 
+    def fail(self) -> None:
+        """A transaction that can only be rolled back holds nothing any more."""
+        self.failed = True
+        if not self.savepoints:
+            self.locks = set()
+
     def others_hold(self) -> set[Resource]:
         """What other transactions have locked."""
         return {lock for client in self._all if client is not self for lock in client.locks}
@@ -252,7 +258,9 @@ class Interleaving:
         if places:
             del client.savepoints[places[-1] + 1 :]
             client.buffer = dict(client.savepoints[-1][1])
-        client.failed = not places
+            client.failed = False
+        else:
+            client.fail()
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -304,7 +312,7 @@ class Interleaving:
         if not client.open:
             client.end()
         elif wanted is not None:
-            client.failed = True
+            client.fail()
 
     def read(self, client: Client) -> None:
         if client.failed:

@@ -53,7 +53,7 @@ def buffered(session: Session, open_: SessionTransaction, point: PointWriter, pa
         if isinstance(failed, Conflict | Moved | Locked | Closed):
             open_.snapshot = before
             return ENTANGLED
-        open_.failed = True
+        session.fail(open_)
         raise
     return 1
 

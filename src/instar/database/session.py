@@ -122,7 +122,7 @@ class Session:
             return self.run(_parsed(text), text, parameters)
         except BaseException:
             if self.transaction is not None:
-                self.transaction.failed = True
+                self.fail(self.transaction)
             raise
         finally:
             self.deliver_notices()
@@ -297,6 +297,10 @@ class Session:
         self._schema.forget()
         self._saved_settings = None
         self.settings.end_local()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody has to wait for the transaction any more, nor to keep what it could read."""
         if self.enlisted:
             for token in self.enlisted:
                 self.database.store.withdraw(token)
@@ -304,6 +308,12 @@ class Session:
         self.schema_locks.forget()
         self._release_snapshot()
         self.locks.release()
+
+    def fail(self, open_: SessionTransaction) -> None:
+        """The transaction waits for ROLLBACK. Without a savepoint to go back to it has ended for everybody else."""
+        open_.failed = True
+        if not open_.has_savepoints:
+            self._let_go()
 
     def _release_snapshot(self) -> None:
         if self._lasting is not None:
@@ -384,7 +394,7 @@ class Session:
         """A failed statement restores the buffer (rule 15), and the transaction waits for ROLLBACK."""
         self._undo(open_, point)
         if self.transaction is open_:
-            open_.failed = True
+            self.fail(open_)
 
     def keep(self) -> Restored:
         """What a savepoint keeps of the session."""

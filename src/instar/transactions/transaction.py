@@ -168,6 +168,11 @@ class Transaction(Generic[C, D, T, K]):
             self.reads.keep_probes()
         self.enlisted = dict(point.enlisted)
 
+    @property
+    def has_savepoints(self) -> bool:
+        """Whether there is one to go back to."""
+        return bool(self._savepoints)
+
     def savepoint(self, name: str, ddl: D | None, kept: K) -> None:
         """Set a savepoint; an older one of the same name is hidden, not replaced, as in PostgreSQL."""
         self._savepoints.append(self.mark(ddl, kept, name))
