@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Layout
 from instar.pipeline.failures import from_spark
+from instar.store.header import TIMESTAMP_SHIFT
 from instar.types import (
     BIGINT,
     BOOLEAN,
@@ -101,6 +103,34 @@ def test_a_frame_is_a_snapshot(spark, database):
         ("old", 19_998),
     ]
     assert load(spark, database, "t", timestamp=before).where("v = 'old'").count() == 20_000
+
+
+def test_a_frame_is_of_a_time(spark, database):
+    table = database.create("t", [("id", BIGINT), ("v", TEXT)], ["id"])
+    database.insert(table, [(1, "old")])
+    then = datetime.datetime.now(datetime.UTC)
+    time.sleep(0.01)
+    database.update(table, (1, "old"), (1, "new"))
+
+    def read(timestamp: object) -> list[tuple[object, ...]]:
+        return list(map(tuple, load(spark, database, "t", timestamp=timestamp).collect()))
+
+    assert read(then.isoformat()) == read(then.replace(tzinfo=None)) == [(1, "old")]
+    assert read(then.astimezone(datetime.timezone(datetime.timedelta(hours=5)))) == [(1, "old")]
+    assert read(datetime.datetime.now(datetime.UTC)) == read(database.now) == [(1, "new")]
+
+
+def test_what_is_to_come_and_what_is_misspelt_is_refused(spark, database):
+    """Under a timestamp to come a task would see what was committed since another one read."""
+    table = database.create("t", [("id", BIGINT)], ["id"])
+    database.insert(table, [(1,)])
+    for later in (database.now + (60_000 << TIMESTAMP_SHIFT), "2500-01-01", "2500-01-01 00:00:00+01"):
+        assert refusal(lambda later=later: load(spark, database, "t", timestamp=later)).sqlstate == "22023"
+    assert refusal(lambda: load(spark, database, "t", timestamp="yesterday noon")).sqlstate == "22007"
+    unknown = refusal(lambda: load(spark, database, "t", timestmp=database.now))
+    assert unknown.sqlstate == "22023"
+    assert '"timestmp"' in unknown.message
+    assert load(spark, database, "t", PARTITIONS=1).count() == 1
 
 
 def test_old_layouts_and_chosen_columns(spark, database):

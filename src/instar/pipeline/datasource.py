@@ -4,9 +4,9 @@
 DataFrame then reads the same rows, until the watermark passes: 72000. Partitions are key ranges; each is read by one
 task in short store transactions and handed to Spark as Arrow batches.
 
-Options: path, table; timestamp (a commit timestamp); partitions (default: two per core, fewer for small tables);
-columns (a comma-separated list: Spark's Python sources know no column pruning); pushdown ("true": conditions on the
-leading primary key columns narrow the key range; needs spark.sql.python.filterPushdown.enabled, which Instar's own
+Options: path, table; timestamp (a time, or a commit timestamp); partitions (default: two per core, fewer for small
+tables); columns (a comma-separated list: Spark's Python sources know no column pruning); pushdown ("true": conditions on
+the leading primary key columns narrow the key range; needs spark.sql.python.filterPushdown.enabled, which Instar's own
 session has set).
 """
 
@@ -26,15 +26,19 @@ from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.filters import narrowed
 from instar.pipeline.spark_types import converter, spark_schema
-from instar.pipeline.stores import identity, opened, table_at
+from instar.pipeline.stores import Opened, identity, opened, table_at
+from instar.store.header import TIMESTAMP_SHIFT, wall_timestamp
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View
+from instar.values.datetimes import timestamptz_from_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # Below this a further task costs more than it saves.
 ROWS_PER_PARTITION = 50_000
+
+OPTIONS = frozenset({"path", "table", "timestamp", "partitions", "columns", "pushdown"})
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Table)
@@ -95,15 +99,38 @@ class InstarDataSource(DataSource):
 
     def _resolved(self) -> Source:
         if self._source is None:
+            self._require_known()
             path, name = self._required("path"), self._required("table")
             found = opened(path)
-            with found.store.read() as reader:
-                newest = reader.timestamp
-            snapshot = self._count("timestamp")
-            snapshot = newest if snapshot is None else snapshot
+            snapshot = self._snapshot(found)
             table = table_at(found.catalog, name, snapshot)
             self._source = Source(os.path.realpath(path), identity(path, found.store), table, snapshot)
         return self._source
+
+    def _snapshot(self, found: Opened) -> int:
+        """What option `timestamp` says: a time as of AS OF SYSTEM TIME, which is in UTC unless it names a zone, or a
+        commit timestamp; never one to come, for what is committed until then would be seen by some tasks only."""
+        value = self.options.get("timestamp")
+        if value is None:
+            first = last = 0
+        elif value.isdecimal():
+            first = last = int(value)
+        else:
+            first = max(wall_timestamp(timestamptz_from_text(value, "UTC") * 1000), 0)
+            last = first + (1 << TIMESTAMP_SHIFT) - 1  # all that was committed in that millisecond
+        if first > found.store.now():
+            raise errors.error(errors.INVALID_PARAMETER, f'option "timestamp" lies in the future: "{value}"')
+        with found.store.read() as reader:
+            return reader.timestamp if value is None else min(last, reader.timestamp)
+
+    def _require_known(self) -> None:
+        unknown = sorted(name for name in self.options if name.lower() not in OPTIONS)
+        if unknown:
+            raise errors.error(
+                errors.INVALID_PARAMETER,
+                f'format "instar" has no option "{unknown[0]}"',
+                hint=f"Its options are {', '.join(sorted(OPTIONS))}.",
+            )
 
     def _columns(self) -> list[Column]:
         table = self._resolved().table
