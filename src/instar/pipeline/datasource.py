@@ -5,9 +5,9 @@ DataFrame then reads the same rows, until the watermark passes: 72000. Partition
 task in short store transactions and handed to Spark as Arrow batches.
 
 Options: path, table; timestamp (a time, or a commit timestamp); partitions (default: two per core, fewer for small
-tables); columns (a comma-separated list: Spark's Python sources know no column pruning); pushdown ("true": conditions on
-the leading primary key columns narrow the key range; needs spark.sql.python.filterPushdown.enabled, which Instar's own
-session has set).
+tables); columns (a comma-separated list: Spark's Python sources know no column pruning); pushdown ("true": conditions
+on the leading primary key columns narrow the key range; needs spark.sql.python.filterPushdown.enabled, which Instar's
+own session has set).
 """
 
 from __future__ import annotations
