@@ -133,6 +133,10 @@ def test_other_statements_have_them_as_names(text: str) -> None:
         ("ALTER TABLE r INNER JOIN s ON r.x = s.y INTO t (id)", "ALTER TABLE ... INNER JOIN", 15),
         ("ALTER TABLE r CROSS JOIN s INTO t (id)", "ALTER TABLE ... CROSS JOIN", 15),
         ("ALTER TABLE r NATURAL FULL JOIN s INTO t (id)", "ALTER TABLE ... NATURAL JOIN", 15),
+        ("ALTER TABLE r UNION s INTO t", "ALTER TABLE ... UNION", 15),
+        ("ALTER TABLE r INTERSECT s INTO t", "ALTER TABLE ... INTERSECT", 15),
+        ("ALTER TABLE r EXCEPT s INTO t", "ALTER TABLE ... EXCEPT", 15),
+        ("ALTER TABLE r MERGE WITH s INTO t", "ALTER TABLE ... MERGE", 15),
         ("ALTER TABLE r JOIN s JOIN u ON s.a = u.a ON r.a = s.a INTO t (a)", "a join of more than two tables", 22),
         ("ALTER TABLE r JOIN s USING (a) LEFT JOIN u USING (a) INTO t (a)", "a join of more than two tables", 32),
         (

@@ -331,8 +331,11 @@ def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     two = module._Cycle(2, 4 * second, one)
     now = 5.0
     assert two.told(4 * second, 5 * second) == "cycle 2: 0 commits applied"
+    two.changes = 6000
     two.end()
     three = module._Cycle(3, 5 * second, two)
-    assert three.told(5 * second, 5 * second) == (
-        "cycle 3: 0 commits applied; the sources are written 1.5 times as fast as their changes are applied"
-    )
+    behind = "cycle 3: 0 commits applied; the sources are written 1.5 times as fast as their changes are applied"
+    needed = ", for which max_rows_per_second has to be more than 3,000"
+    assert three.told(5 * second, 5 * second) == behind
+    assert three.told(5 * second, 5 * second, limit=4000) == behind
+    assert three.told(5 * second, 5 * second, limit=2000) == behind + needed

@@ -211,6 +211,7 @@ class Following(Task):
             apply(self.transformation, self._rules, changes)
             self._applied += len(changes)
             self._cycle.commits += 1
+            self._cycle.changes += len(changes)
             self.at = self._reached(timestamp, len(changes))
             waiting += len(changes)
             if self._overlay.waiting < _FULL_STEP and not batch.is_late:
@@ -288,7 +289,8 @@ class Following(Task):
         return left * self.fan_out
 
     def _tell(self) -> None:
-        self.doing = self._cycle.told(self.position, self._newest())
+        limit = None if self.pace is None else self.pace.rows_per_second
+        self.doing = self._cycle.told(self.position, self._newest(), limit)
         if self.urgency > AT_LEISURE:
             self.doing += f"; pauses are {self.urgency / AT_LEISURE:g} times shorter for that"
 
@@ -317,11 +319,14 @@ class _Cycle:
     def __init__(self, number: int, start: int, before: _Cycle | None = None) -> None:
         self.number = number
         self.commits = 0
+        self.changes = 0
         self.ratio = 0.0
+        self.written = 0.0  # changes of the sources in a second
         self.seconds = 0.0
         self._start = start
         self._before = 0.0 if before is None else before.seconds
         self._ratio_before = 0.0 if before is None else before.ratio
+        self._needed = 0.0 if before is None else before.written
         self._began = monotonic()
 
     def end(self) -> None:
@@ -329,13 +334,17 @@ class _Cycle:
         self.seconds = monotonic() - self._began
         if self._before >= _TELLING_SECONDS:
             self.ratio = self.seconds / self._before
+            self.written = self.changes / self._before
 
-    def told(self, position: int, newest: int) -> str:
-        """What the work is at, in words. What is behind is guessed from how dense commits have been so far."""
+    def told(self, position: int, newest: int, limit: float | None = None) -> str:
+        """What the work is at, in words, where an operator allows `limit` rows a second. What is behind is guessed from
+        how dense commits have been so far."""
         done, left = (end - start >> _MILLISECOND for start, end in ((self._start, position), (position, newest)))
         told = f"cycle {self.number}: {self.commits:,} commits applied"
         if done > 0:
             told += f", about {self.commits * left // done:,} behind"
         if self._ratio_before >= 1:
             told += f"; the sources are written {self._ratio_before:.1f} times as fast as their changes are applied"
+            if limit is not None and limit <= self._needed:
+                told += f", for which max_rows_per_second has to be more than {self._needed:,.0f}"
         return told

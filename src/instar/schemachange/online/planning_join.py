@@ -282,9 +282,14 @@ class _Described:
         key = [column for column in side.mapped(side.table.primary_key) if column not in other.columns.values()]
         for check in side.table.checks:
             if not set(check.columns) <= side.columns.keys() or not set(side.mapped(check.columns)) <= set(shown):
-                raise self._cannot_carry(side, check, "stands on columns that are not wanted")
+                raise self._cannot_carry(
+                    side, check, "stands on columns that are not wanted", "have those columns in the new table"
+                )
             if not key or not set(key) <= set(shown):
-                raise self._cannot_carry(side, check, "holds for rows that a primary key of its own tells")
+                name = side.table.name
+                why = f"would hold for rows that have a row of {name}, and its primary key would not tell which"
+                own = f"have its primary key in the new table, with a column that is of {name} alone (r.k, s.k AS sk)"
+                raise self._cannot_carry(side, check, why, own)
             text = _COLUMN.sub(lambda found: f'"#{side.columns[int(found[1])]}"', check.expression)
             missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
             columns = tuple(dict.fromkeys((*side.mapped(check.columns), *key)))
@@ -296,11 +301,11 @@ class _Described:
                 check, id=number, name=name, expression=f"{missing} OR ({text})", columns=columns
             )
 
-    def _cannot_carry(self, side: _Side, check: Check, why: str) -> errors.Error:
+    def _cannot_carry(self, side: _Side, check: Check, why: str, instead: str) -> errors.Error:
         return errors.error(
             errors.DEPENDENT_OBJECTS,
             f"cannot join table {side.table.name}: constraint {check.name} {why}",
-            hint="Drop the constraint first, or have those columns in the new table.",
+            hint=f"Drop the constraint first, or {instead}.",
         )
 
     def _tell_lost(self) -> None:

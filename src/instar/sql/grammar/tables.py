@@ -420,5 +420,6 @@ class TableGrammar(TransformationGrammar, LockGrammar):
 
 
 _UNSUPPORTED_ACTIONS = frozenset(
-    "owner set reset enable disable cluster inherit no attach detach replica force of not rename primary".split()
+    "owner set reset enable disable cluster inherit no attach detach replica force of not rename primary "
+    "union intersect except merge".split()
 )
