@@ -95,6 +95,45 @@ def test_writes_and_look_ups_take_the_short_way(engine: Engine, one: Connection,
     assert rows(two, "CHECK DATABASE") == []
 
 
+@pytest.mark.parametrize("first", [(PUT, (5, 1)), (LOOK, (1,))])
+def test_the_statement_that_opens_a_transaction_takes_it_too(
+    engine: Engine, one: Connection, ways: Ways, first: tuple[str, tuple[int, ...]]
+) -> None:
+    two = engine.connect()
+    one.autocommit = False
+    for _ in range(2):
+        one.execute(*first)
+        assert one.execute(PUT, (6, 2)).rowcount == 1
+        assert ways.taken() == 0
+        assert value(two, LOOK, 2) == 2
+        one.rollback()
+    assert ways.taken() == 0
+    assert [value(one, LOOK, key) for key in (1, 2)] == [1, 2]
+    one.rollback()
+    with fails(errors.CHECK_VIOLATION):
+        one.execute(PUT, (1000, 1))
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.execute(*first)
+    one.rollback()
+    one.execute(*first)
+    one.commit()
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_transaction_of_another_level_keeps_its_snapshot_from_the_first_statement_on(
+    engine: Engine, one: Connection, level: str
+) -> None:
+    two = engine.connect()
+    run(one, f"SET default_transaction_isolation = '{level}'")
+    one.autocommit = False
+    assert value(one, LOOK, 1) == 1
+    two.execute(PUT, (9, 1))
+    assert value(one, LOOK, 1) == 1
+    one.commit()
+    assert value(one, LOOK, 1) == 9
+    one.commit()
+
+
 def test_a_row_that_was_changed_before_is_changed_again(one: Connection) -> None:
     run(one, "BEGIN")
     for text, given in (

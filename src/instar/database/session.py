@@ -110,6 +110,8 @@ class Session:
             if result is not None:
                 return result
         self._cancelled.clear()
+        if open_ is None and not self.autocommit and self._queries.known(text) is not None:
+            open_ = self.open(explicit=False)
         if open_ is not None and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
             if result is not None:
