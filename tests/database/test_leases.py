@@ -158,15 +158,10 @@ def test_a_server_that_slept_commits_nothing_under_an_old_schema(
     for number in range(changes):
         run(one, f"ALTER TABLE t ADD COLUMN c{number} int DEFAULT {number}")
         servers.clock.advance(LEASE)
-    if changes < 64:
-        run(two, "COMMIT")
-    else:
-        with fails("40001", "changed too often"):
-            run(two, "COMMIT")
+    run(two, "COMMIT")
     run(three, "INSERT INTO t (id, a) VALUES (3, 30)")
     assert servers.versions()[-1] == changes + 1
-    written = 21 if changes < 64 else 20
-    assert rows(one, "SELECT id, a, c0 FROM t ORDER BY id") == [(1, 10, 0), (2, written, 0), (3, 30, 0)]
+    assert rows(one, "SELECT id, a, c0 FROM t ORDER BY id") == [(1, 10, 0), (2, 21, 0), (3, 30, 0)]
     assert rows(one, "CHECK DATABASE") == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from instar import errors
 from instar.catalog.descriptors import Step, StepKind
 from instar.schemachange.compatibility import VALIDATORS, Usage, Vote, first_veto, require_compatible, verdict
-from instar.schemachange.publishing import KEPT_STEPS
+from instar.schemachange.publishing import KEPT_STEPS, new_version
 from schemachange.test_rules import table
 
 WRITER, READER = Usage(wrote=True), Usage(wrote=False)
@@ -50,16 +50,28 @@ def test_only_steps_after_what_the_transaction_meant_are_judged() -> None:
     require_compatible(table(3, steps=steps), 2, WRITER)
 
 
-def test_steps_that_are_no_longer_listed_cannot_be_vouched_for() -> None:
-    steps = tuple(Step(version=100 + i, kind=StepKind.ADD_COLUMN) for i in range(KEPT_STEPS))
-    newest = table(100 + KEPT_STEPS - 1, steps=steps)
-    require_compatible(newest, 100, WRITER)
-    require_compatible(newest, 50, READER)
-    require_compatible(newest, 50, Usage(wrote=False, read=frozenset({newest.columns[0].id})))
-    with pytest.raises(errors.Error, match="too often"):
-        require_compatible(newest, 50, Usage(wrote=False, read=frozenset({9_999})))
-    with pytest.raises(errors.Error, match="too often"):
-        require_compatible(newest, 99, WRITER)  # version 100 may have had more steps than are listed
+def test_of_steps_that_are_no_longer_listed_those_that_doom_are_remembered() -> None:
+    newest = table(1)
+    for kind in [StepKind.ADD_COLUMN, StepKind.DROP_COLUMN, *[StepKind.ADD_COLUMN] * (KEPT_STEPS + 6)]:
+        newest = new_version(newest, [Step(version=newest.version + 1, kind=kind)])
+    assert (len(newest.steps), newest.steps[0].version) == (KEPT_STEPS, 10)
+    require_compatible(newest, 3, WRITER)
+    require_compatible(newest, 1, READER)
+    require_compatible(newest, 1, Usage(wrote=False, read=frozenset({newest.columns[0].id})))
+    for usage in (WRITER, Usage(wrote=False, read=frozenset({9_999}))):
+        with pytest.raises(errors.Error, match="concurrent drop column"):
+            require_compatible(newest, 2, usage)
+
+
+@pytest.mark.parametrize("kind", list(StepKind))
+def test_what_is_forgotten_of_steps_that_doom_nobody(kind: StepKind) -> None:
+    """What `listed` goes by is what the validators say."""
+    newest = new_version(table(1), [Step(version=2, kind=kind, columns=(COLUMN,))])
+    newest = new_version(newest, [Step(version=3, kind=StepKind.ADD_COLUMN)] * KEPT_STEPS)
+    dooms = Vote.INCOMPATIBLE in {
+        verdict(Step(version=2, kind=kind, columns=(COLUMN,)), u) for u in (WRITER, SERIALIZABLE)
+    }
+    assert (newest.forgotten is not None) == dooms
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture" / "schemachange.md"

@@ -480,7 +480,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     checks: tuple[Check, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     referenced_by: tuple[int, ...] = ()  # ids of tables whose foreign keys point here
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()  # the newest ones
+    forgotten: Step | None = None  # the last that is not listed any more and lets nobody through who wrote before it
     next_id: int  # next column, index or constraint id of this table
     checks_version: int = 0
     locks: tuple[Lock, ...] = ()  # beside the default lock; empty for nearly every table

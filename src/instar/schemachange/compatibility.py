@@ -17,7 +17,6 @@ import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import Step, StepKind, Table
-from instar.schemachange.publishing import KEPT_STEPS
 
 
 class Vote(enum.Enum):
@@ -126,18 +125,10 @@ def first_veto(steps: Iterable[Step], usage: Usage) -> Step | None:
 
 
 def require_compatible(table: Table, version: int, usage: Usage) -> None:
-    """40001 naming the change if what was done under `version` of the table (I) has no meaning under `table` (e).
-
-    `version` may be so old that its steps are no longer listed: then nobody can vouch for what was written.
-    """
-    gone = not usage.read <= {column.id for column in table.columns}
-    if (usage.wrote or gone) and _forgotten(table, version):
-        raise errors.error(
-            errors.SERIALIZATION_FAILURE,
-            f'table "{table.name}" was changed too often since this transaction used it',
-            hint="Retry the transaction.",
-        )
+    """40001 naming the change if what was done under `version` of the table (I) has no meaning under `table` (e)."""
     veto = first_veto((step for step in table.steps if step.version > version), usage)
+    if veto is None:
+        veto = _forgotten_veto(table, version, usage)
     if veto is not None:
         raise errors.error(
             errors.SERIALIZATION_FAILURE,
@@ -147,6 +138,11 @@ def require_compatible(table: Table, version: int, usage: Usage) -> None:
         )
 
 
-def _forgotten(table: Table, version: int) -> bool:
-    """Whether steps after `version` may have been left out of the table's list; of the oldest version, some may be."""
-    return len(table.steps) >= KEPT_STEPS and table.steps[0].version > version
+def _forgotten_veto(table: Table, version: int, usage: Usage) -> Step | None:
+    """The last incompatible step after `version` that is not listed any more, if it, or one before it, ends the
+    transaction: if that wrote, or has read a column that is gone."""
+    step = table.forgotten
+    if step is None or step.version <= version:
+        return None
+    gone = not usage.read <= {column.id for column in table.columns}
+    return step if usage.wrote or gone else None

@@ -30,7 +30,7 @@ from instar.schemachange.job_records import (
     job_key,
 )
 from instar.schemachange.jobs import LOAD_LEASE_SECONDS, Jobs
-from instar.schemachange.publishing import KEPT_STEPS
+from instar.schemachange.publishing import listed
 from instar.schemachange.reorganize import Backfill, Entry, entry_value
 from instar.schemachange.waiting import wait_for_locks
 from instar.store.engine import (
@@ -184,8 +184,7 @@ class Loading:
                 step = Step(version=self.table.version, kind=StepKind.ELEMENT_STATE, statement="bulk load")
                 change.require_empty(before)
                 change.describe("bulk load")
-                steps = (*before.steps, step)[-KEPT_STEPS:]
-                change.update(msgspec.structs.replace(self.table, steps=steps), floor="current")
+                change.update(msgspec.structs.replace(self.table, **listed(before, step)), floor="current")
                 for rowset in (before.rowset, *(index.rowset for index in before.indexes)):
                     change.free_rowset(rowset)
                 request = Commit(catalog_version=reader.catalog_version, claim=self._held.claim)

@@ -35,16 +35,21 @@ from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.stages import Edit, Move, Publication, Published, Stage, Superseded
 
-# A transaction that was enlisted further back than this many steps cannot be judged any more, and gets 40001.
+# So many steps of a table are listed. Of those before them one is enough to judge who crosses them: see `listed`.
 KEPT_STEPS = 64
 
 
+def listed(table: Table, *steps: Step) -> dict[str, object]:
+    """The fields of `table` for the validators, with these steps as well: the newest ones, and the last of the others
+    that is incompatible with what was written before it. All the rest of the others can be crossed by anybody."""
+    kept = (*table.steps, *steps)
+    left = [step for step in kept[:-KEPT_STEPS] if step.kind in rules.INCOMPATIBLE]
+    return {"steps": kept[-KEPT_STEPS:], "forgotten": left[-1] if left else table.forgotten}
+
+
 def new_version(table: Table, steps: list[Step], **changes: object) -> Table:
-    """`table` one version on. The newest steps are kept, for the validators."""
-    kept = [*table.steps, *steps]
-    if len(kept) > KEPT_STEPS:
-        kept = kept[-KEPT_STEPS:]
-    return msgspec.structs.replace(table, version=table.version + 1, steps=tuple(kept), **changes)
+    """`table` one version on."""
+    return msgspec.structs.replace(table, version=table.version + 1, **listed(table, *steps), **changes)
 
 
 class _Tables:
@@ -88,7 +93,7 @@ class _Tables:
         self.change(number, **changes)
         now = self.after[number]
         step = self.step(now.version, StepKind.ELEMENT_STATE)
-        self.after[number] = msgspec.structs.replace(now, steps=(*now.steps, step)[-KEPT_STEPS:])
+        self.after[number] = msgspec.structs.replace(now, **listed(now, step))
 
 
 def advance(lookup: Callable[[int], Object | None], stage: Stage, statement: str) -> Publication:
@@ -192,8 +197,8 @@ def _renamed(made: MadeBySplit | MadeByJoin, tables: _Tables) -> list[Table]:
         return []
     source = tables.current(made.source)
     if source.name != made.becomes:
-        steps = (*source.steps, tables.step(source.version, StepKind.RENAME_TABLE))[-KEPT_STEPS:]
-        tables.after[source.id] = source = msgspec.structs.replace(source, name=made.becomes, steps=steps)
+        steps = listed(source, tables.step(source.version, StepKind.RENAME_TABLE))
+        tables.after[source.id] = source = msgspec.structs.replace(source, name=made.becomes, **steps)
     return [source]
 
 
