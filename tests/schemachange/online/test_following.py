@@ -18,7 +18,7 @@ from instar.schemachange.online.overlay import Overlay, ShortReads
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
-from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store
+from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store, rowset_prefix
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
 from instar.transformations.records import Row
@@ -298,6 +298,45 @@ def test_of_rows_that_contradict_each_other_another_may_be_chosen_when_one_goes(
         check(world.store, split, world.now())
         with world.store.read() as reader:
             assert split_records(split, reader)[1]["x",].values == ("x", city, 0)
+
+
+@pytest.mark.parametrize("kind", ["split", "join", "many-to-many"])
+def test_the_rules_read_the_log_and_the_targets_and_no_source(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """EDBT 2006, §3.3: self-maintainable. Only the checker reads a source, at the position."""
+    made: Transformation = split_world(world, "newest") if kind == "split" else join_world(
+        world, unique=kind == "join", merged=False
+    )  # fmt: skip
+    writes = (
+        [row(T, 1, 5, "x", "A", 0), row(T, 2, 5, "x", "A", 0), row(T, 1, 6, "y", "B", 1), gone(T, 2)]
+        if kind == "split"
+        else [row(R, 1, "x", 0), row(S, 1, "x", 0), row(R, 2, "x", 0), row(S, 1, "z", 1), row(R, 1, "z", 2), gone(R, 2)]
+    )
+    since = world.now()
+    image(world.store, made, since)
+    for each in writes:
+        commit(world, made, each)
+    of_sources = tuple(
+        rowset_prefix(number)
+        for rows in made.sources
+        for number in (rows.table.rowset, *(index.rowset for index in rows.table.indexes))
+    )
+    get, scan = ShortReads.get, ShortReads.scan
+    read = 0
+
+    def seen(key: bytes) -> bytes:
+        nonlocal read
+        read += 1
+        assert not key.startswith(of_sources)
+        return key
+
+    monkeypatch.setattr(ShortReads, "get", lambda self, key: get(self, seen(key)))
+    monkeypatch.setattr(ShortReads, "scan", lambda self, start, stop: scan(self, seen(start), stop))
+    assert run(following(world.store, made, since))
+    assert read > 0
+    monkeypatch.undo()
+    check(world.store, made, world.now())
 
 
 def test_other_rows_altogether(world: ChangingWorld) -> None:
