@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -147,3 +148,27 @@ def test_a_child_plans_and_opens_although_threads_of_its_parents_were_at_it(engi
             done.set()
             thread.join()
     assert [engine._held.plans._lock, Database._lock, analytic._engine_lock] == held
+
+
+@pytest.mark.parametrize("beforehand", ["pass", "count()"])
+def test_a_child_ends_as_a_program_does(tmp_path: Path, beforehand: str) -> None:
+    """By sys.exit, not os._exit, and silently, whether it has queried or not: it ended DuckDB of its parent, whose
+    threads it has not (SIGSEGV)."""
+    program = f"""
+import os, sys, instar
+connection = instar.connect(sys.argv[1])
+def count():
+    return connection.execute("select count(*) from generate_series(1, 30000) g").fetchone()[0]
+connection.execute("create table t as select g from generate_series(1, 30000) g")
+connection.execute("select g, count(*) from t group by g").fetchone()
+connection.commit()
+if os.fork() == 0:
+    {beforehand}
+    sys.exit()
+assert os.wait()[1] == 0
+assert count() == 30000
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "db")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

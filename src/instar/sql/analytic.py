@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import os
 import re
 import threading
@@ -52,7 +53,6 @@ class _Engine:
     """DuckDB as this process has it: one instance, and a connection per thread."""
 
     def __init__(self) -> None:
-        self.process = os.getpid()
         self._root: Any = duckdb.connect(
             ":memory:",
             config={
@@ -67,6 +67,8 @@ class _Engine:
                 "disabled_optimizers": "outer_join_simplification,projection_pullup,grouping_sets",
             },
         )
+        # What holds DuckDB without being an object of its Python module, of which none may outlive the interpreter.
+        self._pin: pa.RecordBatchReader = self._root.cursor().sql("SELECT 1").to_arrow_reader()
         self._lock = threading.Lock()
         self._registered: set[str] = set()
         self._local = threading.local()
@@ -99,10 +101,16 @@ class _Engine:
 
     def close(self) -> None:
         """Give DuckDB's memory back."""
-        if self.process == os.getpid():
-            self._local = threading.local()
-            self._root.close()
-            del self._root
+        self._local = threading.local()
+        self._pin.close()
+        self._root.close()
+        del self._root
+
+    def abandon(self) -> None:
+        """In a forked child: DuckDB's end would wait for its threads, which the child has not, and crash. So it never
+        comes here, not even when the interpreter ends."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pin))
+        atexit.unregister(self.close)
 
 
 _engine: _Engine | None = None
@@ -110,11 +118,11 @@ _engine_lock = threading.Lock()
 
 
 def _current() -> _Engine:
-    """The engine of this process. A forked child has the parent's objects but not its threads: it begins anew."""
+    """The engine of this process."""
     global _engine  # one per process is the point
-    if _engine is None or _engine.process != os.getpid():
+    if _engine is None:
         with _engine_lock:
-            if _engine is None or _engine.process != os.getpid():
+            if _engine is None:
                 _engine = run_beside(_Engine)
                 atexit.register(_engine.close)
     return _engine
@@ -133,8 +141,12 @@ def _retire(engine: _Engine) -> None:
 
 
 def _after_fork() -> None:
-    global _engine_lock  # a thread that the child does not have may hold it
-    _engine_lock = threading.Lock()
+    """In a child: let go of the parent's engine, without an end to it."""
+    global _engine, _engine_lock
+    _engine_lock = threading.Lock()  # a thread that the child does not have may hold it
+    if _engine is not None:
+        _engine.abandon()
+        _engine = None
 
 
 os.register_at_fork(after_in_child=_after_fork)
