@@ -420,7 +420,7 @@ def test_in_memory_who_resumes_or_cancels_a_job_runs_it(monkeypatch: pytest.Monk
     connection.insert_arrow("t", pa.table({"id": range(9000), "a": range(9000)}))
     jobs = connection.database.jobs
     monkeypatch.setattr(connection.database, "run_job", lambda job, _: jobs.pause(job))  # from elsewhere
-    run(connection, "CREATE INDEX t_a ON t (a)")
+    run(connection, "SET schema_change_mode = async", "CREATE INDEX t_a ON t (a)")
     monkeypatch.undo()
     number = int(value(connection, "SELECT max(id) FROM instar.jobs"))
     assert value(connection, f"SELECT state FROM instar.jobs WHERE id = {number}") == "paused"

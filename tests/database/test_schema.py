@@ -17,7 +17,7 @@ import pytest
 import instar
 from instar.database import schema
 from instar.schemachange import executor
-from instar.schemachange.job_records import Problem
+from instar.schemachange.job_records import JobState, Problem
 from instar.store import presence
 from instar.worker.work import Worker
 from support.victims import Victim
@@ -388,3 +388,34 @@ def test_stages_of_jobs_keep_the_distance_of_a_lease(tmp_path: Path) -> None:
     }
     assert len(apart) == 7
     assert min(apart.values()) > lease - 0.01, apart  # timestamps are milliseconds
+
+
+@pytest.mark.parametrize("where", ["db", ":memory:"])
+def test_a_statement_waits_for_its_job_that_is_paused_at_work(where: str, tmp_path: Path) -> None:
+    """Else it would seem to be done: whoever applies a schema goes on without its index."""
+    path = tmp_path / where if where == "db" else where
+    with instar.connect(path, autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(100)])
+        jobs, run_job = connection.database.jobs, connection.database.run_job
+        told: list[str] = []
+
+        def pause(job: int, is_cancelled: Callable[[], bool]) -> None:
+            connection.database.run_job = run_job  # type: ignore[method-assign]
+            jobs.pause(job)
+
+        connection.database.run_job = pause  # type: ignore[assignment, method-assign]
+        connection.on_notice = told.append
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(connection.execute, "CREATE INDEX i ON t (a)")
+            deadline = time.monotonic() + 60
+            while not told:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(0.3)
+            assert not waiting.done()
+            assert told == ["NOTICE:  job 1: stage 1 of 4, paused; RESUME JOB 1 lets it go on"]
+            jobs.resume(1)
+            run_job(1)
+            waiting.result(60)
+        assert jobs.get(1).state is JobState.SUCCEEDED

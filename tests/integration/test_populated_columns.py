@@ -438,6 +438,7 @@ def test_paused_and_resumed_at_each_step(quick: Table, step: int) -> None:
             quick.engine.database.jobs.pause(value(two, "SELECT max(id) FROM instar.jobs"))
             time.sleep(0.11)  # so often a job looks
 
+    run(quick.one, "SET schema_change_mode = async")  # it would wait for the end
     quick.add(hook)
     write_all_kinds(two, 5)
     job = value(two, "SELECT max(id) FROM instar.jobs")

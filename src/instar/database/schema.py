@@ -345,8 +345,8 @@ class SchemaChanges:
         return database.in_memory or (rows <= SMALL_ROWS and not database.store.schema_lease)
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
-        """Wait until the job has ended; 57014 leaves it running, and so does what keeps all from it (53100, 58030). It
-        is waited for while it is paused, if its statement has done nothing yet: it is not to be run later on."""
+        """Wait until the job has ended, while it is paused too: else the statement would seem to be done. 57014 leaves
+        it as it is, and so does what keeps all from it (53100, 58030)."""
         pause = _POLL_SECONDS
         database = self._session.database
         begun = attended = time.monotonic()
@@ -358,12 +358,11 @@ class SchemaChanges:
             if job.is_finished:
                 break
             told = self._tell(job, told)
-            if job.state is JobState.PAUSED and job.after is None:
-                self._session.notice(f"job {job_id} was paused; RESUME JOB {job_id} lets it go on")
-                self._session.deliver_notices()
-                return
             self._session.check_cancel()
-            if database.in_memory:
+            rests = job.state is JobState.PAUSED and job.requested is None and job.after is None
+            if rests:
+                attended = time.monotonic()
+            elif database.in_memory:
                 self._run_runnable(job)
             else:
                 database.ensure_worker()
@@ -402,6 +401,8 @@ class SchemaChanges:
         text = f"job {job.id}: stage {job.stage} of {len(job.stages)}, {seen.state.value}"
         if seen.state is JobState.WAITING or seen.state is JobState.REVERTING or job.reason:
             text += f": {seen.reason}"
+        if seen.state is JobState.PAUSED:
+            text += f"; RESUME JOB {job.id} lets it go on"
         if text != told:
             self._session.notice(text)
             self._session.deliver_notices()
