@@ -301,7 +301,10 @@ class Database:
 
     def look_after(self) -> None:
         """Start a worker if there is something for it to do: a job that nobody works on, or a log to be cut."""
-        if not self.in_memory and (self._jobs.runnable() or self.store.log_bytes() > LOG_WORTH_A_WORKER):
+        if self.in_memory:
+            return
+        worth = min(LOG_WORTH_A_WORKER, self.store.log_max_bytes)
+        if self._jobs.runnable() or self.store.log_bytes() > worth:
             self._launcher.ensure()
 
     def look_after_views(self) -> None:
