@@ -16,6 +16,7 @@ from instar.sql.binder.context import Context
 from instar.sql.binder.scope import Scope
 from instar.sql.binder.windows import bind_frame, combined_window
 from instar.sql.functions import (
+    UNSUPPORTED,
     Aggregate,
     Function,
     Resolution,
@@ -28,7 +29,7 @@ from instar.sql.functions import (
 from instar.sql.grammar.nodes import position_of
 from instar.sql.traversal import references
 from instar.sql.tree import Expr, SortKey
-from instar.types import Type
+from instar.types import STRINGS, UNKNOWN, Type
 
 if TYPE_CHECKING:
     from instar.sql.binder.queries import QueryBinder
@@ -97,6 +98,8 @@ class CallBinder(ABC):
 
     def _plain(self, call: exp.Anonymous, window: bool, filtered: bool) -> Expr:
         name, position = call.name, position_of(call)
+        if name in UNSUPPORTED:
+            raise errors.unsupported(f"function {name}", position=position)
         for clause, present in (("OVER", window), ("FILTER", filtered), ("DISTINCT", _has(call, exp.Distinct))):
             if present and lookup(name):
                 kind = "a window function nor an aggregate function" if clause == "OVER" else "an aggregate function"
@@ -113,6 +116,8 @@ class CallBinder(ABC):
         if _is_star(call):
             raise errors.error(errors.SYNTAX_ERROR, 'syntax error at or near "*"', position=position)
         args = [self.bind(arg) for arg in call.expressions]
+        if name == "substring" and _is_by_pattern(call, args):
+            raise errors.unsupported("SUBSTRING with a regular expression", position=position)
         resolution = self.resolve(name, args, position)
         entry = resolution.entry
         assert isinstance(entry, Function)
@@ -278,3 +283,10 @@ def _has(call: exp.Anonymous, kind: type[exp.Expr]) -> bool:
 
 def _is_star(call: exp.Anonymous) -> bool:
     return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Star)
+
+
+def _is_by_pattern(call: exp.Anonymous, args: Sequence[Expr]) -> bool:
+    """Whether PostgreSQL takes this SUBSTRING for one by a regular expression, which all literals in quotes are."""
+    texts = [written.is_string or arg.type.kind in STRINGS for written, arg in zip(call.expressions, args, strict=True)]
+    of_text = args[0].type == UNKNOWN or args[0].type.kind in STRINGS
+    return of_text and len(args) in (2, 3) and all(texts[1:])

@@ -29,6 +29,7 @@ from instar.sql.functions.rendering import (
     unify,
 )
 from instar.sql.functions.resolution import (
+    UNSUPPORTED,
     common_type,
     is_aggregate,
     is_window,
@@ -42,6 +43,7 @@ __all__ = [
     "ANY",
     "COMMON",
     "UDFS",
+    "UNSUPPORTED",
     "Accumulator",
     "Aggregate",
     "AggregateSql",

@@ -36,7 +36,9 @@ UNSUPPORTED = frozenset(
     "justify_hours justify_interval make_interval format array_agg json_agg jsonb_agg json_object_agg "
     "jsonb_object_agg jsonb_build_object jsonb_build_array to_json to_jsonb row_to_json percentile_cont "
     "percentile_disc mode unnest array_length corr covar_pop covar_samp regr_slope regr_intercept to_tsvector "
-    "to_tsquery jsonb_set jsonb_path_query xmlagg convert_to convert_from set_config".split()
+    "to_tsquery jsonb_set jsonb_path_query xmlagg convert_to convert_from set_config current_setting json_build_object "
+    "json_build_array jsonb_array_elements jsonb_array_elements_text jsonb_each jsonb_each_text jsonb_object_keys "
+    "jsonb_pretty jsonb_strip_nulls string_to_array array_to_string clock_timestamp quote_ident quote_literal".split()
 )
 
 
