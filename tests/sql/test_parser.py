@@ -376,6 +376,13 @@ def test_parse_one_wants_one() -> None:
             parse_one(text)
 
 
+@pytest.mark.parametrize(("text", "position"), [("", 1), (" -- nothing", 1), ("SELECT ';' ; ;\n /* ; */ SELECT 2", 25)])
+def test_parse_one_says_where_the_second_begins(text: str, position: int) -> None:
+    with pytest.raises(Error) as caught:
+        parse_one(text)
+    assert (caught.value.sqlstate, caught.value.position) == ("42601", position)
+
+
 def test_split_minds_quotes_and_comments() -> None:
     script = "select ';' ; /* ; */ $$;$$ -- ;\n; create table \"a;b\" (x int)"
     found = split(script)

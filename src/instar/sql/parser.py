@@ -42,9 +42,11 @@ def parse(text: str) -> list[Statement]:
 def parse_one(text: str) -> Statement:
     """The one statement of `text`; 42601 if there are more or none."""
     found = parse(text)
-    if len(found) != 1:
-        what = "cannot execute multiple statements at once" if found else "there is no statement"
-        raise errors.error(errors.SYNTAX_ERROR, what)
+    if not found:
+        raise errors.error(errors.SYNTAX_ERROR, "there is no statement", position=1)
+    if len(found) > 1:
+        second = split(text)[1].start + 1
+        raise errors.error(errors.SYNTAX_ERROR, "cannot execute multiple statements at once", position=second)
     return found[0]
 
 
