@@ -87,6 +87,20 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
     assert rows(connection, "SHOW JOBS") == []
 
 
+def test_explain_warns_as_the_statement_does(connection: instar.Connection) -> None:
+    run(connection, "ALTER TABLE s ADD UNIQUE (c)", "ALTER TABLE s ALTER c SET DEFAULT 1")
+    connection.notices.clear()
+    run(connection, f"EXPLAIN (DDL) {JOIN}")
+    warned = list(connection.notices)
+    assert warned == [
+        'NOTICE:  index "s_c_key" is not unique any more',
+        'NOTICE:  column "c" of table "s" loses its default',
+    ]
+    connection.notices.clear()
+    run(connection, JOIN)
+    assert list(connection.notices) == warned
+
+
 # --- what refers to the sources, and what they refer to --------------------------------------------------------------
 
 

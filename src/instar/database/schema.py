@@ -146,6 +146,8 @@ class SchemaChanges:
         planned = self._plan(wanted, text, change) if wanted else None
         rows: list[Row] = []
         if planned is not None:
+            for notice in planned.notices:
+                self._session.notice(notice)
             waits = partial(self._waits, planned.needs_job)
             rows = explain.explain(planned, change.view, waits, self._is_in_call)
             if isinstance(action := wanted[0], UndropColumn):  # which comes alone

@@ -66,13 +66,15 @@ def _stage(
         what = "dropped" if is_seen(dropped) else "goes unseen"
         yield Row(number, f"{_named(dropped)}: {what}", f"{dropped.version} ->", "", "", revertible, waits)
         waits = ""
+    paused = False
     for published in publication.published:
         after = published.after
         version = (
             f"-> {after.version}" if published.before is None else f"{published.before.version} -> {after.version}"
         )
         floor = "" if published.floor == "keep" else str(published.floor)
-        pause = _pause(published)
+        pause = "" if paused else _pause(published)  # one for all that are seen from now on
+        paused = paused or bool(pause)
         for change in _changes(published):
             yield Row(number, f"{_named(after)}: {change}", version, floor, pause, revertible, waits)
             version = floor = pause = waits = ""
@@ -118,10 +120,7 @@ def _pause(published: Published) -> str:
     before, after = published.before, published.after
     if not isinstance(before, Table) or before.unseen is None or not isinstance(after, Table) or after.unseen:
         return ""
-    made = before.unseen.made
-    if after.id != made.targets[0]:  # told once
-        return ""
-    return f"pause: at most about {made.pause_rows} target rows in one commit"
+    return f"pause: at most about {before.unseen.made.pause_rows} target rows in one commit"
 
 
 def _changes(published: Published) -> Iterator[str]:
