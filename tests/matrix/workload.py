@@ -219,7 +219,7 @@ WAITED_RULES = frozenset({
     errors.INVALID_TABLE_DEFINITION, errors.INVALID_FOREIGN_KEY,
 })  # fmt: skip
 # And a change under a lease, whose steps are a job's: something has come to use by then what it drops, or somebody else
-# has changed what it changes.
+# has changed what it changes: a DROP COLUMN that was begun before takes the column of a NOT NULL that is validated.
 LEASED_RULES = frozenset({errors.DEPENDENT_OBJECTS, errors.OBJECT_NOT_READY})
 # And the validation of a constraint that is NOT VALID, which may be dropped meanwhile.
 VALIDATION_RULES = frozenset({errors.OBJECT_NOT_READY})
@@ -371,7 +371,8 @@ class Workload:
         for job in self.world.jobs.all():
             assert job.is_finished, (self.seed, job)
             explained = JOB_RULES | (WAITED_RULES if job.kind == "change" else set())
-            explained |= LEASED_RULES if self.store.schema_lease and "drop" in job.statement else set()
+            leased = self.store.schema_lease and ("drop" in job.statement or "set not null" in job.statement)
+            explained |= LEASED_RULES if leased else set()
             explained |= VALIDATION_RULES if job.kind.startswith("validate") else set()
             assert job.problem is None or job.problem.sqlstate in explained, (
                 self.seed,
