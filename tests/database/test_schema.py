@@ -121,6 +121,25 @@ def building(tmp_path: Path) -> Iterator[instar.Connection]:
         yield connection
 
 
+def test_a_full_disk_that_a_change_cannot_be_taken_back_on_is_told(
+    building: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker may have the job all the time, and no room to write down what each attempt fails of."""
+    monkeypatch.setattr(schema, "_UNATTENDED_SECONDS", 0.2)
+    monkeypatch.setattr(building.database, "ensure_worker", lambda: None)
+    full = Problem("53100", "the disk is full")
+    jobs = building.database.jobs
+    building.execute("SET schema_change_mode = wait")
+    assert jobs.claim(1, b"somebody") is not None
+    jobs.update(1, lambda job: msgspec.structs.replace(job, state=JobState.REVERTING, problem=full))
+    with pytest.raises(instar.OperationalError, match="job 1 cannot go on: the disk is full") as caught:
+        building.session._schema.finish_job(jobs.get(1), explicit=False)
+    assert (caught.value.sqlstate, caught.value.hint) == (
+        "53100",
+        "The job stays, and takes back what it has done once this is mended.",
+    )
+
+
 def test_a_statement_that_waits_for_a_job_is_told_why_it_cannot_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

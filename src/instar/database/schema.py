@@ -27,7 +27,7 @@ from instar.schemachange.draft import TableBusy
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.executor import apply
 from instar.schemachange.explain import Row
-from instar.schemachange.job_records import Job, JobState, encode_job, job_key, new_job
+from instar.schemachange.job_records import Job, JobState, Problem, encode_job, job_key, new_job
 from instar.schemachange.planner import combine, plan
 from instar.schemachange.publishing import advance
 from instar.schemachange.queued import in_the_way, queued_job, withdraw
@@ -368,7 +368,8 @@ class SchemaChanges:
                 self._run_runnable(job)
             else:
                 database.ensure_worker()
-            if database.jobs.is_held(job_id):
+            # Who takes a change back on a full disk may hold the job for ever, and not be able to write down why.
+            if database.jobs.is_held(job_id) and _of_the_disk(job) is None:
                 attended = time.monotonic()
             elif time.monotonic() - attended > _UNATTENDED_SECONDS:
                 self._require_possible(job_id, begun)
@@ -414,14 +415,17 @@ class SchemaChanges:
         """What a worker fails of that cannot even write down why it fails, why there has been none `since`, or what of
         the disk keeps it from going on however often it tries."""
         database = self._session.database
+        stays = f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back."
         try:
             database.jobs.probe(job_id)
             database.require_worker(since)
             job = database.jobs.get(job_id)
-            if job.attempts and job.failed is not None and job.failed.sqlstate in _OF_THE_DISK:
-                raise job.failed.error()
+            if job.state is JobState.REVERTING:
+                stays = "The job stays, and takes back what it has done once this is mended."
+            problem = _of_the_disk(job)
+            if problem is not None:
+                raise problem.error()
         except errors.Error as failed:
-            stays = f"The job stays, and goes on once this is mended; CANCEL JOB {job_id} takes it back."
             raise errors.error(
                 failed.sqlstate,
                 f"job {job_id} cannot go on: {failed.message}",
@@ -471,6 +475,14 @@ def _undropped(action: UndropColumn, before: CatalogSnapshot, change: CatalogCha
     table = before.lookup("public", action.table)
     assert isinstance(table, Table)  # as it was planned
     return change.view.table(table.id), table
+
+
+def _of_the_disk(job: Job) -> Problem | None:
+    """What of the disk the job failed of last, or is taken back for: it may not be possible now to write down more."""
+    last = job.problem if job.state is JobState.REVERTING else None
+    if job.attempts and job.failed is not None:
+        last = job.failed
+    return last if last is not None and last.sqlstate in _OF_THE_DISK else None
 
 
 def _is_transformation(made: Plan) -> bool:
