@@ -65,7 +65,8 @@ class Course:
     sqlstate: str | None = None
     message: str | None = None
     rows_done: int = 0
-    rows_total: int = 0
+    share: float = 0.0  # of the job's way
+    doing: str = ""
     stages: list[Stage] = field(default_factory=list)
 
     @property
@@ -141,14 +142,17 @@ class Runner:
     def _note(self, course: Course, job: Job) -> None:
         progress = self._jobs.progress(job)
         course.rows_done = max(course.rows_done, progress.rows_done)
-        course.rows_total = progress.rows_total
-        name = stage_name(job, progress.rows_done)
+        course.share = progress.share
+        status = progress.status
+        works = status is not None and not status.waits
+        course.doing = status.reason if status is not None and works else ""
+        name = stage_name(job, works=works)
         if not course.stages or course.stages[-1].name != name:
             course.stages.append(Stage(name, self._board.seconds_since_start()))
 
 
-def stage_name(job: Job, rows_done: int) -> str:
-    """What the job is at, in a word or two."""
+def stage_name(job: Job, *, works: bool) -> str:
+    """What the job is at, in a word or two. `works`: it waits for nobody any more."""
     if job.state is JobState.REVERTING:
         return "taken back"
     state: str = job.state.value
@@ -160,5 +164,5 @@ def stage_name(job: Job, rows_done: int) -> str:
     if any(work.work is Work.FOLLOW for work in stage.work):
         return "fill and follow"
     if stage.work:
-        return "backfill" if rows_done else "write-only"
+        return "backfill" if works else "write-only"
     return stage.moves[-1].goal.value if stage.moves else state

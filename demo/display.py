@@ -57,7 +57,7 @@ class PlainDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._began = time.monotonic()
-        self._printed = 0.0
+        self._printed: float | None = None
         self._stage = ""
 
     def update(self, scene: Scene) -> None:
@@ -66,15 +66,17 @@ class PlainDisplay:
         if running and stage and stage != self._stage:
             self.note(f"  {running.change.title}: {stage}")
         self._stage = stage
-        if scene.board is not None and time.monotonic() - self._printed >= _PLAIN_EVERY:
+        if scene.board is None:
+            return
+        if self._printed is None:  # nothing has come of the traffic yet
+            self._printed = time.monotonic()
+        if time.monotonic() - self._printed >= _PLAIN_EVERY:
             self._printed = time.monotonic()
             now, behind = seen_lately(scene.board)
-            progress = (
-                f", {running.rows_done:,} of {running.rows_total:,} rows" if running and running.rows_total else ""
-            )
             self.note(
                 f"  {now.completed_per_second:,.0f}/s, median {milliseconds(now.median)},"
-                f" p99.9 {milliseconds(now.p999)}, longest {milliseconds(now.longest)}{_backlog(behind)}{progress}"
+                f" p99.9 {milliseconds(now.p999)}, longest {milliseconds(now.longest)}"
+                f"{_backlog(behind)}{_progress(running)}"
             )
 
     def note(self, text: str) -> None:
@@ -134,6 +136,13 @@ def _figures(scene: Scene, board: Board) -> Table:
     return table
 
 
+def _progress(running: Course | None) -> str:
+    """Of the job of the change, if it has one."""
+    if running is None or not running.stages:
+        return ""
+    return f", {running.share:.0%}: {running.doing}" if running.doing else f", {running.share:.0%}"
+
+
 def _backlog(seconds: float) -> str:
     return f", clients are {seconds:.1f} s behind" if seconds >= _WORTH_SAYING else ""
 
@@ -172,9 +181,7 @@ def _changes(courses: Sequence[Course]) -> Table:
             table.add_row("·", change.title, "", "", "", style="dim")
         elif course.end is None:
             stage = course.stages[-1].name if course.stages else "planning"
-            bar = (
-                ProgressBar(total=course.rows_total, completed=course.rows_done, width=24) if course.rows_total else ""
-            )
+            bar = ProgressBar(total=1.0, completed=course.share, width=24) if course.stages else ""
             table.add_row("▶", f"[bold]{change.title}[/]", f"[cyan]{stage}[/]", bar, "")
         else:
             rows = f"{course.rows_done:,}" if course.rows_done else "none"

@@ -15,14 +15,14 @@ from demo import timeline
 
 @pytest.fixture
 def courses():
-    index = Course(CHANGES[1], 11.0, 20.0, rows_done=600, rows_total=600)
+    index = Course(CHANGES[1], 11.0, 20.0, rows_done=600)
     index.stages = [
         Stage("delete-only", 11.0),
         Stage("write-only", 11.2),
         Stage("backfill", 14.0),
         Stage("public", 19.9),
     ]
-    failed = Course(CHANGES[5], 22.0, 25.0, "23505", "could not create unique index", 100, 500)
+    failed = Course(CHANGES[5], 22.0, 25.0, "23505", "could not create unique index", 100)
     failed.stages = [Stage("write-only", 22.0), Stage("taken back", 24.5), Stage("failed", 25.5)]
     return [Course(CHANGES[0], 8.0, 8.004), index, failed]
 
@@ -97,13 +97,22 @@ def test_the_live_display_draws_a_running_change(board, courses):
     display.close()
 
 
-def test_plain_lines(board, courses):
+def test_plain_lines(board, courses, monkeypatch):
+    monkeypatch.setattr("demo.display._PLAIN_EVERY", 0.0)
     courses[1].end = None
+    courses[1].share, courses[1].doing = 0.25, "Spark reads rows, 300 so far"
     out = io.StringIO()
     display = PlainDisplay(Console(file=out, width=200))
     display.update(Scene("headline", "create an index", board, 1000.0, None, courses[:2]))
     assert "create an index: public" in out.getvalue()
     assert "median" in out.getvalue()
+    assert "25%: Spark reads rows, 300 so far" in out.getvalue()
+
+
+def test_nothing_is_said_of_traffic_that_has_just_begun(board):
+    out = io.StringIO()
+    PlainDisplay(Console(file=out, width=200)).update(Scene("headline", "quiet", board, 1000.0, None, []))
+    assert out.getvalue() == ""
 
 
 def test_amounts_for_people():

@@ -8,12 +8,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv
@@ -23,7 +21,8 @@ from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
 from instar.cli import csv_columns
-from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, reader_type, written_column
+from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
+from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8
 from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
@@ -36,17 +35,14 @@ if TYPE_CHECKING:
     from instar.database import Session
     from instar.dbapi import Connection
 
-_CSV_BLOCK = 8 << 20  # bytes; where a table is created, types are inferred from the first block
-_CSV_HEAD = 64 << 10
+_COUNTED_BYTES = 64 << 10  # of a CSV file, from whose lines all are estimated
 # From so many rows on a directory of files is written by Spark: it pays for starting it.
 EXPORT_SPARK_ROWS = 5_000_000
 _BATCH_ROWS = 65_536
 _COMMITTED_ROWS = 10_000  # with --in-batches: a transaction that holds nobody up
-_STRANGE_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _SUFFIXES = (".csv", ".parquet")
 # What is found wrong of texts when they come to the table: too long, no jsonb, with a zero byte.
 _OF_TEXTS = (errors.STRING_TOO_LONG, errors.INVALID_TEXT, errors.CHARACTER_NOT_IN_REPERTOIRE)
-_COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 
 
 class Source(NamedTuple):
@@ -189,10 +185,10 @@ def estimated_rows(path: Path) -> int:
     with _reported(path):
         if file_format(path) == "parquet":
             return int(pa.parquet.read_metadata(path).num_rows)
-    if path.suffix in _COMPRESSION:
+    if path.suffix in COMPRESSION:
         return 0
     with path.open("rb") as file:
-        head = file.read(_CSV_HEAD)
+        head = file.read(_COUNTED_BYTES)
     return path.stat().st_size * head.count(b"\n") // max(1, len(head))
 
 
@@ -267,10 +263,10 @@ def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
 
 
 def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str) -> Source:
-    reader, file = _csv_reader(path, wanted, stack)
+    reader, file = csv_reader(path, wanted, stack)
     if len(reader.schema) == 1:
         # An empty line is a row, of NULL.
-        reader, file = _csv_reader(path, wanted, stack, ignore_empty_lines=False)
+        reader, file = csv_reader(path, wanted, stack, ignore_empty_lines=False)
     names = reader.schema.names
     schema = reader.schema if wanted is None else pa.schema(
         [pa.field(name, wanted.field(name).type if name in wanted.names else pa.string()) for name in names]
@@ -290,64 +286,10 @@ def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: A
             advance(file.tell() - done)
             done = file.tell()
         value = None if last is None or not pa.types.is_string(last.type) else last.as_py()
-        if value is not None and is_open_quote(_ending(path), value):
+        if value is not None and is_open_quote(ending(path), value):
             raise errors.error(errors.BAD_COPY_FILE, f"{path}: unterminated quoted field at the end of the file")
 
     return Source(schema, batches())
-
-
-def _csv_stream(path: Path) -> tuple[pa.NativeFile, pa.NativeFile]:
-    """The text of a CSV file, and the file itself.
-
-    They are Arrow's own. Its reader reads ahead in threads of Arrow, which may still be at it when the command ends;
-    one that then called Python, for a Python file, would be ended by the interpreter amid C++, and the process would
-    abort or never end. For the same reason nobody closes them but Arrow, when it has let go of them.
-    """
-    file = pa.OSFile(str(path), "rb")
-    compression = _COMPRESSION.get(path.suffix)
-    return (pa.CompressedInputStream(file, compression) if compression else file), file
-
-
-def _lone_header(path: Path) -> bytes | None:
-    """A CSV file that is a header without the end of its line, of which Arrow makes nothing; None for all others."""
-    stream, _ = _csv_stream(path)
-    head = stream.read(_CSV_HEAD)
-    return head if head and len(head) < _CSV_HEAD and not any(end in head for end in b"\r\n") else None
-
-
-def _ending(path: Path) -> bytes:
-    """The last bytes of a CSV file: as many as two rows may have, as Arrow has none that is longer than a block."""
-    stream, file = _csv_stream(path)
-    if stream is file:
-        file.seek(max(0, file.size() - 2 * _CSV_BLOCK))
-    last = deque([b"", b"", b""], maxlen=3)
-    while block := stream.read(_CSV_BLOCK):
-        last.append(block)
-    return b"".join(last)
-
-
-def _csv_reader(
-    path: Path, wanted: pa.Schema | None, stack: ExitStack, *, ignore_empty_lines: bool = True
-) -> tuple[pa.csv.CSVStreamingReader, pa.NativeFile]:
-    stream, file = _csv_stream(path)
-    if (header := _lone_header(path)) is not None:
-        stream = file = pa.BufferReader(header + b"\n")
-    types = {} if wanted is None else {field.name: reader_type(field.type) for field in wanted}
-    convert = pa.csv.ConvertOptions(
-        column_types=types,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        true_values=["t", "true", "TRUE", "True", "1"],
-        false_values=["f", "false", "FALSE", "False", "0"],
-    )
-    reader = pa.csv.open_csv(
-        stream,  # type: ignore[arg-type]  # the stubs do not know that it takes those
-        read_options=pa.csv.ReadOptions(block_size=_CSV_BLOCK),
-        parse_options=pa.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=ignore_empty_lines),
-        convert_options=convert,
-    )
-    return stack.enter_context(reader), file
 
 
 @contextmanager
@@ -359,57 +301,15 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        raise _not_utf8(path, error.object[error.start]) from None
+        raise not_utf8(path, error.object[error.start]) from None
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         if isinstance(error, pa.ArrowInvalid) and file_format(path) == "csv":
-            _name_row(path)
+            name_row(path, error)
         first, _, rest = str(error).partition("\n")
         raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
 
-
-def _not_utf8(path: Path, byte: int, detail: str | None = None) -> errors.Error:
-    message = f'{path}: invalid byte sequence for encoding "UTF8": 0x{byte:02x}'
-    return errors.error(errors.CHARACTER_NOT_IN_REPERTOIRE, message, detail=detail)
-
-
-def _name_row(path: Path) -> None:
-    """Raise what Arrow has found wrong in a CSV file with its row, which it knows if it reads without threads: 22P04
-    for a row of more or fewer columns, 22021 for a text that is no UTF-8. Nothing happens if it was something else."""
-
-    parse = pa.csv.ParseOptions(newlines_in_values=True)
-    read = pa.csv.ReadOptions(block_size=_CSV_BLOCK, use_threads=False)
-    inferred = pa.csv.ConvertOptions(check_utf8=False)
-    try:
-        with pa.csv.open_csv(_csv_stream(path)[0], read, parse, inferred) as opened:  # type: ignore[arg-type]  # as above
-            texts = pa.csv.ConvertOptions(column_types=dict.fromkeys(opened.schema.names, pa.binary()))
-        with pa.csv.open_csv(_csv_stream(path)[0], read, parse, texts) as reader:  # type: ignore[arg-type]  # as above
-            done = 0
-            for batch in reader:
-                _require_utf8(path, batch, done)
-                done += batch.num_rows
-    except pa.ArrowInvalid as error:
-        if found := _STRANGE_ROW.search(str(error)):
-            row, expected, given, text = found.groups()
-            raise errors.error(
-                errors.BAD_COPY_FILE,
-                f"{path}: a row has {given} columns, not {expected}: {text}",
-                detail=f"It is row {int(row) - 1} of the file.",  # without the header
-            ) from None
-
-
-def _require_utf8(path: Path, batch: pa.RecordBatch, before: int) -> None:
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        for row, value in enumerate(column.to_pylist(), before + 1):
-            try:
-                (value or b"").decode()
-            except UnicodeDecodeError as error:
-                place = f'It is in row {row} of the file, column "{name}".'
-                raise _not_utf8(path, error.object[error.start], place) from None
-
-
-# --- a table for a file ----------------------------------------------------------------------------------------------
 
 _SQL_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
     (pa.types.is_boolean, "boolean"),
@@ -470,7 +370,7 @@ def export_table(connection: Connection, table: str, path: str) -> int:
     rows = estimated_table_rows(connection.session, table)
     # Spark's CSV has no line for a row that is nothing but NULL.
     lone = kind == "csv" and len(table_schema(connection, table)) == 1
-    if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in _COMPRESSION or lone:
+    if database.in_memory or rows < EXPORT_SPARK_ROWS or target.suffix in COMPRESSION or lone:
         try:
             target.mkdir()
         except FileExistsError:
@@ -495,7 +395,7 @@ def export_table(connection: Connection, table: str, path: str) -> int:
 
 
 def _compression_of(path: Path) -> str:
-    return path.suffix if path.suffix in _COMPRESSION else ""
+    return path.suffix if path.suffix in COMPRESSION else ""
 
 
 def _export_rows(connection: Connection, name: str, path: Path) -> int:
@@ -589,8 +489,8 @@ def _write_csv(source: Source, path: Path, suffix: str, advance: Advance) -> int
     header = pa.schema([pa.field(name, pa.string()) for name in names]).empty_table()
     with ExitStack() as stack:
         stream: Any = stack.enter_context(pa.OSFile(str(path), "wb"))  # any: the stubs forget Arrow's own streams
-        if suffix in _COMPRESSION:
-            stream = stack.enter_context(pa.CompressedOutputStream(stream, _COMPRESSION[suffix]))
+        if suffix in COMPRESSION:
+            stream = stack.enter_context(pa.CompressedOutputStream(stream, COMPRESSION[suffix]))
         pa.csv.write_csv(header, stream)
         for batch in source.batches:
             written = pa.RecordBatch.from_arrays(list(map(written_column, batch.columns)), names)

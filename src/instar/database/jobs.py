@@ -73,7 +73,7 @@ def _row(database: Database, job: Job) -> tuple[object, ...]:
     rate = None if seen.rows_per_second is None else round(seen.rows_per_second, 1)
     return (
         job.id, job.kind, job.statement, seen.state.value, seen.reason or None, job.stage, len(job.stages),
-        progress.share, progress.rows_done, progress.rows_total, rate, seen.eta, job.priority,
+        round(progress.share, 4), progress.rows_done, progress.rows_total, rate, seen.eta, job.priority,
         job.max_rows_per_second, target, job.statement_hash or None, job.created, job.started, job.finished,
     )  # fmt: skip
 
