@@ -101,6 +101,38 @@ def test_explain_warns_as_the_statement_does(connection: instar.Connection) -> N
     assert list(connection.notices) == warned
 
 
+def test_columns_and_indexes_that_are_left_out_are_told(connection: instar.Connection) -> None:
+    run(
+        connection,
+        "CREATE TABLE a (id int PRIMARY KEY, x int, left_out text, too text)",
+        "CREATE TABLE b (x int PRIMARY KEY, code int UNIQUE, y int)",
+        "CREATE INDEX a_too ON a (too)",
+    )
+    connection.notices.clear()
+    run(connection, "ALTER TABLE a JOIN b USING (x) INTO ab (a.id AS id, code, y)")
+    assert list(connection.notices) == [
+        'NOTICE:  index "a_too" goes with columns that are not wanted',
+        'NOTICE:  index "b_code_key" is not unique any more',
+        'NOTICE:  columns "x", "left_out", "too" of table "a" will be gone',
+        'NOTICE:  column "x" of table "b" will be gone',
+    ]
+    shown = rows(connection, "SELECT indexname FROM pg_indexes WHERE tablename = 'ab' ORDER BY 1")
+    assert shown == [("ab_id_key",), ("b_code_key",)]
+    connection.notices.clear()
+    run(
+        connection,
+        "CREATE TABLE c (id int PRIMARY KEY, x int)",
+        "CREATE TABLE d (k int PRIMARY KEY, x int UNIQUE)",
+        "ALTER TABLE c JOIN d USING (x) INTO cd (c.id AS id, k)",
+    )
+    assert list(connection.notices) == [
+        'NOTICE:  index "d_x_key" goes with columns that are not wanted',
+        'NOTICE:  column "x" of table "c" will be gone',
+        'NOTICE:  column "x" of table "d" will be gone',
+    ]
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 # --- what refers to the sources, and what they refer to --------------------------------------------------------------
 
 

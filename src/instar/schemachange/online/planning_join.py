@@ -182,9 +182,9 @@ class _Described:
         """What T has of the sources' indexes, which are added, and of their checks; notices of what it has not."""
         for side in (self._r, self._s):
             unique = self._is_told_apart if side is self._r and made.unique else None
-            indexes.carry(side, unique or (lambda columns: False))
+            indexes.carry(side, unique or (lambda columns: False), shown)
         checks = tuple(check for side in (self._r, self._s) for check in self._checks(side, indexes, shown))
-        self._tell_lost()
+        self._tell_lost(shown)
         return checks
 
     def _named_so(self, target: Table) -> Table:
@@ -308,8 +308,14 @@ class _Described:
             hint=f"Drop the constraint first, or {instead}.",
         )
 
-    def _tell_lost(self) -> None:
-        """Notices of what T has not: values that rows would be given although they have no such part."""
+    def _tell_lost(self, shown: tuple[int, ...]) -> None:
+        """Notices of what T has not: columns, and values that rows would be given although they have no such part."""
+        for side in self._named:
+            name, columns = side.table.name, [column for column in side.table.columns if not column.hidden]
+            left = [f'"{column.name}"' for column in columns if side.columns.get(column.id) not in shown]
+            if left:
+                kept = "column" if len(left) == 1 else "columns"
+                self._draft.notices.append(f'{kept} {", ".join(left)} of table "{name}" will be gone')
         for side in (self._r, self._s):
             for column in side.table.columns:
                 given = column.identity is not None or column.sequence is not None or column.default is not None
@@ -372,10 +378,11 @@ class _Indexes:
         )
         return self._put(label, parts, unique=unique)
 
-    def carry(self, side: _Side, is_unique: Callable[[Iterable[int]], bool]) -> None:
-        """The indexes of a source; of a unique one `is_unique` says whether T has each of its keys once, too."""
+    def carry(self, side: _Side, is_unique: Callable[[Iterable[int]], bool], shown: Sequence[int]) -> None:
+        """The indexes of a source on columns that T shows; of a unique one `is_unique` says whether T has each of its
+        keys once, too."""
         for index in side.table.indexes:
-            if not {part.column for part in index.columns} <= side.columns.keys():
+            if not {side.columns.get(part.column) for part in index.columns} <= set(shown):
                 self._draft.notices.append(f'index "{index.name}" goes with columns that are not wanted')
                 continue
             parts = tuple(IndexColumn(side.columns[part.column], part.descending) for part in index.columns)
