@@ -629,3 +629,43 @@ def test_a_row_that_was_changed_meanwhile_is_a_conflict_and_no_violation(
     one.execute(f"ALTER TABLE t {constraint}")
     with fails("40001"):
         two.execute("COMMIT")
+
+
+# --- constraints that do not hold on the state that a commit meets ---------------------------------------------------
+
+
+@pytest.fixture
+def family(engine: Engine) -> Connection:
+    made = engine.connect()
+    run(
+        made,
+        "CREATE TABLE p (id int PRIMARY KEY, code text UNIQUE)",
+        "CREATE TABLE c (id int PRIMARY KEY, parent int REFERENCES p, code text REFERENCES p (code))",
+        "INSERT INTO p VALUES (1, 'x'), (2, 'y')",
+    )
+    return made
+
+
+def test_a_child_of_a_row_that_another_has_deleted(engine: Engine, family: Connection) -> None:
+    two = engine.connect()
+    for column, found, told in (("parent", "1", "(parent)=(1)"), ("code", "'y'", "(code)=(y)")):
+        run(family, "BEGIN ISOLATION LEVEL REPEATABLE READ", f"INSERT INTO c (id, {column}) VALUES (1, {found})")
+        run(two, f"DELETE FROM p WHERE {'id' if column == 'parent' else 'code'} = {found}")
+        with fails(errors.SERIALIZATION_FAILURE, f'Key {told} is not present in table "p".'):
+            run(family, "COMMIT")
+
+
+def test_a_row_that_another_has_made_a_parent(engine: Engine, family: Connection) -> None:
+    two = engine.connect()
+    run(family, "BEGIN ISOLATION LEVEL REPEATABLE READ", "DELETE FROM p WHERE id = 1")
+    run(two, "INSERT INTO c (id, parent) VALUES (1, 1)")
+    with fails(errors.SERIALIZATION_FAILURE, 'Key (id)=(1) is still referenced from table "c".'):
+        run(family, "COMMIT")
+
+
+def test_two_rows_of_one_key(engine: Engine, family: Connection) -> None:
+    two = engine.connect()
+    run(family, "BEGIN ISOLATION LEVEL REPEATABLE READ", "INSERT INTO p VALUES (3, 'z')")
+    run(two, "INSERT INTO p VALUES (4, 'z')")
+    with fails(errors.SERIALIZATION_FAILURE, '"p_code_key" of table "p"', "(code)=(z)"):
+        run(family, "COMMIT")

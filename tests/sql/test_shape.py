@@ -57,6 +57,7 @@ STRUCK_OUT: dict[str, Any] = {
     "version": 4,
     "oldest_layout": 2,
     "steps": (Step(version=3, kind=StepKind.ADD_COLUMN),),
+    "forgotten": Step(version=2, kind=StepKind.RENAME_COLUMN),
     "next_id": 13,
 }
 # With these there is more to writes than the table's rows and indexes.

@@ -37,5 +37,6 @@ def shape_of(table: Table) -> Table | None:
         layout=Layout(0, tuple([(0, type_) for _, type_ in table.layout.columns]), table.layout.locks),
         oldest_layout=0,
         steps=(),
+        forgotten=None,
         next_id=0,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -42,7 +43,7 @@ from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
-from instar.tables.rowset import TableReader, describe_key
+from instar.tables.rowset import TableReader, describe_key, described
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
@@ -66,13 +67,14 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     a conflict (rule 15), except where the snapshot's schema could not see the index. Then nobody has `judged` it,
     trying again might not help, and the violation is reported as such.
 
-    `flag`: the constraint yields. The commit is to set this flag, which says so much, and to go on.
+    `flag`: the constraint yields. The commit is to set this flag, which says so much, and to go on. `detail` is asked
+    for where it is told.
     """
 
     table: str
     constraint: str
     reported_as: str
-    detail: str
+    detail: Callable[[], str]
     judged: bool = True
     flag: Flag | None = None
 
@@ -86,11 +88,11 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
             errors.FOREIGN_KEY_VIOLATION: "write violates foreign key constraint",
         }[self.reported_as]
         if not self.judged:
-            return errors.error(self.reported_as, f'{what} "{self.constraint}"', detail=self.detail)
+            return errors.error(self.reported_as, f'{what} "{self.constraint}"', detail=self.detail())
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not commit: {what} "{self.constraint}" of table "{self.table}" because of a concurrent commit',
-            detail=self.detail,
+            detail=self.detail(),
             hint="Retry the transaction.",
         )
 
@@ -150,6 +152,8 @@ class ForeignKeyProbe:
         ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
         self._ordinals = [ordinals[column] for column in foreign_key.columns]
         parent = catalog.table(foreign_key.parent)
+        self._parent = parent.name
+        self._columns = [table.columns[ordinal] for ordinal in self._ordinals]
         by_id = {column.id: column for column in parent.columns}
         if foreign_key.parent_index is None:
             order = list(parent.primary_key)
@@ -168,6 +172,10 @@ class ForeignKeyProbe:
         """The child's values, in the order in which the constraint lists them."""
         return tuple([image[ordinal] for ordinal in self._ordinals])
 
+    def missing(self, image: tuple[object, ...]) -> str:
+        """What is to be said of a row whose parent is not there."""
+        return f'Key {described(self._columns, self.values(image))} is not present in table "{self._parent}".'
+
     def key(self, image: tuple[object, ...]) -> bytes | None:
         """The store key (a prefix, for an index) that must stand; None where a column is NULL (MATCH SIMPLE)."""
         values = self.values(image)
@@ -185,6 +193,7 @@ class ParentProbe:
         self.child = child
         ordinals = {column.id: ordinal for ordinal, column in enumerate(parent.columns)}
         self._ordinals = [ordinals[column] for column in foreign_key.parent_columns]
+        self._columns = [parent.columns[ordinal] for ordinal in self._ordinals]
         by_id = {column.id: column for column in child.columns}
         if foreign_key.child_index is None:
             order = list(child.primary_key)[: len(foreign_key.columns)]
@@ -201,6 +210,10 @@ class ParentProbe:
     def values(self, image: tuple[object, ...]) -> tuple[object, ...]:
         """The referenced values of a parent row, in the constraint's order."""
         return tuple([image[ordinal] for ordinal in self._ordinals])
+
+    def referred_to(self, values: tuple[object, ...]) -> str:
+        """What is to be said of a key that is to go, and has children."""
+        return f'Key {described(self._columns, values)} is still referenced from table "{self.child.name}".'
 
     def key(self, values: tuple[object, ...]) -> bytes | None:
         """The prefix under which children of those values stand; None if one is NULL (nobody refers to it)."""
@@ -375,7 +388,7 @@ class Derivation:
         if self._is_flagged(flag):
             return
         failure = ConstraintFailure(
-            table.name, codec.index.name, errors.UNIQUE_VIOLATION, codec.describe(image), judged, flag
+            table.name, codec.index.name, errors.UNIQUE_VIOLATION, partial(codec.describe, image), judged, flag
         )
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
@@ -395,7 +408,7 @@ class Derivation:
                     writer.table.name,
                     found.name,
                     errors.FOREIGN_KEY_VIOLATION,
-                    "The referenced row is gone.",
+                    partial(probe.missing, change.image),
                     judged=merged or found.state is State.PUBLIC,
                     flag=flag,
                 )
@@ -424,7 +437,7 @@ class Derivation:
                         probe.child.name,
                         probe.foreign_key.name,
                         errors.FOREIGN_KEY_VIOLATION,
-                        "The row is referred to.",
+                        partial(probe.referred_to, values),
                         flag=flag,
                     )
                     self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, failure))
