@@ -88,12 +88,12 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
 
 
 def test_explain_warns_as_the_statement_does(connection: instar.Connection) -> None:
-    run(connection, "ALTER TABLE s ADD UNIQUE (c)", "ALTER TABLE s ALTER c SET DEFAULT 1")
+    run(connection, "ALTER TABLE s ADD UNIQUE (b, c)", "ALTER TABLE s ALTER c SET DEFAULT 1")
     connection.notices.clear()
     run(connection, f"EXPLAIN (DDL) {JOIN}")
     warned = list(connection.notices)
     assert warned == [
-        'NOTICE:  index "s_c_key" is not unique any more',
+        'NOTICE:  index "s_b_c_key" is not unique any more',
         'NOTICE:  column "c" of table "s" loses its default',
     ]
     connection.notices.clear()
@@ -105,19 +105,20 @@ def test_columns_and_indexes_that_are_left_out_are_told(connection: instar.Conne
     run(
         connection,
         "CREATE TABLE a (id int PRIMARY KEY, x int, left_out text, too text)",
-        "CREATE TABLE b (x int PRIMARY KEY, code int UNIQUE, y int)",
+        "CREATE TABLE b (x int PRIMARY KEY, code int, y int, UNIQUE (x, y))",
+        "CREATE INDEX b_code ON b (code)",
         "CREATE INDEX a_too ON a (too)",
     )
     connection.notices.clear()
     run(connection, "ALTER TABLE a JOIN b USING (x) INTO ab (a.id AS id, code, y)")
     assert list(connection.notices) == [
         'NOTICE:  index "a_too" goes with columns that are not wanted',
-        'NOTICE:  index "b_code_key" is not unique any more',
+        'NOTICE:  index "b_x_y_key" goes with columns that are not wanted',
         'NOTICE:  columns "x", "left_out", "too" of table "a" will be gone',
         'NOTICE:  column "x" of table "b" will be gone',
     ]
     shown = rows(connection, "SELECT indexname FROM pg_indexes WHERE tablename = 'ab' ORDER BY 1")
-    assert shown == [("ab_id_key",), ("b_code_key",)]
+    assert shown == [("ab_id_key",), ("b_code",)]
     connection.notices.clear()
     run(
         connection,
@@ -133,6 +134,65 @@ def test_columns_and_indexes_that_are_left_out_are_told(connection: instar.Conne
     assert rows(connection, "CHECK DATABASE") == []
 
 
+TWO = ("CREATE TABLE q (id int PRIMARY KEY, x int, y int)", "CREATE TABLE p (k int PRIMARY KEY, x int, y int)")
+BY_KEY = "ON q.x = p.k INTO t (id, q.x, k, p.y)"
+
+
+@pytest.mark.parametrize(
+    ("more", "join", "words"),
+    [
+        ("ALTER TABLE p ADD UNIQUE (y)", BY_KEY, "p: unique constraint p_y_key"),
+        ("CREATE UNIQUE INDEX one ON p (y)", BY_KEY, "p: unique index one"),
+        # a many-to-many join repeats the rows of either table
+        ("ALTER TABLE q ADD UNIQUE (y)", "ON q.x = p.x INTO t (id, p.x, k, q.y)", "q: unique constraint q_y_key"),
+        ("ALTER TABLE p ADD UNIQUE (y)", "ON q.x = p.x INTO t (id, q.x, k, p.y)", "p: unique constraint p_y_key"),
+        # a row that p alone has may have the x of one that q has
+        (
+            "ALTER TABLE p ADD UNIQUE (x, y); ALTER TABLE q ADD UNIQUE (x)",
+            "USING (x, y) INTO t (id, x, y, k)",
+            "q: unique constraint q_x_key",
+        ),
+    ],
+)
+def test_unique_constraints_that_a_join_cannot_have_refuse_it(
+    connection: instar.Connection, more: str, join: str, words: str
+) -> None:
+    run(connection, *TWO, *more.split("; "))
+    for explain in ("EXPLAIN (DDL) ", ""):
+        with fails("2BP01", f"cannot join table {words} cannot hold") as failed:
+            connection.execute(f"{explain}ALTER TABLE q JOIN p {join}")
+        assert str(failed.error.hint).endswith(" first, or leave a column of it out of the new table.")
+    assert rows(connection, "SHOW JOBS") == []
+    assert list(connection.notices) == []
+
+
+def test_one_that_is_dropped_or_left_out_does_not_refuse_it(connection: instar.Connection) -> None:
+    run(connection, *TWO, "ALTER TABLE p ADD UNIQUE (y)", f"EXPLAIN (DDL) ALTER TABLE q JOIN p {BY_KEY[:-6]})")
+    assert connection.notices[0] == 'NOTICE:  index "p_y_key" goes with columns that are not wanted'
+    run(connection, "ALTER TABLE p DROP CONSTRAINT p_y_key", f"ALTER TABLE q JOIN p {BY_KEY}")
+
+
+def test_what_is_unique_by_a_key_or_the_join_columns_is_no_more(connection: instar.Connection) -> None:
+    run(
+        connection,
+        *TWO,
+        "ALTER TABLE p ADD UNIQUE (x)",
+        "ALTER TABLE p ADD UNIQUE (x, y)",
+        "CREATE UNIQUE INDEX again ON p (y, k)",
+        "ALTER TABLE q ADD UNIQUE (y)",
+        "ALTER TABLE q JOIN p ON q.x = p.x INTO t (id, q.y AS v, k, p.x, p.y)",
+    )
+    assert list(connection.notices) == [
+        'NOTICE:  index "p_x_key" is not unique any more',
+        'NOTICE:  index "p_x_y_key" is not unique any more',
+        'NOTICE:  index "again" is not unique any more',
+        'NOTICE:  column "x" of table "q" will be gone',
+    ]
+    shown = rows(connection, "SELECT name, is_unique FROM instar.indexes WHERE table_name = 't' ORDER BY 1")
+    assert ("q_y_key", True) in shown
+    assert ("p_x_key", False) in shown
+
+
 # --- what refers to the sources, and what they refer to --------------------------------------------------------------
 
 
@@ -142,7 +202,7 @@ def orders() -> Iterator[instar.Connection]:
         run(
             made,
             "CREATE TABLE place (id int PRIMARY KEY)",
-            "CREATE TABLE customer (id int PRIMARY KEY, name text UNIQUE)",
+            "CREATE TABLE customer (id int PRIMARY KEY, name text, UNIQUE (id, name))",
             "CREATE TABLE orders (id int PRIMARY KEY, customer int REFERENCES customer, place int REFERENCES place)",
             "CREATE TABLE item (id int PRIMARY KEY, orders int REFERENCES orders ON DELETE CASCADE)",
             "INSERT INTO place VALUES (1)",
@@ -177,7 +237,10 @@ def test_foreign_keys_are_carried_over_to_a_join(orders: instar.Connection) -> N
     ("more", "words"),
     [
         ("CREATE TABLE card (id int PRIMARY KEY, c int REFERENCES customer)", "card_c_fkey"),
-        ("CREATE TABLE card (id int PRIMARY KEY, c text REFERENCES customer (name))", "card_c_fkey"),
+        (
+            "CREATE TABLE card (id int PRIMARY KEY, n text, FOREIGN KEY (id, n) REFERENCES customer (id, name))",
+            "card_id_n_fkey",
+        ),
         ("ALTER TABLE orders ADD COLUMN x int REFERENCES place ON DELETE CASCADE", "orders_x_fkey"),
     ],
 )

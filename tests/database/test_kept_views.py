@@ -107,8 +107,11 @@ def joined(engine: Engine) -> instar.Connection:
             'no row of table "s"',
         ),
         (
-            ["CREATE TABLE r (id int PRIMARY KEY, k int)", "CREATE TABLE s (k int PRIMARY KEY, b int UNIQUE)"],
-            "r JOIN s ON r.k = s.k INTO t (id, r.k, s.k AS sk, b)",
+            [
+                "CREATE TABLE r (id int PRIMARY KEY, k int, b int)",
+                "CREATE TABLE s (i int PRIMARY KEY, k int, b int UNIQUE)",
+            ],
+            "r JOIN s ON r.k = s.k AND r.b = s.b INTO t (id, r.k, r.b, i, s.k AS sk, s.b AS sb)",
             "0A000",
             'unique index "s_b_key"',
         ),

@@ -182,10 +182,31 @@ class _Described:
         """What T has of the sources' indexes, which are added, and of their checks; notices of what it has not."""
         for side in (self._r, self._s):
             unique = self._is_told_apart if side is self._r and made.unique else None
-            indexes.carry(side, unique or (lambda columns: False), shown)
+            refused = indexes.carry(side, unique or (lambda columns: False), self._keys(side, made), shown)
+            if refused is not None:
+                raise self._cannot_repeat(side, refused)
         checks = tuple(check for side in (self._r, self._s) for check in self._checks(side, indexes, shown))
         self._tell_lost(shown)
         return checks
+
+    @staticmethod
+    def _keys(side: _Side, made: MadeByJoin) -> list[frozenset[int]]:
+        """The columns of each key of a source that T may have several times, as it is said by joining: those of its
+        primary key, and the join columns that are unique in S, which is what makes the join one-to-many."""
+        keys = [frozenset(side.table.primary_key)]
+        if made.unique and side.table.id == made.s:
+            found = (frozenset(part.column for part in index.columns) for index in side.table.indexes if index.unique)
+            keys += [key for key in found if key <= {column.id for column in side.on}]
+        return keys
+
+    def _cannot_repeat(self, side: _Side, index: Index) -> errors.Error:
+        what = "unique constraint" if index.constraint else "unique index"
+        return errors.error(
+            errors.DEPENDENT_OBJECTS,
+            f"cannot join table {side.table.name}: {what} {index.name} cannot hold for table {self._wanted.into}, "
+            "which may have its values several times",
+            hint=f"Drop the {what.removeprefix('unique ')} first, or leave a column of it out of the new table.",
+        )
 
     def _named_so(self, target: Table) -> Table:
         """T, with its names taken."""
@@ -378,20 +399,30 @@ class _Indexes:
         )
         return self._put(label, parts, unique=unique)
 
-    def carry(self, side: _Side, is_unique: Callable[[Iterable[int]], bool], shown: Sequence[int]) -> None:
+    def carry(
+        self,
+        side: _Side,
+        is_unique: Callable[[Iterable[int]], bool],
+        keys: Iterable[frozenset[int]],
+        shown: Sequence[int],
+    ) -> Index | None:
         """The indexes of a source on columns that T shows; of a unique one `is_unique` says whether T has each of its
-        keys once, too."""
+        values once, too. Gives one whose values it may have several times, though they are unique by none of `keys`."""
         for index in side.table.indexes:
-            if not {side.columns.get(part.column) for part in index.columns} <= set(shown):
+            columns = {part.column for part in index.columns}
+            if not {side.columns.get(column) for column in columns} <= set(shown):
                 self._draft.notices.append(f'index "{index.name}" goes with columns that are not wanted')
                 continue
             parts = tuple(IndexColumn(side.columns[part.column], part.descending) for part in index.columns)
             unique = index.unique and is_unique([part.column for part in parts])
             if index.unique and not unique:
+                if not any(key <= columns for key in keys):
+                    return index
                 self._draft.notices.append(f'index "{index.name}" is not unique any more')
             elif any(found.columns == parts for found in self.made):
                 continue
             self._put(index.name, parts, unique=unique)
+        return None
 
     def _put(self, name: str, parts: tuple[IndexColumn, ...], *, unique: bool) -> int:
         rowset = self._draft.ids.new_rowset(self._table)
