@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -490,7 +491,39 @@ def test_all_that_contradicts_is_named_and_what_is_repaired_is_told(engine: Engi
     [notice] = [notice for notice in one.notices if "contradicted" in notice]
     assert notice.startswith(f"NOTICE:  {told} taken: ")
     assert "(zip, town)=(2, y) in 2 rows, such as (id)=(2), is taken; " + second in notice
-    assert value(one, "SELECT reason FROM instar.jobs WHERE state = 'succeeded'") == notice.removeprefix("NOTICE:  ")
+    reason = value(one, "SELECT reason FROM instar.jobs WHERE state = 'succeeded'")
+    assert reason.startswith(notice.removeprefix("NOTICE:  ") + "; cycle ")
+
+
+def test_what_log_propagation_came_to_is_told_when_the_job_has_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = engine.connect(), engine.connect()
+    numbers = iter(range(10, 100))
+    # the second work is to follow the log, which begins with a look for doubtful rows
+    awaited = ["work", "work", "put", "put", "stage 3"]
+
+    def write(point: str) -> None:
+        if awaited and point == awaited[0]:
+            awaited.pop(0)
+            if cancels:
+                run(two, f"CANCEL JOB {value(two, 'SELECT max(id) FROM instar.jobs')}")
+            else:
+                run(two, *(f"INSERT INTO person VALUES ({next(numbers)}, '1', 'x')" for _ in range(4)))
+
+    hook_jobs(monkeypatch, write)
+    cancels = False
+    run(one, f"{SPLIT} WITH (pause_rows = 3)")
+    assert re.fullmatch(
+        r"cycle 3: 4 changes in 4 commits applied in \d+\.\d\d s; the switch may write 3 target rows, about 0 were left:"
+        r" synchronization; the switch was put off once, since too much had come meanwhile",
+        value(one, "SELECT reason FROM instar.jobs"),
+    )
+    cancels, awaited = True, ["stage 3"]
+    with fails("57014"):
+        one.execute("ALTER TABLE person JOIN place USING (zip) INTO t (id, zip, town)")
+    told = value(one, "SELECT reason FROM instar.jobs WHERE state = 'cancelled'")
+    assert re.match(r"job \d+ was cancelled; cycle 1: 0 changes .* were left: synchronization$", told)
 
 
 def test_a_moment_before_the_switch_has_not_got_the_new_tables(engine: Engine) -> None:

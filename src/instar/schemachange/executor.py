@@ -408,6 +408,7 @@ class Executor:
             reason="",
             ready=None,
             told=self._works.told() if stage.reveals else job.told,
+            analysis=self._works.analysis(job) or job.analysis,
         )
         if after.stage == len(after.stages) and not stage.work:
             after = _finish(after, self._now())
@@ -453,6 +454,7 @@ class Executor:
             attempts=0,
             reason="",
             ready=None,
+            analysis=self._works.analysis(job) or job.analysis,
         )
         return self._commit(job, held, None, after)
 

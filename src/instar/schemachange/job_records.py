@@ -82,8 +82,8 @@ class Job(msgspec.Struct, frozen=True):
     must be there then, since its statement waits. `named`: the tables that the statement named, by id. `zone`: the time
     zone that it was given in, for when it is planned, and for what it has evaluated row by row. A stage that would doom
     open transactions waits for them for `ddl_wait` microseconds. `ready`: the stage after which all
-    was done and waited for but schema locks. `told`: what there is to know of what it has done. Times:
-    microseconds since the epoch.
+    was done and waited for but schema locks. `told`: what there is to know of what it has done. `analysis`: what log
+    propagation came to in the end. Times: microseconds since the epoch.
     """
 
     id: int
@@ -115,6 +115,7 @@ class Job(msgspec.Struct, frozen=True):
     met: Literal["pause", "cancel"] | None = None
     ready: int | None = None
     told: str = ""
+    analysis: str = ""
 
     @property
     def is_finished(self) -> bool:

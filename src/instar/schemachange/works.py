@@ -131,6 +131,14 @@ class Works:
         found = None if self._following is None else self._following.contradictions
         return "" if found is None else found.told()
 
+    def analysis(self, job: Job) -> str:
+        """What the last cycle of the job's log propagation came to, in words; empty if there was none."""
+        if self._following is None or self._following.job != job.id or not self._following.analysis:
+            return ""
+        times = "once" if self._refused == 1 else f"{self._refused} times"
+        put_off = f"; the switch was put off {times}, since too much had come meanwhile" if self._refused else ""
+        return self._following.analysis + put_off
+
     def behind(self) -> None:
         """The switch was refused: too much had been committed since."""
         self._refused += 1

@@ -358,6 +358,23 @@ def test_log_that_is_cut(world: ChangingWorld) -> None:
     assert caught.value.sqlstate == errors.SNAPSHOT_TOO_OLD
 
 
+def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = following(world.store, split_world(world), world.now())
+    most = task.transformation.made.pause_rows
+    left, slow = iter((most + 1.0, most + 1.0, 3.0)), iter((0.5, 0.9, 0.9))
+    kept: list[str] = []
+    decide = task._decide
+    monkeypatch.setattr(task, "rows_left", lambda: next(left))
+    monkeypatch.setattr(module._Cycle, "end", lambda cycle: setattr(cycle, "ratio", next(slow)))
+    monkeypatch.setattr(task, "_decide", lambda left, what: (decide(left, what), kept.append(task.analysis)))
+    assert run(task)
+    assert [told.partition("the switch may write ")[2] for told in kept] == [
+        f"{most:,} target rows, more were left: another cycle",
+        f"{most:,} target rows, more were left: another cycle, with pauses 2 times shorter for that",
+        f"{most:,} target rows, about 3 were left: synchronization",
+    ]
+
+
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(module, "monotonic", lambda: now)
@@ -367,11 +384,13 @@ def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.told(4 * second, 5 * second) == "cycle 1: 1,200 commits applied, about 300 behind"
     now = 2.0
     one.end()
+    assert one.ended() == "cycle 1: 0 changes in 1,200 commits applied in 2.00 s"
     two = module._Cycle(2, 4 * second, one)
     now = 5.0
     assert two.told(4 * second, 5 * second) == "cycle 2: 0 commits applied"
     two.changes = 6000
     two.end()
+    assert two.ended() == "cycle 2: 6,000 changes in 0 commits applied in 3.00 s, 1.5 times that of the cycle before"
     three = module._Cycle(3, 5 * second, two)
     behind = "cycle 3: 0 commits applied; the sources are written 1.5 times as fast as their changes are applied"
     needed = ", for which max_rows_per_second has to be more than 3,000"

@@ -101,6 +101,7 @@ class Following(Task):
         self._cycle = _Cycle(0, since)
         self.urgency = AT_LEISURE
         self.contradictions: Contradictions | None = None  # of a split
+        self.analysis = ""  # what came of the last cycle, and what follows of that
         self._begin()
 
     def _begin(self) -> None:
@@ -162,11 +163,14 @@ class Following(Task):
                 yield from self._checked(self.target)
             self._tell()
             self._cycle.end()
-            if self.rows_left() <= self.transformation.made.pause_rows:
+            left = self.rows_left()
+            if left <= self.transformation.made.pause_rows:
                 self._press(AT_LEISURE)
+                self._decide(left, "synchronization")
                 return
             if self._cycle.ratio >= _FALLING_BEHIND:
                 self._press(min(self.urgency * 2, _MOST_URGENCY))
+            self._decide(left, f"another cycle{self._pauses()}")
 
     def _press(self, urgency: float) -> None:
         """Have so much more of the store than background work has otherwise."""
@@ -290,9 +294,17 @@ class Following(Task):
 
     def _tell(self) -> None:
         limit = None if self.pace is None else self.pace.rows_per_second
-        self.doing = self._cycle.told(self.position, self._newest(), limit)
-        if self.urgency > AT_LEISURE:
-            self.doing += f"; pauses are {self.urgency / AT_LEISURE:g} times shorter for that"
+        self.doing = self._cycle.told(self.position, self._newest(), limit) + self._pauses("; pauses are")
+
+    def _decide(self, left: float, follows: str) -> None:
+        """Keep what came of the cycle that has ended, and what follows."""
+        most = self.transformation.made.pause_rows
+        rows = f"about {left:,.0f}" if left <= most else "more"
+        self.analysis = f"{self._cycle.ended()}; the switch may write {most:,} target rows, {rows} were left: {follows}"
+
+    def _pauses(self, says: str = ", with pauses") -> str:
+        """How much shorter pauses are since the sources are not caught up with; empty if they are as ever."""
+        return f"{says} {self.urgency / AT_LEISURE:g} times shorter for that" if self.urgency > AT_LEISURE else ""
 
 
 class _Batch:
@@ -335,6 +347,13 @@ class _Cycle:
         if self._before >= _TELLING_SECONDS:
             self.ratio = self.seconds / self._before
             self.written = self.changes / self._before
+
+    def ended(self) -> str:
+        """What it came to, in words."""
+        told = (
+            f"cycle {self.number}: {self.changes:,} changes in {self.commits:,} commits applied in {self.seconds:.2f} s"
+        )
+        return told + (f", {self.ratio:.1f} times that of the cycle before" if self.ratio else "")
 
     def told(self, position: int, newest: int, limit: float | None = None) -> str:
         """What the work is at, in words, where an operator allows `limit` rows a second. What is behind is guessed from
