@@ -515,8 +515,8 @@ def test_what_log_propagation_came_to_is_told_when_the_job_has_ended(
     cancels = False
     run(one, f"{SPLIT} WITH (pause_rows = 3)")
     assert re.fullmatch(
-        r"cycle 3: 4 changes in 4 commits applied in \d+\.\d\d s; the switch may write 3 target rows, about 0 were left:"
-        r" synchronization; the switch was put off once, since too much had come meanwhile",
+        r"cycle 3: 4 changes in 4 commits applied in \d+\.\d\d s; the switch may write 3 target rows, about 0 were "
+        r"left: synchronization; the switch was put off once, since too much had come meanwhile",
         value(one, "SELECT reason FROM instar.jobs"),
     )
     cancels, awaited = True, ["stage 3"]
