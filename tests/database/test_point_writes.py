@@ -14,6 +14,7 @@ import pytest
 import instar
 from instar import errors
 from instar.database.point_writes import PointWriter
+from instar.database.session import Session
 from instar.encoding.generate import compile_source
 from support.databases import Engine, fails, rows, run, value
 
@@ -203,8 +204,8 @@ def test_two_threads_find_out_at_once_that_the_schema_has_moved(
     writers = engine._held.point_writers
     fast = PointWriter.run
 
-    def beside(writer: PointWriter, parameters: Sequence[object]) -> int:
-        count = fast(writer, parameters)
+    def beside(writer: PointWriter, parameters: Sequence[object], session: Session) -> int:
+        count = fast(writer, parameters, session)
         del writers[text]  # the other thread
         return count
 

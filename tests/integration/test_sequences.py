@@ -200,3 +200,113 @@ def test_what_a_default_or_a_view_evaluates_once_is_kept_so(tmp_path: Path) -> N
         run(connection, "INSERT INTO t (id) VALUES (1), (2)")
         assert rows(connection, "SELECT a FROM t ORDER BY id") == [(1,), (None,)]
         assert [value(connection, "SELECT c FROM v") for _ in range(3)] == ["three", "four", "more"]
+
+
+def test_a_session_is_told_what_it_has_drawn_itself(engine: Engine) -> None:
+    connection, other = engine.connect(), engine.connect()
+    run(connection, "create sequence q", "create table t (id serial primary key, v int)", "create table p (v bigint)")
+    run(other, "insert into t (v) values (0)")
+    assert next_of(other) == 1
+    with fails("55000", "lastval is not yet defined in this session"):
+        connection.execute("select lastval()")
+    with fails("55000", 'currval of sequence "q" is not yet defined in this session'):
+        connection.execute("select currval('q')")
+    assert rows(connection, "select nextval('q'), currval('q'), lastval()") == [(2, 2, 2)]
+    # The short way of a write as well as the general one, in a transaction or not; a rollback takes nothing back.
+    for number, opened in enumerate([False, False, False, True, True, True], 2):
+        run(connection, *(["begin"] if opened else []))
+        connection.execute("insert into t (v) values (?)", (number,))
+        connection.execute("insert into p values (currval('t_id_seq'))")
+        run(connection, *(["rollback"] if opened else []))
+        assert rows(connection, "select lastval(), currval('t_id_seq'), currval('q')") == [(number, number, 2)]
+    assert rows(connection, "select v from p order by v") == [(2,), (3,), (4,)]
+    connection.executemany("insert into t (v) values (?)", [(0,)] * 3)
+    assert value(connection, "select lastval()") == value(connection, "select max(id) from t")
+    run(connection, "drop table t")
+    with fails("55000", "lastval"):
+        connection.execute("select lastval()")
+    assert value(connection, "select currval('q')") == 2
+
+
+def test_a_load_into_an_empty_table_counts_as_drawing(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "create table t (id serial primary key, v int)")
+    connection.executemany("insert into t (v) values (?)", [(number,) for number in range(20_000)])
+    assert value(connection, "select lastval()") == 20_000
+
+
+def test_setval_is_for_all_at_once_and_for_good(elsewhere: tuple[Connection, Connection]) -> None:
+    connection, other = elsewhere
+    run(connection, "create sequence q", "create table t (id serial primary key, v int)")
+    assert [next_of(connection), next_of(other)] == [1, 33]
+    for _ in range(3):
+        connection.execute("insert into t (v) values (1)")
+    run(connection, "begin")
+    assert value(connection, "select setval('q', 1000)") == 1000
+    run(connection, "rollback")
+    assert next_of(other) == 1001
+    assert next_of(connection) > 1001
+    assert value(other, "select setval('q', 500, false)") == 500
+    assert value(other, "select currval('q')") == 1001
+    assert next_of(connection) == 500
+    assert 500 < next_of(other) < 1000
+    # What a load has brought along, given keys of its own: nobody meets them, whatever blocks there are.
+    run(other, "insert into t values (40, 0), (41, 0)", "select setval('t_id_seq', max(id)) from t")
+    connection.execute("insert into t (v) values (1)")
+    other.execute("insert into t (v) values (1)")
+    found = [number for (number,) in rows(connection, "select id from t order by id")]
+    assert found[:6] == [1, 2, 3, 40, 41, 42]
+    assert len(found) == 7
+
+
+def test_setval_leaves_what_a_block_had_left(elsewhere: tuple[Connection, Connection]) -> None:
+    """Neither is it given back when its process closes, nor does it come when values are reserved for another cause."""
+    connection, other = elsewhere
+    run(connection, "create sequence q")
+    assert [next_of(connection), next_of(other)] == [1, 33]
+    run(connection, "select setval('q', 7)")
+    run(other, "alter sequence q increment 5")
+    assert next_of(other) == 12
+    assert next_of(connection) > 12
+    assert (next_of(connection) - 12) % 5 == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "sqlstate", "message"),
+    [
+        ("select setval('q', 0)", "22003", 'setval: value 0 is out of bounds for sequence "q" (1..50)'),
+        ("select setval('q', 51)", "22003", "value 51 is out of bounds"),
+        ("select setval('q', 1.5)", "42883", "setval takes bigint, not numeric"),
+        ("select setval('q', 1, 2)", "42883", "setval takes boolean, not integer"),
+        ("select setval('q')", "42883", "function setval(unknown) does not exist"),
+        ("select currval()", "42883", "function currval() does not exist"),
+        ("select currval('nosuch')", "42P01", 'relation "nosuch" does not exist'),
+        ("select setval(v::text, 1) from t", "0A000", "setval of what is not a literal name"),
+        ("create view v as select currval('q')", "0A000", "currval"),
+        ("create table u (v bigint default lastval())", "0A000", "lastval"),
+        ("create table u (v bigint check (v > currval('q')))", "42P17", "immutable"),
+        ("select setval('q', 1) as of system time now()", "25006", "setval()"),
+    ],
+)
+def test_what_is_refused_of_setval_and_currval(engine: Engine, sql: str, sqlstate: str, message: str) -> None:
+    connection = engine.connect()
+    run(connection, "create sequence q maxvalue 50", "create table t (v int)")
+    with fails(sqlstate, message):
+        connection.execute(sql)
+
+
+def test_setval_is_strict_and_no_reading(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "create sequence q")
+    assert value(connection, "select setval('q', NULL)") is None
+    assert next_of(connection) == 1
+    assert rows(connection, "select setval('q', v) from (values (5), (9)) x (v)") == [(5,), (9,)]
+    run(connection, "begin read only")
+    assert value(connection, "select currval('q')") == 9
+    with fails("25006", "setval()"):
+        connection.execute("select setval('q', 1)")
+    run(connection, "rollback")
+    # Nobody has got the value that was set, but it is the next one.
+    run(connection, "select setval('q', 70, false)")
+    with fails("22023", "RESTART value (70) cannot be greater than MAXVALUE (30)"):
+        run(connection, "alter sequence q maxvalue 30")

@@ -151,7 +151,7 @@ def test_what_postgresql_refuses(
         ("ALTER TABLE t ALTER n TYPE smallint", 'foreign key "t_n_fkey"'),
         ("ALTER TABLE p ALTER code TYPE smallint", 'foreign key "t_n_fkey"'),
         ("ALTER TABLE t ALTER c TYPE int USING (SELECT 1)", "a subquery in a transform expression"),
-        ("ALTER TABLE t ALTER c TYPE int USING nextval('s')", "nextval in a transform expression"),
+        ("ALTER TABLE t ALTER c TYPE int USING nextval('s')", "a function of sequences in a transform expression"),
         ("ALTER TABLE t ALTER c TYPE int USING 1, ADD COLUMN e int", "together with other actions"),
     ],
 )

@@ -575,6 +575,11 @@ class Sequence(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_fiel
         """The id of its counter."""
         return self.counter or self.id
 
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether it gives row ids: such a one has no name, and nobody can ask for it."""
+        return not self.name
+
 
 Object = Table | View | Sequence
 

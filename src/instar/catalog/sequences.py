@@ -10,6 +10,9 @@ is by then. What a process has reserved by another increment counts as handed ou
 A sequence that is restarted counts by another counter from then on, so that a block of the old one is not used any
 more by whoever has seen the new descriptor. Records of counters that nobody counts by are left where they are: a
 process that has not seen it yet may be at one.
+
+setval writes to the counter itself, outside of the transaction, and counts how often that was done: a process leaves
+the block that it reserved before, once it has looked at the counter. Statements do so with their first value of it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import Sequence
-from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.store.engine import Commit, PreconditionFailed, Reader, Store, ValueUnchanged
 from instar.store.forks import begin_anew_in_child
 from instar.store.records import Latest, latest_key
 
@@ -35,12 +38,13 @@ class SequenceState(msgspec.Struct, frozen=True, array_like=True):
     """The last value of the newest block; not `called`: the first value, which nobody has got yet.
 
     `writes` counts, so that no two states of a counter are the same: a block that is given back would otherwise take a
-    sequence that has gone there and back for one that nobody has touched.
+    sequence that has gone there and back for one that nobody has touched. `settings` counts the calls of setval.
     """
 
     last: int
     called: bool = False
     writes: int = 0
+    settings: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -55,7 +59,7 @@ def counter_key(counter: int) -> bytes:
 class _Block:
     """Values of one counter that this process may hand out: `left` more, beginning with `next`."""
 
-    __slots__ = ("increment", "left", "maximum", "minimum", "next", "size", "stored")
+    __slots__ = ("increment", "left", "maximum", "minimum", "next", "settings", "size", "stored")
 
     def __init__(self) -> None:
         self.next = 0
@@ -64,6 +68,7 @@ class _Block:
         self.minimum = self.maximum = 0
         self.size = FIRST_BLOCK
         self.stored = b""
+        self.settings = 0
 
     def serves(self, sequence: Sequence) -> bool:
         """Whether there is a value left, and the sequence is still bounded as it was when the block was reserved."""
@@ -114,8 +119,32 @@ class Sequences:
                 count -= part
         return taken
 
+    def set_value(self, sequence: Sequence, value: int, called: bool) -> None:
+        """setval: the next value follows `value`, or is that if it is not `called`, for all processes. 22003 outside of
+        the sequence's bounds."""
+        if not sequence.minimum <= value <= sequence.maximum:
+            bounds = f"({sequence.minimum}..{sequence.maximum})"
+            message = f'setval: value {value} is out of bounds for sequence "{sequence.name}" {bounds}'
+            raise errors.error(errors.NUMERIC_OUT_OF_RANGE, message)
+        with self._lock:
+            self._write(sequence, lambda state: SequenceState(value, called, state.writes + 1, state.settings + 1))
+            self._block(sequence).left = 0
+
+    def heed_settings(self, sequence: Sequence, reader: Reader) -> None:
+        """Leave what was reserved before a setval that `reader` sees, of whichever process."""
+        block = self._blocks.get(sequence.counts_by)
+        if block is None or not block.left:
+            return
+        stored = reader.get(counter_key(sequence.counts_by))
+        if stored is None or stored == block.stored:
+            return
+        settings = _DECODER.decode(stored).settings
+        with self._lock:
+            if block.settings < settings:  # else another thread has seen it, and reserved since
+                block.left = 0
+
     def last_value(self, sequence: Sequence) -> int | None:
-        """The last value that was handed out, or reserved by another process; None before the first."""
+        """The last value that was handed out, set, or reserved by another process; None before the first."""
         with self._lock:
             block = self._blocks.get(sequence.counts_by)
             if block is not None and block.left:
@@ -123,8 +152,7 @@ class Sequences:
                 block.left = 0
         with self._store.read() as reader:
             stored = reader.get(counter_key(sequence.counts_by))
-        state = None if stored is None else _DECODER.decode(stored)
-        return state.last if state is not None and state.called else None
+        return None if stored is None else _DECODER.decode(stored).last
 
     def close(self) -> None:
         """Give unused values back where nobody has reserved since."""
@@ -145,7 +173,8 @@ class Sequences:
         with self._store.read() as reader:
             version = reader.catalog_version
         # A block is reserved for the sake of its first value: there is one that was handed out.
-        state = SequenceState(block.next - block.increment, True, _DECODER.decode(block.stored).writes + 1)
+        writes = _DECODER.decode(block.stored).writes + 1
+        state = SequenceState(block.next - block.increment, True, writes, block.settings)
         request = Commit(
             catalog_version=version,
             preconditions=[ValueUnchanged(key, block.stored, None)],
@@ -163,10 +192,10 @@ class Sequences:
         wanted = max(usual, least)
         increment = sequence.increment
         bound = sequence.maximum if increment > 0 else sequence.minimum
-        first = count = 0
+        first = count = settings = 0
 
         def advance(state: SequenceState) -> SequenceState:
-            nonlocal first, count
+            nonlocal first, count, settings
             following = state.last + increment if state.called else state.last
             # How many there are up to the bound; what another bound allowed may lie beyond it.
             left = (bound - following) // increment + 1
@@ -175,12 +204,12 @@ class Sequences:
                     raise errors.error(errors.SEQUENCE_LIMIT_EXCEEDED, _limit_message(sequence))
                 following = sequence.minimum if increment > 0 else sequence.maximum
                 left = (bound - following) // increment + 1
-            first, count = following, min(wanted, left)
-            return SequenceState(following + (count - 1) * increment, True, state.writes + 1)
+            first, count, settings = following, min(wanted, left), state.settings
+            return SequenceState(following + (count - 1) * increment, True, state.writes + 1, settings)
 
         block.left = 0  # what was left is given back; and if the disk is full, say, nothing is reserved
         block.stored = self._write(sequence, advance)
-        block.next, block.left = first, count
+        block.next, block.left, block.settings = first, count, settings
         block.increment, block.minimum, block.maximum = sequence.increment, sequence.minimum, sequence.maximum
         block.size = min(usual * 2, LARGEST_BLOCK)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from instar.database.session import Session
 
 
-def buffered(session: Session, open_: SessionTransaction, point: PointWriter, parameters: Sequence[object]) -> int:
+def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence[object], session: Session) -> int:
     """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
     where only the general way knows what to do."""
     database = session.database
@@ -39,7 +39,7 @@ def buffered(session: Session, open_: SessionTransaction, point: PointWriter, pa
                 if open_.enlisted:
                     return ENTANGLED
                 known = database.catalog.at(reader)
-            made = point.to_buffer(reader, parameters, open_.buffer, session.locks.require_unlocked)
+            made = point.to_buffer(reader, parameters, session, open_.buffer)
             timestamp = reader.timestamp
         if isinstance(made, int):
             return made

@@ -288,7 +288,7 @@ def _filled(session: Session, column: Column, rows: int, default: object) -> Any
     """A column that the data does not have: values of its sequence, its default, or NULL."""
     target: Any = arrow_type(column.type)  # the stubs are generic in types known at run time only
     if column.sequence is not None:
-        taken = session.database.next_values(column.sequence, rows)
+        taken = session.numbers.next_values(column.sequence, rows)
         return pa.array(np.concatenate([np.arange(part.start, part.stop, part.step) for part in taken])).cast(target)
     if default is None:
         return pa.nulls(rows, target)

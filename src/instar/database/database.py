@@ -186,15 +186,12 @@ class Database:
         return known[1]
 
     def next_value(self, sequence: int) -> int:
-        """nextval, for a session that has changed no schema."""
+        """nextval, of what no session can ask for: row ids."""
         return self.sequences.next_value(self.sequence(sequence))
 
-    def next_values(self, sequence: int, count: int) -> list[range]:
-        """`count` values of a sequence at once, for such a session."""
-        return self.sequences.next_values(self.sequence(sequence), count)
-
     def sequence(self, sequence: int, catalog: CatalogSnapshot | None = None) -> SequenceDescriptor:
-        """The newest descriptor, whatever the snapshot: who restarts a sequence restarts it for all.
+        """The newest descriptor, whatever the snapshot: who restarts a sequence restarts it for all; and who sets it
+        does so, too, so that what was reserved before is left here.
 
         What the session itself has changed, and sees in `catalog`, is a version ahead. A row id's sequence has an id,
         but no descriptor.
@@ -202,15 +199,16 @@ class Database:
         reader = self.store.read()
         try:
             newest = self.catalog.at(reader)
+            found = newest.by_id(sequence)
+            seen = found if catalog is None or catalog is newest else catalog.by_id(sequence)
+            if isinstance(seen, SequenceDescriptor) and (found is None or seen.version > found.version):
+                found = seen
+            if isinstance(found, SequenceDescriptor):
+                self.sequences.heed_settings(found, reader)
+                return found
         finally:
             reader.close()
-        found = newest.by_id(sequence)
-        seen = found if catalog is None or catalog is newest else catalog.by_id(sequence)
-        if isinstance(seen, SequenceDescriptor) and (found is None or seen.version > found.version):
-            found = seen
-        if isinstance(found, SequenceDescriptor):
-            return found
-        return SequenceDescriptor(id=sequence, name="rowid", version=1, type=BIGINT)
+        return SequenceDescriptor(id=sequence, name="", version=1, type=BIGINT)
 
     def keep_point_writer(self, text: str, command: str, writer: PointWriter) -> None:
         """Keep the short form of a write; a few thousand of them at most."""

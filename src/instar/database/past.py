@@ -41,7 +41,7 @@ _TEXTS = frozenset({Kind.TEXT, Kind.VARCHAR, Kind.UNKNOWN})
 
 def query_as_of(session: Session, statement: ast.Query, as_of: ast.AsOf, parameters: Sequence[object]) -> Result:
     """Execute a query AS OF SYSTEM TIME. Errors: 22007, 22023 (no time, or one to come), 72000 (longer ago than the
-    store retains), 25006 for nextval, and the query's own."""
+    store retains), 25006 for nextval and setval, and the query's own."""
     statement, parameters, moment = _split(statement, as_of, parameters)
     snapshot = timestamp_of(session, moment, as_of)
     database = session.database
@@ -142,8 +142,11 @@ def _prepared(
     session: Session, statement: ast.Query, catalog: CatalogSnapshot, parameters: Sequence[object]
 ) -> Prepared:
     bound = bind(statement, catalog, hints_of(parameters))
-    if any(isinstance(found, tree.NextValue) for found in walk(bound.statement)):
-        raise errors.error(errors.READ_ONLY_TRANSACTION, "cannot execute nextval() in a query of the past")
+    for found in walk(bound.statement):
+        if isinstance(found, tree.NextValue | tree.SetValue):
+            name = "nextval" if isinstance(found, tree.NextValue) else "setval"
+            message = f"cannot execute {name}() in a query of the past"
+            raise errors.error(errors.READ_ONLY_TRANSACTION, message)
     database = session.database
     return Prepared(statement, bound, catalog, database.layouts, Rules(catalog, database.layouts), database.analytic)
 
@@ -166,6 +169,7 @@ def _context(
         parameters=prepared.convert(parameters, session.settings.get("timezone")),
         functions=session.function_context(),
         next_value=next_value,
+        current_value=session.numbers.current_value,
         system_rows=system_rows,
         check_cancel=session.check_cancel,
         interruptible=session.interruptible,

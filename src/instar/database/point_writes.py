@@ -45,6 +45,7 @@ from instar.values import converter
 
 if TYPE_CHECKING:
     from instar.database.database import Database
+    from instar.database.session import Session
 
 # How often a write is derived again, because somebody else changed the row, before the general way has a try.
 ROUNDS = 20
@@ -199,7 +200,9 @@ class PointWriter:
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
         self._patch = None if self._codecs else _patch(write, writer)
+        # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
+        self._draws = write.draws
         self._classes = tuple(map(class_of, parameters))
         self._frame = _conversion(tuple(types), self._classes)
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
@@ -219,10 +222,14 @@ class PointWriter:
         repository = self._repository
         return repository is not None and repository.schema().lease is self._lease
 
-    def run(self, parameters: Sequence[object]) -> int:
+    def _frame_of(self, parameters: Sequence[object], session: Session) -> list[Any] | None:
+        rest = self._write.frame((), _CONSTANT, session.numbers) if self._draws else self._rest
+        return self._frame(parameters, rest)
+
+    def run(self, parameters: Sequence[object], session: Session) -> int:
         """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
         try:
-            frame = self._frame(parameters, self._rest)
+            frame = self._frame_of(parameters, session)
             if frame is None:
                 return UNSERVED
             return self._insert(frame) if self._inserts else self._modify(frame)
@@ -239,15 +246,15 @@ class PointWriter:
         self,
         reader: Reader,
         parameters: Sequence[object],
+        session: Session,
         buffer: Buffer,
-        require_unlocked: Callable[[bytes], None],
     ) -> Buffered | int:
         """What a transaction is to buffer, which has `buffer` already and goes on at what `reader` sees. Or the number
-        of rows changed, if that is 0; UNSERVED, OUTDATED, ENTANGLED. Errors as of the statement, and what
-        `require_unlocked` raises for a key whose row stands in the way."""
+        of rows changed, if that is 0; UNSERVED, OUTDATED, ENTANGLED. Errors as of the statement, and those of
+        the session's locks for a key whose row stands in the way."""
         if reader.catalog_version != self._version:
             return OUTDATED
-        frame = self._frame(parameters, self._rest)
+        frame = self._frame_of(parameters, session)
         if frame is None:
             return UNSERVED
         image = self._write.image(None, frame) if self._inserts else None
@@ -261,7 +268,7 @@ class PointWriter:
         stands = stored is not None and not stored[LAYOUT_OFFSET] & 1
         if image is not None:
             if stands:
-                require_unlocked(self._prefix + key)
+                session.locks.require_unlocked(self._prefix + key)
                 raise self._write.duplicate(image)
             return Buffered(key, None, None, image)
         if stored is None or not stands:

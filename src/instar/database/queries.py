@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.catalog.own_layouts import OwnLayouts
@@ -19,6 +18,7 @@ from instar.database.commit import SessionTransaction
 from instar.database.jobs import history_rows, job_rows
 from instar.database.lock_names import lock_rows
 from instar.database.materialized import view_rows
+from instar.database.numbers import StatementNumbers
 from instar.database.past import query_as_of
 from instar.database.point_writes import OUTDATED, UNSERVED, PointWriter, point_writer
 from instar.database.result import Result
@@ -64,7 +64,7 @@ class Queries:
         found = self._looked_up(text, parameters, open_)
         if found is not None or open_.read_only:
             return found
-        return self._written(text, parameters, partial(buffered, self._session, open_))
+        return self._written(text, parameters, partial(buffered, open_))
 
     def _looked_up(
         self, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
@@ -82,16 +82,16 @@ class Queries:
         return Result("SELECT", columns, rows, len(rows))
 
     def _written(
-        self, text: str, parameters: Sequence[object], run: Callable[[PointWriter, Sequence[object]], int]
+        self, text: str, parameters: Sequence[object], run: Callable[[PointWriter, Sequence[object], Session], int]
     ) -> Result | None:
         known = self._database.point_writers.get(text)
         if known is None:
             return None
         command, writer = known
-        count = run(writer, parameters)
+        count = run(writer, parameters, self._session)
         if count == OUTDATED:
             renewed = self._writer_anew(text, command, parameters)
-            count = UNSERVED if renewed is None else run(renewed, parameters)
+            count = UNSERVED if renewed is None else run(renewed, parameters, self._session)
         if count == UNSERVED:
             self._database.point_writers.pop(text, None)  # another thread may have found out as well
         if count < 0:
@@ -307,13 +307,16 @@ class Queries:
         view = View(database.store, self._snapshot().timestamp, buffer, self._layouts(), open_.reads)
         if open_.isolation.is_locking:
             view = session.schema_locks.newest_view(view, open_.isolation)
+        numbers = StatementNumbers(session, catalog)
         return ExecutionContext(
             view=view,
             catalog=catalog,
             buffer=open_.buffer,
             parameters=parameters,
             functions=session.function_context(),
-            next_value=_NextValues(session, catalog),
+            next_value=numbers.next_value,
+            current_value=numbers.current_value,
+            set_value=numbers.set_value,
             system_rows=lambda name: _system_rows(session, catalog, name),
             check_cancel=session.check_cancel,
             interruptible=session.interruptible,
@@ -334,25 +337,6 @@ class Queries:
         if snapshot is None:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
         return snapshot
-
-
-class _NextValues:
-    """nextval for one statement: outside MVCC, never rolled back. The sequence is looked up once."""
-
-    __slots__ = ("_catalog", "_found", "_session")
-
-    def __init__(self, session: Session, catalog: CatalogSnapshot) -> None:
-        self._session = session
-        self._catalog = catalog
-        self._found: dict[int, SequenceDescriptor] = {}
-
-    def __call__(self, sequence: int) -> int:
-        database = self._session.database
-        found = self._found.get(sequence)
-        if found is None:
-            self._session.open_transaction().require_writable("nextval()")
-            found = self._found[sequence] = database.sequence(sequence, self._catalog)
-        return database.sequences.next_value(found)
 
 
 def _parsed(text: str) -> ast.Query | ast.Dml:

@@ -23,6 +23,7 @@ from instar.database.commit import (
     upgrade_buffers,
 )
 from instar.database.control import CONTROL, ENDINGS, copied
+from instar.database.numbers import SessionNumbers
 from instar.database.queries import Queries
 from instar.database.result import Result
 from instar.database.row_locks import MAX_RESTARTS, RowLocks
@@ -64,6 +65,7 @@ class Session:
         self._saved_settings: SavedSettings | None = None
         self._cancelled = threading.Event()
         self._stop: Callable[[], None] | None = None
+        self.numbers = SessionNumbers(self)
         self._queries = Queries(self)
         self._schema = SchemaChanges(self)
         self._inherited: SessionTransaction | None = None

@@ -101,7 +101,7 @@ class ExpressionWriter:
                 return self._subquery(expr)
             case tree.DefaultValue():
                 return render_literal(None, expr.type)
-            case tree.NextValue() | tree.Keep() | tree.Kept():
+            case tree.NextValue() | tree.CurrentValue() | tree.SetValue() | tree.Keep() | tree.Kept():
                 raise errors.unsupported("what is volatile in an analytic query")
 
     def _column(self, expr: tree.ColumnRef) -> Sql:

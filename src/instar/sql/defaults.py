@@ -27,7 +27,8 @@ _UNCONDITIONAL = (
 
 
 class Execution:
-    """What expressions without a statement may ask of the execution: values of sequences."""
+    """What expressions without a statement may ask of the execution: values of sequences. A session's has more
+    (database/numbers.py): what it has drawn, and setval."""
 
     __slots__ = ("functions", "next_value")
 

@@ -36,6 +36,14 @@ def _no_locks(lock: RowLock, table: Table, key: bytes) -> bool:
     raise errors.unsupported("a row lock in this place")
 
 
+def _no_current_value(sequence: int | None) -> int:
+    raise errors.unsupported("currval or lastval in this place")
+
+
+def _no_set_value(sequence: int, value: int, called: bool) -> int:
+    raise errors.unsupported("setval in this place")
+
+
 class BudgetSpent(Exception):
     """The executor has touched as many rows as its plan allows: the analytic engine takes over."""
 
@@ -55,6 +63,8 @@ class ExecutionContext:
     functions: Context
     next_value: Callable[[int], int]
     system_rows: Callable[[str], Iterable[Row]]
+    current_value: Callable[[int | None], int] = _no_current_value  # None: lastval
+    set_value: Callable[[int, int, bool], int] = _no_set_value
     check_cancel: Callable[[], None] = lambda: None
     # Given a function that stops what is running now from another thread, or None when that is over.
     interruptible: Callable[[Callable[[], None] | None], None] = lambda stop: None

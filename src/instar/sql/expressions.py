@@ -227,6 +227,10 @@ class Compiler:
                 return self._subquery(expr)
             case tree.NextValue():
                 return _Code(f"p[{self._layout.execution}].next_value({expr.sequence})", False, 1)
+            case tree.CurrentValue():
+                return _Code(f"p[{self._layout.execution}].current_value({expr.sequence})", False, 1)
+            case tree.SetValue():
+                return self._set_value(expr)
             case tree.Keep():
                 return self._keep(expr)
             case tree.Kept():
@@ -235,6 +239,12 @@ class Compiler:
                 return self._constant(None)
             case _:
                 raise errors.error(errors.INTERNAL_ERROR, f"{type(expr).__name__} outside of its query level")
+
+    def _set_value(self, expr: tree.SetValue) -> _Code:
+        def call(names: list[str]) -> str:
+            return f"p[{self._layout.execution}].set_value({expr.sequence}, {', '.join(names)})"
+
+        return self._strict([self._value(expr.value), self._value(expr.called)], call, True)
 
     def _keep(self, expr: tree.Keep) -> _Code:
         operand = self._value(expr.operand)

@@ -243,8 +243,9 @@ def dependencies(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> tuple[
     for named in bound.tables:
         found[named.id] = named
     for node in walk(bound.statement):
-        # The sequences of row ids have a number, but no descriptor.
-        sequence = catalog.by_id(node.sequence) if isinstance(node, tree.NextValue) else None
+        # The sequences of row ids have a number, but no descriptor; lastval is of any.
+        number = node.sequence if isinstance(node, tree.OfSequence) else None
+        sequence = None if number is None else catalog.by_id(number)
         if sequence is not None:
             found[sequence.id] = sequence
     for table in _written(bound, catalog):

@@ -273,11 +273,11 @@ class PointWrite:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the statement takes values of sequences."""
-        return any(isinstance(found, tree.NextValue) for found in walk(self.statement))
+        """Whether the statement takes values of sequences, sets them, or asks for what its session has taken."""
+        return any(isinstance(found, tree.OfSequence) for found in walk(self.statement))
 
     def frame(self, parameters: Sequence[object], functions: Context, execution: object) -> Frame:
-        """`parameters` are internal values; `execution` needs `next_value` and `functions` only."""
+        """`parameters` are internal values; `execution` needs what `Execution` has (defaults.py)."""
         return self._layout.frame(parameters, functions, execution)
 
     def image(self, old: Row | None, frame: Frame) -> Row | None:

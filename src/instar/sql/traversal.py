@@ -109,9 +109,9 @@ def free_relations(root: object) -> frozenset[int]:
 
 
 def is_volatile(root: object) -> bool:
-    """Whether evaluating it twice may differ, or matters: volatile functions, nextval."""
+    """Whether evaluating it twice may differ, or matters: volatile functions, those of sequences."""
     return any(
-        isinstance(found, tree.NextValue) or (isinstance(found, tree.Call) and found.function.volatility == "volatile")
+        isinstance(found, tree.OfSequence) or (isinstance(found, tree.Call) and found.function.volatility == "volatile")
         for found in walk(root)
     )
 

@@ -233,6 +233,24 @@ class NextValue:
 
 
 @dataclass(frozen=True, slots=True)
+class CurrentValue:
+    """currval of a sequence; lastval where there is none. What the session has drawn: volatile, as nextval is."""
+
+    sequence: int | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class SetValue:
+    """setval of a sequence; `called`: whether the next value follows `value`, or is it. Volatile, as nextval is."""
+
+    sequence: int
+    value: Expr
+    called: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """A volatile operand, evaluated here, and kept for the `Kept` of that number behind it in the same CASE."""
 
@@ -258,9 +276,11 @@ class DefaultValue:
 
 Expr = (
     Literal | Parameter | ColumnRef | Call | Cast | And | Or | Not | IsNull | IsTruth | IsDistinct | InList | Case
-    | Coalesce | AggregateCall | GroupingCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue | Keep
-    | Kept | DefaultValue
+    | Coalesce | AggregateCall | GroupingCall | WindowCall | ScalarSubquery | Exists | InSubquery | NextValue
+    | CurrentValue | SetValue | Keep | Kept | DefaultValue
 )  # fmt: skip
+
+OfSequence = NextValue | CurrentValue | SetValue
 
 # --- FROM items ------------------------------------------------------------------------------------------------------
 

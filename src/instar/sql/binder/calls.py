@@ -1,4 +1,4 @@
-"""Calls: plain functions, aggregates, window functions, and nextval."""
+"""Calls: plain functions, aggregates, window functions, and those of sequences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 AGGREGATES_IN = frozenset({"SELECT", "HAVING", "ORDER BY", "DISTINCT ON"})
 WINDOWS_IN = frozenset({"SELECT", "ORDER BY", "DISTINCT ON"})
 MAX_GROUPING_ARGUMENTS = 31  # the bits of an integer
-_SEQUENCE_FUNCTIONS = ("currval", "lastval", "setval")
+_SEQUENCE_FUNCTIONS = {"nextval": (1,), "currval": (1,), "lastval": (0,), "setval": (2, 3)}  # and how many arguments
 
 
 class CallBinder(ABC):
@@ -109,10 +109,8 @@ class CallBinder(ABC):
         if _has(call, exp.Order):
             message = f"ORDER BY specified, but {name} is not an aggregate function"
             raise errors.error(errors.WRONG_OBJECT_TYPE, message, position=position)
-        if name == "nextval":
-            return self._next_value(call)
         if name in _SEQUENCE_FUNCTIONS:
-            raise errors.unsupported(f"function {name}", position=position)
+            return self._of_sequence(call)
         if _is_star(call):
             raise errors.error(errors.SYNTAX_ERROR, 'syntax error at or near "*"', position=position)
         args = [self.bind(arg) for arg in call.expressions]
@@ -136,17 +134,43 @@ class CallBinder(ABC):
                 pass  # the parameters become what the function takes
         return resolve_function(name, plain, position=position)
 
-    def _next_value(self, call: exp.Anonymous) -> Expr:
-        position = position_of(call)
-        if len(call.expressions) != 1 or not call.expressions[0].is_string:
-            raise errors.unsupported("nextval of what is not a literal name", position=position)
-        name: str = call.expressions[0].name
+    def _of_sequence(self, call: exp.Anonymous) -> Expr:
+        name, position = call.name, position_of(call)
+        args = [] if _is_star(call) else list(call.expressions)
+        if _is_star(call) or len(args) not in _SEQUENCE_FUNCTIONS[name]:
+            given = "*" if _is_star(call) else ", ".join(str(self.bind(arg).type) for arg in args)
+            raise errors.error(errors.UNDEFINED_FUNCTION, f"function {name}({given}) does not exist", position=position)
+        if name == "lastval":
+            return tree.CurrentValue(None, types.BIGINT)
+        sequence = self._sequence(name, args[0], position)
+        if name == "nextval":
+            return tree.NextValue(sequence, types.BIGINT)
+        if name == "currval":
+            return tree.CurrentValue(sequence, types.BIGINT)
+        value = self._set_argument(args[1], types.BIGINT, position)
+        called = self._set_argument(args[2], types.BOOLEAN, position) if len(args) == 3 else None
+        return tree.SetValue(sequence, value, called or tree.Literal(True, types.BOOLEAN), types.BIGINT)
+
+    def _sequence(self, function: str, argument: exp.Expr, position: int | None) -> int:
+        """The id of the sequence that a function's first argument names."""
+        if not argument.is_string:
+            raise errors.unsupported(f"{function} of what is not a literal name", position=position)
+        name: str = argument.name
         found = self.queries.by_name(name)
         if found is None:
             raise errors.error(errors.UNDEFINED_TABLE, f'relation "{name}" does not exist', position=position)
         if not isinstance(found, SequenceDescriptor):
             raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{name}" is not a sequence', position=position)
-        return tree.NextValue(found.id, types.BIGINT)
+        return found.id
+
+    def _set_argument(self, node: exp.Expr, type_: Type, position: int | None) -> Expr:
+        bound = self.bind(node)
+        found = coercion.coerce(self.context, bound, type_, "implicit", position)
+        if found is None:
+            message = f"setval takes {type_}, not {bound.type}"
+            hint = "You might need to add an explicit cast."
+            raise errors.error(errors.UNDEFINED_FUNCTION, message, hint=hint, position=position)
+        return found
 
     # --- aggregates ---
 

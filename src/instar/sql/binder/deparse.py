@@ -196,6 +196,9 @@ class Deparser:
         name = f"#{expr.sequence}" if self._by_ids else self._object(found, expr.sequence)
         return f"nextval({quote_literal(name)})"
 
+    def _of_session(self, expr: tree.CurrentValue | tree.SetValue) -> str:
+        raise errors.unsupported("setval, currval or lastval in a default or a view")
+
     def _aggregate(self, expr: tree.AggregateCall) -> str:
         inner = self._list(expr.args) if expr.args else "*"
         if expr.distinct:
@@ -424,6 +427,8 @@ _WRITERS: dict[type, Callable[[Deparser, Any], str]] = {
     tree.Case: Deparser._case,
     tree.Coalesce: Deparser._coalesce,
     tree.NextValue: Deparser._next_value,
+    tree.CurrentValue: Deparser._of_session,
+    tree.SetValue: Deparser._of_session,
     tree.AggregateCall: Deparser._aggregate,
     tree.GroupingCall: Deparser._grouping,
     tree.WindowCall: Deparser._window,

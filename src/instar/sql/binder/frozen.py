@@ -62,7 +62,7 @@ def freeze_check(
         if isinstance(found, tree.ScalarSubquery | tree.Exists | tree.InSubquery):
             raise errors.unsupported("a subquery in a check constraint")
         volatile = isinstance(found, tree.Call) and found.function.volatility != "immutable"
-        if volatile or isinstance(found, tree.NextValue):
+        if volatile or isinstance(found, tree.OfSequence):
             raise errors.error(errors.INVALID_OBJECT_DEFINITION, "functions in a check constraint must be immutable")
     ids = {table.columns[found.ordinal].id for found in walk(expr) if isinstance(found, tree.ColumnRef)}
     return Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr), tuple(sorted(ids))
@@ -99,7 +99,7 @@ def freeze_conversion(
 ) -> FrozenConversion:
     """What ALTER COLUMN TYPE makes of a row: the text by ids of USING, or of the column itself where `node` is None.
 
-    Errors: as for binding; 42804 for what cannot be assigned to the new type; 0A000 for subqueries and nextval.
+    Errors: as for binding; 42804 for what cannot be assigned to the new type; 0A000 for subqueries and sequences.
     """
     context = Context(catalog)
     if node is None:
@@ -116,8 +116,8 @@ def freeze_conversion(
     for part in walk(found):
         if isinstance(part, tree.ScalarSubquery | tree.Exists | tree.InSubquery):
             raise errors.unsupported("a subquery in a transform expression")
-        if isinstance(part, tree.NextValue):
-            raise errors.unsupported("nextval in a transform expression")
+        if isinstance(part, tree.OfSequence):
+            raise errors.unsupported("a function of sequences in a transform expression")
     ids = {table.columns[part.ordinal].id for part in walk(found) if isinstance(part, tree.ColumnRef)}
     text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(_kept(expr, found))
     return FrozenConversion(text, tuple(sorted(ids)), is_volatile(found))
