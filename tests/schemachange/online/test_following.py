@@ -364,9 +364,14 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
     left, slow = iter((most + 1.0, most + 1.0, 3.0)), iter((0.5, 0.9, 0.9))
     kept: list[str] = []
     decide = task._decide
+
+    def decided(left: float, follows: str) -> None:
+        decide(left, follows)
+        kept.append(task.analysis)
+
     monkeypatch.setattr(task, "rows_left", lambda: next(left))
     monkeypatch.setattr(module._Cycle, "end", lambda cycle: setattr(cycle, "ratio", next(slow)))
-    monkeypatch.setattr(task, "_decide", lambda left, what: (decide(left, what), kept.append(task.analysis)))
+    monkeypatch.setattr(task, "_decide", decided)
     assert run(task)
     assert [told.partition("the switch may write ")[2] for told in kept] == [
         f"{most:,} target rows, more were left: another cycle",
