@@ -282,7 +282,9 @@ def test_old_transactions_on_either_side_do_not_conflict_and_on_one_side_they_do
     run(r1, "COMMIT")
     run(s1, "COMMIT")
     for old, source in ((r2, "r"), (s2, "s")):
-        with fails("40001", 'to "r" and "s", joined or split meanwhile', f'table "{source}"'):
+        changed = f'table "{source}" due to a concurrent update. Row (id)=(1) was changed'
+        told = "first. The change was: ALTER TABLE r JOIN s"
+        with fails("40001", 'to "r" and "s", joined or split meanwhile', changed, told):
             run(old, "COMMIT")
     changing.end()
     assert rows(one, JOINED)[:2] == [(1, 1, 1, 1, 3), (2, 1, 1, 0, 3)]
@@ -378,7 +380,7 @@ def test_new_transactions_meet_what_old_ones_have_committed(engine: Engine, one:
     run(new, REPEATABLE, "UPDATE j SET b = 5 WHERE r = 1")
     run(other, REPEATABLE, "UPDATE j SET b = 6 WHERE r = 3")
     run(old, "COMMIT")
-    with fails("40001", 'table "j"'):
+    with fails("40001", 'table "j"', "A row was changed"):
         run(new, "COMMIT")
     run(other, "COMMIT")
     changing.end()
@@ -421,7 +423,11 @@ def test_reads_of_old_serializable_transactions(
     if after is not None:
         run(one, after)
     if refused:
-        with fails("40001"):
+        source = "s" if "s" in reads.split() else "r"
+        told = (
+            ['Table "j", which was made of it, was written to', "The change was: ALTER TABLE r JOIN s"] if after else []
+        )
+        with fails("40001", f'table "{source}"', *told):
             run(old, "COMMIT")
     else:
         run(old, "COMMIT")

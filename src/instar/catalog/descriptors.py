@@ -587,3 +587,9 @@ Object = Table | View | Sequence
 def is_seen(found: Object) -> bool:
     """Whether statements can name the object: it is not a table that is only being made of others."""
     return not isinstance(found, Table) or found.unseen is None
+
+
+def transformation_of(table: Table) -> str:
+    """The statement by which a table is joined or split, or was; empty for any other."""
+    number = None if table.transformed is None else table.transformed.id
+    return next((step.statement for step in table.steps if number in step.columns), "")

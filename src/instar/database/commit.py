@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Column, Object, Table
+from instar.catalog.descriptors import Column, Object, Table, transformation_of
 from instar.catalog.history import dropped_table
 from instar.catalog.layouts import Layouts
 from instar.database.crossing import Again, Crossings
@@ -74,11 +74,10 @@ def dropped(table: Table) -> errors.Error:
     """40001: the table that was written to is gone; if it was being joined or split then, that is what has become of
     it."""
     if table.transformed is not None:
-        made = (step.statement for step in table.steps if table.transformed.id in step.columns)
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'table "{table.name}", which the transaction wrote to, was joined or split meanwhile',
-            detail=f"The change was: {next(made, '')}",
+            detail=f"The change was: {transformation_of(table)}",
             hint="Retry the transaction, on the new tables.",
         )
     return errors.error(

@@ -15,7 +15,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Index, Kept, Table
+from instar.catalog.descriptors import Index, Kept, Table, transformation_of
 from instar.encoding.keys import compile_encoder, limited_index_range
 from instar.schemachange.compatibility import Usage, require_compatible
 from instar.schemachange.online.crossing import translate
@@ -244,6 +244,7 @@ def _gone(kept: Kept) -> errors.Error:
     return errors.error(
         errors.SERIALIZATION_FAILURE,
         f"what the transaction wrote to {_names(kept)}, joined or split meanwhile, has no place any more",
+        detail=f"The change was: {transformation_of(kept.sources[0])}",
         hint="Retry the transaction, on the new tables.",
     )
 
@@ -253,6 +254,6 @@ def _refused(kept: Kept, detail: str) -> errors.Error:
     return errors.error(
         errors.SERIALIZATION_FAILURE,
         f"could not commit what the transaction wrote to {_names(kept)}, joined or split meanwhile",
-        detail=detail,
+        detail=f"{detail.removesuffix('.')}. The change was: {transformation_of(kept.sources[0])}",
         hint="Retry the transaction, on the new tables.",
     )

@@ -72,6 +72,13 @@ def describe_key(table: Table, key: bytes) -> str:
     return described(columns, keys.decode_key(key))
 
 
+def named_row(table: Table, key: bytes) -> str:
+    """A row for a message, by its encoded primary key: Row (a)=(1); no user knows one by its row id."""
+    if any(column.hidden for column in table.columns if column.id in table.primary_key):
+        return "A row"
+    return f"Row {describe_key(table, key)}"
+
+
 def described(columns: Sequence[Column], values: Sequence[object]) -> str:
     """Values of columns for a message, as PostgreSQL writes them: (a, b)=(1, x)."""
     shown = ["null" if value is None else to_text(c.type, value) for c, value in zip(columns, values, strict=True)]

@@ -15,7 +15,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Index, State, Table
+from instar.catalog.descriptors import Index, State, Table, transformation_of
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import decode_key, is_cut
 from instar.store.engine import (
@@ -32,7 +32,7 @@ from instar.store.engine import View as StoreView
 from instar.tables.index import IndexCodec
 from instar.tables.locks import LockTimestamps
 from instar.tables.resolver import LAYOUT_OFFSET
-from instar.tables.rowset import TableReader, describe_key, described
+from instar.tables.rowset import TableReader, described, named_row
 from instar.transactions.commit import Conflict
 from instar.transactions.reads import KeyRanges, Place, Range, ReadSet
 
@@ -57,7 +57,7 @@ class ReadConflict(msgspec.Struct, frozen=True):
 
     def _detail(self, found: bytes) -> str:
         if self.index is None:
-            what = f"Row {describe_key(self.table, found[_PREFIX_BYTES:])}"
+            what = named_row(self.table, found[_PREFIX_BYTES:])
         elif is_cut(len(found)):  # longer than what is surely whole, and a part that was cut cannot be shown
             what = f'A key of index "{self.index.name}"'
         else:
@@ -66,6 +66,17 @@ class ReadConflict(msgspec.Struct, frozen=True):
             shown = described(columns, decode_key(found[_PREFIX_BYTES:])[: len(columns)])
             what = f'Key {shown} of index "{self.index.name}"'
         return f"{what}, which the transaction read or looked for, was changed by a transaction that committed first."
+
+
+def _overtaken(source: Table, target: Table) -> errors.Error:
+    """What a transaction has read of a table that was joined or split may have changed in one that was made of it."""
+    return errors.error(
+        errors.SERIALIZATION_FAILURE,
+        f'could not serialize access to table "{source.name}", joined or split meanwhile, {_DEPENDENCIES}',
+        detail=f'Table "{target.name}", which was made of it, was written to by a transaction that committed first. '
+        f"The change was: {transformation_of(source)}",
+        hint="Retry the transaction, on the new tables.",
+    )
 
 
 def _refused(table: Table, detail: str | None) -> errors.Error:
@@ -87,10 +98,8 @@ class UnseenRows(msgspec.Struct, frozen=True):
         name = self.table.name
         detail = None
         if found is not None:
-            row = describe_key(self.table, found[_PREFIX_BYTES:])
-            detail = (
-                f"Row {row}, which TRUNCATE would take away unseen, was written by a transaction that committed first."
-            )
+            row = named_row(self.table, found[_PREFIX_BYTES:])
+            detail = f"{row}, which TRUNCATE would take away unseen, was written by a transaction that committed first."
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not truncate table "{name}" due to concurrent changes',
@@ -195,6 +204,7 @@ class Validation:
         self._snapshot = snapshot
         self._layouts = layouts
         self._compared: dict[int, _TableReads] | None = None
+        self._sources: dict[int, Table] = {}  # of which a table was made that is looked at in their place, by its id
         self._parts: list[tuple[Table, Index | None, Sequence[Range], Moved | None]] = []
         self._direct = True
         cost = 0
@@ -248,6 +258,7 @@ class Validation:
         if kept is None:
             return None
         self._direct = False
+        source = kept.sources[kept.made.sources.index(meant.id)]
         for number in kept.made.targets:
             target = newest.by_id(number)
             if not isinstance(target, Table):
@@ -256,7 +267,8 @@ class Validation:
             whole = [(start, prefix_end(start))]
             if (target, None, whole, None) not in self._parts:
                 self._parts.append((target, None, whole, None))
-        return kept.sources[kept.made.sources.index(meant.id)]
+                self._sources[target.id] = source
+        return source
 
     @property
     def _tables(self) -> dict[int, _TableReads]:
@@ -284,7 +296,7 @@ class Validation:
                 with store.read() as reader:
                     touched = reads.touched(reader, record)
                 if touched:
-                    raise Conflict(ReadConflict(reads.table).error(record.key))
+                    raise Conflict(self.error(record.key))
         return upto
 
     def preconditions(self, since: int) -> list[Precondition]:
@@ -301,9 +313,9 @@ class Validation:
         """40001 for the row at `found`, which a change in the log has touched."""
         assert found is not None  # what `_touches` has given
         tables = (reads.table for reads in self._tables.values())
-        return ReadConflict(next(table for table in tables if found.startswith(rowset_prefix(table.rowset)))).error(
-            found
-        )
+        table = next(table for table in tables if found.startswith(rowset_prefix(table.rowset)))
+        source = self._sources.get(table.id)
+        return ReadConflict(table).error(found) if source is None else _overtaken(source, table)
 
     def _touches(self, view: StoreView, record: LogRecord) -> bytes | None:
         reads = self._tables.get(record.table)

@@ -43,7 +43,7 @@ from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
-from instar.tables.rowset import TableReader, describe_key, described
+from instar.tables.rowset import TableReader, describe_key, described, named_row
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
@@ -123,7 +123,7 @@ def row_conflict(table: Table, key: bytes) -> Conflict:
         errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not serialize access to table "{table.name}" due to a concurrent update',
-            detail=f"Row {describe_key(table, key)} was changed by a transaction that committed first.",
+            detail=f"{named_row(table, key)} was changed by a transaction that committed first.",
             hint="Retry the transaction.",
         )
     )
