@@ -130,6 +130,7 @@ def test_locks():
 
 def test_options():
     assert shown(msgspec.structs.replace(KEYLESS, migration="read"))[-2:] == ["Options:", "    migration = read"]
+    assert shown(msgspec.structs.replace(KEYLESS, compaction_share=0.5))[-1] == "    compaction_share = 0.5"
 
 
 def test_view_and_sequence():

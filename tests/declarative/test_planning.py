@@ -342,6 +342,12 @@ def test_the_policy_of_migration(session: Session) -> None:
         assert dump(other.session) == dump(session)
     assert applied(session, SHOP) == ["ALTER TABLE sale SET (migration = 'write')"]
     assert "migration" not in dump(session)
+    text = SHOP + "ALTER TABLE sale SET (compaction_share = 0.02);"
+    assert applied(session, text) == ["ALTER TABLE sale SET (compaction_share = 0.02)"]
+    with instar.connect(":memory:", autocommit=True) as other:
+        applied(other.session, dump(session))
+        assert dump(other.session) == dump(session)
+    assert applied(session, SHOP) == ["ALTER TABLE sale SET (compaction_share = 0.1)"]
 
 
 def test_a_table_that_a_job_changes_has_no_plan(session: Session) -> None:

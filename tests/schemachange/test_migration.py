@@ -113,6 +113,21 @@ def test_options(engine: Engine) -> None:
     assert rows(connection, "EXPLAIN (DDL) ALTER TABLE t SET (migration = 'read')") == []
 
 
+def test_the_share_for_compaction_and_how_it_is_seen(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3), (4)")
+    run(connection, "ALTER TABLE t ADD COLUMN a int", "UPDATE t SET a = 1 WHERE id = 1")
+    seen = "SELECT layout - oldest, older_share, older_layouts, compaction_share FROM instar.layouts"
+    assert rows(connection, seen) == [(1, 0.75, 1, 0.1)]
+    run(connection, "ALTER TABLE t SET (compaction_share = .25)", "ALTER TABLE t SET (compaction_share = 0.25)")
+    assert rows(connection, seen) == [(1, 0.75, 1, 0.25)]
+    run(connection, "ALTER TABLE t RESET (compaction_share)", "COMPACT TABLE t")
+    assert rows(connection, seen) == [(0, 0.0, 0, 0.1)]
+    for share in ("1.1", "'read'", "x"):
+        with fails("22023", "compaction_share"):
+            connection.execute(f"ALTER TABLE t SET (compaction_share = {share})")
+
+
 # --- rules -----------------------------------------------------------------------------------------------------------
 
 

@@ -108,6 +108,7 @@ def test_a_table_at_rest_is_compacted_and_its_older_layouts_are_forgotten(world:
 
 def test_many_layouts_are_not_waited_for(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MANY_LAYOUTS", 3)
+    monkeypatch.setattr(compaction, "DEAR_LAYOUTS", 4)
     worker = Worker(world.store, world.clock)
     for name in ("c", "d", "e"):
         add(world, name)
@@ -178,3 +179,62 @@ def test_what_fails_is_not_begun_again_and_an_empty_table_is_left_alone(
     Worker(world.store, world.clock).turn()
     assert [state for _, state in states(world)][:1] == [JobState.FAILED]
     assert world.table("empty").oldest_layout < world.table("empty").layout.id
+
+
+def test_few_older_rows_are_left_alone_until_the_table_asks_for_less(world: ChangingWorld) -> None:
+    worker = Worker(world.store, world.clock)
+    add(world, "c")
+    writer = Server(world)
+    for number in range(6, 46):
+        writer.insert(number, number, "x", 7)
+    writer.update(1, b="new")
+    writer.commit()
+    for _ in range(3):
+        pass_retention(world, worker)
+    assert states(world) == []  # four of 45 rows
+    assert layouts(world) == {1, 2}
+    world.execute(want.SetCompaction("t", 0.05))
+    for _ in range(2):
+        pass_retention(world, worker)
+    assert states(world) == [("compact", JobState.SUCCEEDED)]
+    assert "8.9% of the rows in older layouts, in 1 of them" in [e.note for e in world.jobs.all()[0].history]
+
+
+def test_rows_in_many_layouts_are_not_waited_for_but_empty_layouts_are(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "DEAR_LAYOUTS", 3)
+    worker = Worker(world.store, world.clock)
+
+    def next_layout(name: str, row: int) -> None:
+        add(world, name)
+        writer = Server(world)
+        writer.update(row, b=name)
+        writer.commit()
+        world.clock.advance(compaction.LOOK_SECONDS + 1)
+        worker.turn()
+        worker.turn()
+
+    for name in ("c", "d", "e"):
+        next_layout(name, 1)  # of four layouts rows are in two
+    assert states(world) == []
+    next_layout("f", 2)
+    assert states(world) == []
+    next_layout("g", 3)
+    assert states(world) == [("compact", JobState.SUCCEEDED)]
+    assert layouts(world) == {world.table().layout.id}
+
+
+def test_a_table_that_is_written_all_the_time_is_compacted_under_an_old_snapshot(world: ChangingWorld) -> None:
+    worker = Worker(world.store, world.clock)
+    held = world.store.register_snapshot(world.now())
+    add(world, "c")
+    for _ in range(70):
+        world.clock.advance(10)
+        writer = Server(world)
+        writer.update(2, b="again")
+        writer.commit()
+        worker.turn()
+    assert states(world) == [("compact", JobState.SUCCEEDED)]
+    assert layouts(world) == {world.table().layout.id}
+    world.store.release_snapshot(held)

@@ -140,6 +140,8 @@ class Check(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 # When rows in older layouts are put into the newest: as they are written, or when a query reads them, too.
 Migration = Literal["write", "read"]
+# The share of rows in older layouts from which on the worker compacts a table at rest.
+COMPACTION_SHARE = 0.1
 Action = Literal["no action", "restrict", "cascade", "set null", "set default"]
 
 
@@ -450,7 +452,7 @@ class StepKind(enum.Enum):
     TRUNCATE = "truncate"
     DROP_TABLE = "drop table"
     UNDROP_TABLE = "undrop table"  # its rows, and all else that is judged at a commit, as they were at the drop
-    SET_MIGRATION = "set migration"
+    SET_MIGRATION = "set migration"  # or what the worker compacts the table for
     COMPACT = "compact"  # no row is in an older layout any more
     ELEMENT_STATE = "element state"  # a step of a path: no vote, writes are derived anew
 
@@ -488,6 +490,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, weakref=True, tag_field="
     coverage_changes: tuple[CoverageChange, ...] = ()
     next_key: NextKey | None = None  # while ALTER PRIMARY KEY is under way
     migration: Migration = "write"
+    compaction_share: float = COMPACTION_SHARE
     transformed: Transformed | None = None  # while it is being joined or split
     followed_by: tuple[int, ...] = ()  # ids of the tables that materialized views on it have their rows in
     unseen: Unseen | None = None  # while it is being made of others

@@ -116,12 +116,6 @@ def _views(source: Source) -> Iterator[Row]:
             yield (view.id, view.name, view.version, view.query)
 
 
-def _layouts(source: Source) -> Iterator[Row]:
-    for table in source.catalog.tables():
-        columns = ", ".join(f"{column} {type_}" for column, type_ in table.layout.columns)
-        yield (table.id, table.name, table.layout.id, table.oldest_layout, columns)
-
-
 def _dropped(source: Source) -> Iterator[Row]:
     """What UNDROP brings back, the latest drop first."""
     kept_us = int(source.store.retention_seconds * 1e6)
@@ -256,7 +250,11 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         "instar", "transaction_locks", lambda source: (), pid=BIGINT, transaction=BIGINT, table_name=TEXT,
         index_name=TEXT, key=TEXT, mode=TEXT, granted=BOOLEAN, waits_for=TEXT,
     ),
-    _view("instar", "layouts", _layouts, table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT, columns=TEXT),
+    # And of this one, which need a look at rows.
+    _view(
+        "instar", "layouts", lambda source: (), table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT,
+        columns=TEXT, older_share=DOUBLE, older_layouts=INTEGER, compaction_share=DOUBLE,
+    ),
     _view(
         "instar", "dropped", _dropped, kind=TEXT, table_id=BIGINT, table_name=TEXT, column_name=TEXT,
         dropped_at=TIMESTAMPTZ, kept_until=TIMESTAMPTZ,

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 from instar.catalog.descriptors import (
+    COMPACTION_SHARE,
     DEFAULT_LOCK,
     DEFAULT_LOCK_NAME,
     Column,
@@ -123,13 +124,21 @@ def _describe_table(table: Table, by_id: Mapping[int, Object], out: TextIO) -> N
         ],
         "Referenced by:": _references(table, by_id),
         "Locks:": _lock_lines(table),
-        "Options:": [] if table.migration == "write" else [f"migration = {table.migration}"],
+        "Options:": _options(table),
     }
     footer = "".join(
         f"{heading}\n" + "".join(f"    {line}\n" for line in lines) for heading, lines in sections.items() if lines
     )
     title = f'Table "public.{table.name}"'
     _write(("Column", "Type", "Nullable", "Default"), rows, out, title=title, footer=footer)
+
+
+def _options(table: Table) -> list[str]:
+    """Those that are not as they come."""
+    found = [] if table.migration == "write" else [f"migration = {table.migration}"]
+    return found + (
+        [] if table.compaction_share == COMPACTION_SHARE else [f"compaction_share = {table.compaction_share}"]
+    )
 
 
 def _state(state: State) -> str:

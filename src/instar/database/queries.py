@@ -16,6 +16,7 @@ from instar.database.buffered_writes import buffered
 from instar.database.bulk import insert_many
 from instar.database.commit import SessionTransaction
 from instar.database.jobs import history_rows, job_rows
+from instar.database.layouts import layout_rows
 from instar.database.lock_names import lock_rows
 from instar.database.materialized import view_rows
 from instar.database.numbers import StatementNumbers
@@ -364,4 +365,6 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
     reads = session.open_transaction().reads
     if reads is not None:
         reads.catalog = True
+    if name == "instar.layouts":
+        return layout_rows(session.database.store, catalog)
     return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))

@@ -144,6 +144,11 @@ class SetMigration(msgspec.Struct, frozen=True):
     policy: Migration
 
 
+class SetCompaction(msgspec.Struct, frozen=True):
+    table: str
+    share: float
+
+
 class CreateSequence(msgspec.Struct, frozen=True):
     sequence: model.Sequence
 
@@ -181,7 +186,7 @@ Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
     | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
     | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence
-    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration
+    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration | SetCompaction
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from instar.catalog.descriptors import COMPACTION_SHARE
 from instar.declarative import changes as to
 from instar.declarative import model
 from instar.declarative.changes import Change
@@ -145,6 +146,8 @@ def _tables(live: model.Schema, wanted: model.Schema) -> Iterator[Change]:
             yield from _locks(old, new)
             if old.migration != new.migration:
                 yield to.SetMigration(name, new.migration)
+            if old.compaction_share != new.compaction_share:
+                yield to.SetCompaction(name, new.compaction_share)
 
 
 def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
@@ -159,6 +162,8 @@ def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
         yield to.AddLock(table.name, lock)
     if table.migration != "write":
         yield to.SetMigration(table.name, table.migration)
+    if table.compaction_share != COMPACTION_SHARE:
+        yield to.SetCompaction(table.name, table.compaction_share)
 
 
 def _is_within(element: model.Element) -> bool:

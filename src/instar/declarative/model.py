@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from instar.catalog.descriptors import Action, Migration
+from instar.catalog.descriptors import COMPACTION_SHARE, Action, Migration
 from instar.types import Type
 
 
@@ -101,6 +101,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     elements: tuple[Element, ...] = ()
     locks: tuple[Lock, ...] = ()
     migration: Migration = "write"
+    compaction_share: float = COMPACTION_SHARE
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)

@@ -50,7 +50,7 @@ PHASES = (
           ((to.AddElement, model.ForeignKey), (to.ReplaceElement, model.ForeignKey))),
     Phase("A lock covers columns that are there, and takes them from others.", (to.AddLock, to.AlterLock)),
     Phase("A lock goes when others have taken its columns.", (to.DropLock,)),
-    Phase("Options are of tables that are there.", (to.SetMigration,)),
+    Phase("Options are of tables that are there.", (to.SetMigration, to.SetCompaction)),
     Phase("A constraint is validated when all that it may need is there.", (to.ValidateConstraint,)),
 )  # fmt: skip
 

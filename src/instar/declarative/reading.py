@@ -86,7 +86,12 @@ def _table(table: descriptors.Table, catalog: CatalogSnapshot, wanted: model.Tab
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
     return model.Table(
-        name=table.name, columns=columns, elements=tuple(elements), locks=_locks(table), migration=table.migration
+        name=table.name,
+        columns=columns,
+        elements=tuple(elements),
+        locks=_locks(table),
+        migration=table.migration,
+        compaction_share=table.compaction_share,
     )
 
 

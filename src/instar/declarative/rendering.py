@@ -193,6 +193,7 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     to.AlterLock: lambda c: _alter(c.table, f"ALTER LOCK {quoted(c.lock.name)} COVERS {_list(c.lock.columns)}"),
     to.DropLock: lambda c: _alter(c.table, f"DROP LOCK {quoted(c.lock)}"),
     to.SetMigration: lambda c: _alter(c.table, f"SET (migration = '{c.policy}')"),
+    to.SetCompaction: lambda c: _alter(c.table, f"SET (compaction_share = {c.share})"),
     to.CreateSequence: _create_sequence,
     to.AlterSequence: _alter_sequence,
     to.OwnSequence: lambda c: f"ALTER SEQUENCE {quoted(c.sequence)} OWNED BY {_place(c.owner)}",

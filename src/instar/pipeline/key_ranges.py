@@ -8,7 +8,7 @@ Halving goes by the keys that are really there, so that common prefixes and gaps
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from instar.store.engine import Reader
@@ -66,6 +66,15 @@ def split(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: i
 def estimate(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int:
     """About how many keys [start, stop) has, as in `split`; up to a quarter off where gaps between keys lie nested."""
     return round(sum(interval.rows for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS)))
+
+
+def sampled(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Iterator[tuple[float, list[bytes]]]:
+    """The values of a few keys of each of many stretches of [start, stop), and about how many keys the stretch has."""
+    for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS):
+        with open_reader() as reader:
+            _, values = reader.batch(interval.first, interval.stop, SAMPLE)
+        if values:
+            yield interval.rows, values
 
 
 def merged(ranges: list[tuple[bytes, bytes]], parts: int) -> list[tuple[bytes, bytes]]:

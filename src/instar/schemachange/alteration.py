@@ -232,6 +232,13 @@ def set_migration(draft: Draft, wanted: want.SetMigration) -> None:
         draft.edit(table.id, (StepKind.SET_MIGRATION, ()), migration=wanted.policy)
 
 
+def set_compaction(draft: Draft, wanted: want.SetCompaction) -> None:
+    """SET (compaction_share = ...): from which share of rows in older layouts on the worker compacts the table."""
+    table = draft.find(Table, wanted.table)
+    if table.compaction_share != wanted.share:
+        draft.edit(table.id, (StepKind.SET_MIGRATION, ()), compaction_share=wanted.share)
+
+
 def create_view(draft: Draft, wanted: want.CreateView) -> None:
     """CREATE [OR REPLACE] VIEW; what it reads gets a version, so that a DROP beside it meets it (2BP01 or 40001)."""
     found = draft.view.lookup("public", wanted.name)

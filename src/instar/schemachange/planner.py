@@ -361,5 +361,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.AlterLock: locks.alter_lock,
     want.DropLock: locks.drop_lock,
     want.SetMigration: alteration.set_migration,
+    want.SetCompaction: alteration.set_compaction,
     want.AlterPrimaryKey: primary_key.alter_primary_key,
 }

@@ -451,6 +451,12 @@ class SetMigration:
 
 
 @dataclass(frozen=True)
+class SetCompaction:
+    table: str
+    share: float
+
+
+@dataclass(frozen=True)
 class CompactTable:
     table: str
 
@@ -513,6 +519,6 @@ Wanted = (
     | DropNotNull | SetNotNull | ValidateConstraint | SetType | AddConstraint | DropConstraint | RenameConstraint
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
-    | CompactTable | UndropTables | UndropColumn | SetMigration | ConvertColumns | SplitTable | JoinTables
-    | CreateMaterializedView | PopulateAnew
+    | CompactTable | UndropTables | UndropColumn | SetMigration | SetCompaction | ConvertColumns | SplitTable
+    | JoinTables | CreateMaterializedView | PopulateAnew
 )  # fmt: skip

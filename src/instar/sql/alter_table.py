@@ -59,6 +59,8 @@ class TableAlteration:
                     yield want.DropColumn(name, action.name, action.cascade)
             case ast.SetMigration(policy=policy):
                 yield want.SetMigration(name, policy)
+            case ast.SetCompaction(share=share):
+                yield want.SetCompaction(name, share)
             case ast.UndropColumn(name=column, new=new, cascade=cascade):
                 yield want.UndropColumn(name, column, new, cascade)
             case ast.MoveColumn():

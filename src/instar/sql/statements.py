@@ -204,6 +204,11 @@ class SetMigration:
 
 
 @dataclass(frozen=True, slots=True)
+class SetCompaction:
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class RenameColumn:
     old: str
     new: str
@@ -306,6 +311,7 @@ AlterAction = (
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
     | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn | MoveColumn
     | SetMigration
+    | SetCompaction
 )  # fmt: skip
 
 

@@ -206,6 +206,7 @@ class _Described:
             steps=(Step(version=1, kind=StepKind.CREATE_TABLE, statement=self._draft.statement),),
             next_id=self._made.consistent + 2,
             migration=self._source.migration,
+            compaction_share=self._source.compaction_share,
             unseen=Unseen(made=self._made, shown=shown),
         )
         return take_names(self._draft, target, (self._source,))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from instar import errors
-from instar.catalog.descriptors import Action
+from instar.catalog.descriptors import COMPACTION_SHARE, Action
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import WORD
 from instar.sql.grammar.locks import LockGrammar
@@ -21,6 +22,13 @@ _COLUMN_CONSTRAINTS = (
     "constraint", "not", "null", "default", "primary", "unique", "check", "references", "generated", "collate",
     "deferrable", "initially", "storage", "compression",
 )  # fmt: skip
+
+# Of a table: their defaults, and what they may be.
+_OPTIONS = {
+    "migration": ("write", 'Available values: "write", "read".'),
+    "compaction_share": (str(COMPACTION_SHARE), "It is a number from 0 to 1."),
+}
+_FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 
 
 @dataclass(slots=True)
@@ -346,24 +354,25 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             self.fail()
         raise errors.unsupported(f"ALTER TABLE ... {word.upper()}", position=position)
 
-    def _storage_option(self, word: str) -> ast.SetMigration:
-        """(migration = 'write' | 'read'), or in RESET (migration): the only option that there is."""
+    def _storage_option(self, word: str) -> ast.SetMigration | ast.SetCompaction:
+        """(migration = 'write' | 'read') or (compaction_share = number), or in RESET (name)."""
         self.take_operator("(")
         position = self.position
         name = self.take_label()
-        if name != "migration":
+        if name not in _OPTIONS:
             raise errors.error(errors.INVALID_PARAMETER, f'unrecognized parameter "{name}"', position=position)
-        value = "write"
+        value, hint = _OPTIONS[name]
         if word == "set":
             self.take_operator("=")
             position = self.position
             value = self.advance().value.lower()
         self.take_operator(")")
-        if value not in ("write", "read"):
-            message = f'invalid value for parameter "migration": "{value}"'
-            hint = 'Available values: "write", "read".'
-            raise errors.error(errors.INVALID_PARAMETER, message, hint=hint, position=position)
-        return ast.SetMigration("read" if value == "read" else "write")
+        if name == "migration" and value in ("write", "read"):
+            return ast.SetMigration("read" if value == "read" else "write")
+        if name == "compaction_share" and _FRACTION.fullmatch(value) and float(value) <= 1:
+            return ast.SetCompaction(float(value))
+        message = f'invalid value for parameter "{name}": "{value}"'
+        raise errors.error(errors.INVALID_PARAMETER, message, hint=hint, position=position)
 
     def _add(self) -> ast.AlterAction:
         lock = self.try_add_lock()
