@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import instar
+from instar.catalog.descriptors import StepKind, Table
 from instar.database.session import Session
 from instar.dbapi import Connection
 from instar.sql.execution import ExecutionContext, Result
@@ -122,6 +123,13 @@ PROBES_GONE = {"drop unique"}
 # After these a statement on a snapshot of its own finds no table of that name: it is not what a table was called once.
 NAME_GONE = {"drop table"}
 
+# Steps that no kind of change here takes, and why.
+ELSEWHERE = {
+    StepKind.CREATE_TABLE: "nobody has touched it before: test_a_table_created_after_a_transaction_began",
+    StepKind.ADD_REQUIRED_COLUMN: "of a table without rows alone: test_a_required_column_of_an_empty_table",
+    StepKind.UNDROP_TABLE: "the drop has ended, or let go, whoever would meet it: tests/schemachange/test_undrop.py",
+}
+
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 OK, DOOMED, GONE = "", "40001", "42P01"
 AT_COMMIT, AT_ONCE = "COMMIT", "at once"
@@ -197,6 +205,32 @@ def test_which_transactions_cross(connection: Connection, kind: str, pattern: st
         name = "u" if kind == "rename table" else "t"
         assert rows(connection, f"SELECT a FROM {name} WHERE id = 1") == [(10 + PATTERNS[pattern].count(WRITE),)]
     assert rows(connection, "CHECK DATABASE") == []
+
+
+def tables_of(connection: Connection) -> dict[int, Table]:
+    with connection.database.store.read() as reader:
+        return {table.id: table for table in connection.database.catalog.at(reader).tables()}
+
+
+@pytest.mark.parametrize("step", StepKind)
+def test_every_kind_of_step_is_crossed_here_or_elsewhere(connection: Connection, step: StepKind) -> None:
+    """A change of the matrix bears the step's name, and takes it; a new kind of step needs one, or a reason."""
+    if step in ELSEWHERE:
+        assert step.value not in KINDS
+        return
+    setup, change = KINDS["create index" if step is StepKind.ELEMENT_STATE else step.value]
+    run(connection, *filter(None, setup.split("; ")))
+    tables = tables_of(connection)
+    run(connection, change)
+    after = tables_of(connection)
+    taken = {
+        found.kind
+        for number, table in after.items()
+        if number in tables
+        for found in table.steps
+        if found.version > tables[number].version
+    }
+    assert step in taken or (step is StepKind.DROP_TABLE and set(tables) > set(after))
 
 
 def test_a_doomed_transaction_may_go_back_to_before_it_wrote(connection: Connection) -> None:
