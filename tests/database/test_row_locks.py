@@ -48,6 +48,7 @@ def exclude(one: str, other: str) -> bool:
 @pytest.mark.parametrize(("held", "wanted"), list(product(MODES, MODES)))
 def test_the_matrix_of_modes(sessions: list[Connection], held: str, wanted: str) -> None:
     one, two, *_ = sessions
+    run(two, "SET lock_timeout = '5s'")  # a cell that is wrong fails, and does not hang
     for first, second in ((held, wanted), (wanted, held)):
         run(one, "BEGIN", f"SELECT * FROM t WHERE id = 1 FOR {first}")
         statement = f"SELECT id FROM t WHERE id = 1 FOR {second}"
@@ -70,6 +71,7 @@ def test_writes_meet_locks_in_their_modes(
     sessions: list[Connection], held: str, statement: str, mode: str, explicit: bool
 ) -> None:
     one, two, *_ = sessions
+    run(two, "SET lock_timeout = '5s'")
     run(one, "BEGIN", f"SELECT * FROM t WHERE id = 1 FOR {held}")
     begin = ["BEGIN"] if explicit else []
     if exclude(held, mode):
@@ -84,6 +86,7 @@ def test_writes_of_a_transaction_are_locks_in_their_modes(
     sessions: list[Connection], wanted: str, statement: str, mode: str
 ) -> None:
     one, two, *_ = sessions
+    run(two, "SET lock_timeout = '5s'")
     run(one, "BEGIN", statement)
     held = f"SELECT id FROM t WHERE id = 1 FOR {wanted}"
     if exclude(mode, wanted):

@@ -52,8 +52,9 @@ def later(pool: ThreadPoolExecutor, connection: Connection, *statements: str) ->
 
 def give_up(connection: Connection, *statements: str) -> None:
     """The statements meet a lock: they would wait."""
+    before = value(connection, "SHOW lock_timeout")
     with fails(errors.LOCK_NOT_AVAILABLE):
         run(connection, "SET lock_timeout = '1ms'", *statements)
     if connection.in_transaction:
         connection.rollback()
-    connection.execute("RESET lock_timeout")
+    connection.execute(f"SET lock_timeout = '{before}'")
