@@ -177,6 +177,7 @@ def test_comments_nest() -> None:
         ("FROM t", 'syntax error at or near "FROM"', 1),
         ("CREATE TABLE t (a int NULL NOT NULL)", 'conflicting NULL/NOT NULL declarations for column "a"', 28),
         ("CREATE SEQUENCE s START 1 START 2", "conflicting or redundant options", 27),
+        ("ALTER JOB 1 SET (priority = 1, priority = 2)", "conflicting or redundant options", 32),
         ("PAUSE JOB x", 'syntax error at or near "x"', 11),
         ("BEGIN ISOLATION LEVEL NONE", 'syntax error at or near "NONE"', 23),
         ("SELECT 1; SELEC 2", 'syntax error at or near "SELEC"', 11),
@@ -347,8 +348,8 @@ def test_create_table() -> None:
         ("ALTER TABLE t DROP CONSTRAINT IF EXISTS c", ast.AlterTable(NAME, (ast.DropConstraint("c", True),))),
         ("ALTER SEQUENCE t RESTART", ast.AlterSequence(NAME, ast.SequenceOptions(restart="start"))),
         ("DROP VIEW t", ast.DropView((NAME,))),
-        ("EXPLAIN (VERBOSE, FORMAT text, DDL off) TRUNCATE t", ast.Explain(ast.Truncate((NAME,)), verbose=True)),
-        ("EXPLAIN (DDL) DROP TABLE t", ast.Explain(ast.DropTable((NAME,)), ddl=True)),
+        ("EXPLAIN (VERBOSE, FORMAT text, DDL off) TRUNCATE t", ast.Explain(ast.Truncate((NAME,)), 41, verbose=True)),
+        ("EXPLAIN (DDL) DROP TABLE t", ast.Explain(ast.DropTable((NAME,)), 15, ddl=True)),
     ],
 )
 def test_statements(text: str, statement: ast.Statement) -> None:

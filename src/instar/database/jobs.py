@@ -127,9 +127,6 @@ def alter(session: Session, statement: ast.AlterJob) -> Result:
     """ALTER JOB n SET (...). 25001 as above."""
     _require_no_block(session, "ALTER JOB")
     changes: dict[str, int | None] = {}
-    names = [name for name, _ in statement.options]
-    if len(set(names)) < len(names):
-        raise errors.error(errors.SYNTAX_ERROR, "conflicting or redundant options")
     for name, value in statement.options:
         read = _OPTIONS.get(name)
         if read is None:

@@ -35,7 +35,7 @@ class Rehearsal:
         """
         statement = parse_one(text)
         if not is_schema_change(statement):
-            raise errors.error(errors.SYNTAX_ERROR, "only schema changes can be rehearsed")
+            raise errors.error(errors.SYNTAX_ERROR, "only schema changes can be rehearsed", position=1)
         return self._session.rehearse_schema(statement, text)
 
 

@@ -137,10 +137,12 @@ class SchemaChanges:
             return None
         return Restoring(tuple(self._restored), tuple(self._restorations), self._patient_until_ns)
 
-    def explain(self, statement: ast.Statement, text: str) -> Result:
+    def explain(self, explained: ast.Explain, text: str) -> Result:
         """EXPLAIN (DDL): the stages, without doing anything: planned on a change that is thrown away."""
+        statement = explained.statement
         if not ddl.is_schema_change(statement):
-            raise errors.error(errors.SYNTAX_ERROR, "EXPLAIN (DDL) shows the stages of schema changes")
+            message = "EXPLAIN (DDL) shows the stages of schema changes"
+            raise errors.error(errors.SYNTAX_ERROR, message, position=explained.position)
         change = self._session.change().copy()
         wanted = self._translate(statement, change).wanted
         planned = self._plan(wanted, text, change) if wanted else None

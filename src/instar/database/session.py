@@ -146,7 +146,7 @@ class Session:
         self._cancelled.clear()
         statement = parse_one(text)
         if not isinstance(statement, ast.Dml):
-            raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only")
+            raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only", position=1)
         sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
         if self.transaction is None and self.autocommit and len(sets) >= SMALLEST_LOAD:
             loaded = self._queries.load_many(statement, sets)
@@ -174,7 +174,7 @@ class Session:
         """The lines of a query's plan."""
         return self._queries.explain(statement)
 
-    def explain_schema(self, statement: ast.Statement, text: str) -> Result:
+    def explain_schema(self, statement: ast.Explain, text: str) -> Result:
         """The stages of a schema change."""
         return self._schema.explain(statement, text)
 

@@ -62,12 +62,13 @@ def _explain(session: Session, statement: ast.Explain, text: str) -> Result:
     if statement.ddl:
         if statement.analyze:
             raise errors.unsupported("EXPLAIN ANALYZE")
-        return session.explain_schema(statement.statement, text)
+        return session.explain_schema(statement, text)
     if not isinstance(statement.statement, ast.Query | ast.Dml):
         raise errors.error(
             errors.SYNTAX_ERROR,
             "EXPLAIN shows the plan of a query, INSERT, UPDATE or DELETE",
             hint="Use EXPLAIN (DDL) for schema changes.",
+            position=statement.position,
         )
     if statement.analyze:
         raise errors.unsupported("EXPLAIN ANALYZE")

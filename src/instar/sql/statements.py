@@ -491,9 +491,11 @@ class ResetVariable:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """EXPLAIN [ANALYZE] of a query or DML; with `ddl` (EXPLAIN (DDL)) the stages of a schema change."""
+    """EXPLAIN [ANALYZE] of a query or DML; with `ddl` (EXPLAIN (DDL)) the stages of a schema change. What is explained
+    begins at `position`."""
 
     statement: Statement
+    position: int
     ddl: bool = False
     analyze: bool = False
     verbose: bool = False

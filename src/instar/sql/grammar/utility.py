@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from instar import errors
@@ -279,10 +280,11 @@ class StatementGrammar(TableGrammar):
         else:
             options["analyze"] = self.try_any("analyze", "analyse") is not None
             options["verbose"] = self.try_words("verbose")
+        position = self.position
         statement = self._statement()
         if isinstance(statement, ast.Explain):
             self.fail()
-        return ast.Explain(statement, **options)
+        return ast.Explain(statement, position, **options)
 
     def _explain_option(self) -> tuple[str, bool]:
         position = self.position
@@ -310,12 +312,16 @@ class StatementGrammar(TableGrammar):
         job = self.take_integer()
         self.take_words("set")
         self.take_operator("(")
-        options = self.comma_list(self._job_option)
+        options = self.comma_list(partial(self._job_option, set()))
         self.take_operator(")")
         return ast.AlterJob(job, tuple(options))
 
-    def _job_option(self) -> tuple[str, str | None]:
+    def _job_option(self, known: set[str]) -> tuple[str, str | None]:
+        position = self.position
         name = self.take_label()
+        if name in known:
+            raise errors.error(errors.SYNTAX_ERROR, "conflicting or redundant options", position=position)
+        known.add(name)
         self.take_operator("=")
         return name, None if self.try_words("default") else self._setting_value()
 
