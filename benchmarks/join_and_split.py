@@ -4,7 +4,8 @@ Non-blocking Relational Schema Changes* (EDBT 2006, §6); then the other figures
 Each transaction updates ten rows, a share of them in the sources and the others in a dummy table. In turns the clients
 are alone, beside the initial population of the targets, and beside log propagation, which is kept from ending: the
 switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
-columns that go to S.
+columns that go to S; and it has a turn for the checker alone, at the end of a cycle in which all records of S have come
+into doubt, or many.
 
 As in the paper a client has one transaction at a time. For less than the peak each rests between two, for so long that
 this share of the peak is reached when nothing else goes on. So a response time has no queue in it, and can be set
@@ -25,9 +26,9 @@ import instar
 from benchmarks import remaking, switching
 from benchmarks.clients import Clients, Latencies, clients
 from benchmarks.harness import Figure, Options, say
-from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, sources
+from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, make_doubtful, sources
 from benchmarks.noise import Machine, watched
-from benchmarks.switch_worker import Mode, SwitchWorker, switch_worker
+from benchmarks.switch_worker import Checked, Mode, SwitchWorker, switch_worker
 from benchmarks.tables import open_instar
 
 ROWS = 50_000
@@ -43,7 +44,9 @@ PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 # Rates that propagation is allowed, beside that at which the source changes; None: any.
 PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
 PRIORITY_SHARE = 0.2
+CHECKED = 10_000  # records of S at most that come into doubt
 _SETTLING_SECONDS = 1.0
+_CHECKING_SECONDS = 300.0  # to come to the end of the checks
 _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 
@@ -62,7 +65,7 @@ def run(options: Options) -> Iterator[Figure]:
         yield from _interference(
             options, machine, rows, *((LOADS, SHARES) if not options.quick else ((JUDGED,), (0.2,)))
         )
-        if not options.quick:
+        if not options.quick and rows < MANY_ROWS:
             yield from _interference(options, machine, MANY_ROWS, (JUDGED,), (0.2,))
         yield from _priority(options, rows)
     yield from switching.run(options)
@@ -83,6 +86,7 @@ class _Scene(NamedTuple):
     """A database whose tables are to be split or joined, its worker and its clients."""
 
     transformation: str
+    rows: int
     connection: instar.Connection
     worker: SwitchWorker
     processes: Clients
@@ -96,7 +100,7 @@ def _interference(
         with _tables(path, rows, transformation) as connection, switch_worker(path) as worker:
             for share in shares:
                 with clients(path, rows, CLIENTS, functools.partial(Transactions, transformation, share)) as processes:
-                    scene = _Scene(transformation, connection, worker, processes)
+                    scene = _Scene(transformation, rows, connection, worker, processes)
                     peak = processes.peak()
                     for load in loads:
                         name = f"{transformation} of {rows:,} rows, {load:.0%} of the peak, {share:.0%} on the sources"
@@ -110,12 +114,13 @@ def _at_load(
     begin = time.monotonic()
     rounds = [_round(options, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
     disturbed = machine.within(begin, time.monotonic()).disturbs(tail=False)
-    for phase in ("population", "propagation"):
+    for phase in rounds[0]:
         yield from _figures(f"{name}: {phase}", [found[phase] for found in rounds], load == JUDGED, disturbed)
 
 
 def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
-    """Clients alone, beside population, and beside propagation, which is then cancelled."""
+    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; the
+    job is then cancelled."""
     seconds = options.lasting(8.0, 1.0)
     scene.worker.order(Mode.REFUSE)
     scene.processes.begin_closed(rest)
@@ -128,6 +133,7 @@ def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
     filled = time.monotonic()
     time.sleep(seconds)
     ended = time.monotonic()
+    checked = _check(scene, job) if scene.transformation == "split" else None
     job.cancel()
     seen = scene.processes.end()
     quiet, before = seen.completed(alone, begun), seen.ended(alone, begun)
@@ -136,7 +142,24 @@ def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
         during = seen.ended(start, end)
         return _Phase(seen.completed(start, end) / quiet, during.mean() / before.mean() - 1, during)
 
-    return {"population": beside(begun, filled), "propagation": beside(filled, ended)}
+    phases = {"population": beside(begun, filled), "propagation": beside(filled, ended)}
+    if checked is not None:
+        phases["consistency checking"] = beside(checked.begun, checked.ended)
+    return phases
+
+
+def _check(scene: _Scene, job: Running) -> Checked:
+    """When the checker was at the records that have come into doubt while the job was paused."""
+    job.steer("PAUSE JOB {}")
+    job.until(lambda state, _: state == "paused")
+    make_doubtful(scene.connection, scene.rows, CHECKED)
+    scene.worker.order(Mode.TELL)
+    job.steer("RESUME JOB {}")
+    attempt = scene.worker.seen(_CHECKING_SECONDS)
+    if attempt is None or attempt.checked is None:
+        raise RuntimeError(f"records of S were not checked within {_CHECKING_SECONDS:.0f} s: {job.look()}")
+    say(f"{attempt.checked.records:,} records of S checked in {attempt.checked.ended - attempt.checked.begun:.2f} s")
+    return attempt.checked
 
 
 def _figures(name: str, rounds: list[_Phase], judged: bool, disturbed: bool) -> Iterator[Figure]:

@@ -32,6 +32,7 @@ _CREATE = {
 }
 _INDEXES = {"t": "CREATE INDEX t_zip ON t (zip)", "r": "CREATE INDEX r_zip ON r (zip)"}
 _FILL = 25_000
+_DOUBTFUL = 100  # values of zip that are updated at once: clients wait for the rows
 # Often enough for what takes seconds; each look is work beside which clients are measured.
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 600.0
@@ -68,6 +69,15 @@ def fill(connection: instar.Connection, table: str, rows: int) -> None:
     for first in range(0, count, _FILL):
         last = min(first + _FILL, count) - 1
         connection.execute(f"INSERT INTO {table} SELECT {values} FROM generate_series({first}, {last}) AS numbers (x)")
+
+
+def make_doubtful(connection: instar.Connection, rows: int, records: int) -> None:
+    """Update the S-part of the rows of so many values of zip, if there are as many: a record of S that several rows
+    contribute to is in doubt then, though they agree."""
+    last = min(records, zips(rows))
+    for first in range(0, last, _DOUBTFUL):
+        values = first, min(first + _DOUBTFUL, last)
+        connection.execute("UPDATE t SET city = city || '!' WHERE zip >= ? AND zip < ?", values)
 
 
 def sources(transformation: str) -> tuple[str, ...]:

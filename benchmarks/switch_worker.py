@@ -2,7 +2,8 @@
 and lets it come when it is asked to.
 
 It is the worker that every database has, over a store that looks at the one commit of a job that applies a tail of the
-log. Refused, that commit is tried again after more of the log has been propagated, as if too much had been written.
+log, and at the consistency checker. Refused, that commit is tried again after more of the log has been propagated, as
+if too much had been written.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +22,11 @@ from typing import Any, NamedTuple, cast
 import instar
 from benchmarks import starting
 from instar.clock import SystemClock
+from instar.schemachange.online import following
+from instar.schemachange.online.checks import Contradictions, check_all
+from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.tail import Behind
+from instar.schemachange.online.transformation import OnlineSplit
 from instar.schemachange.tasks import Reorganizer
 from instar.store import open_store
 from instar.store.engine import Commit, StaleRow, Store, View
@@ -53,14 +58,23 @@ class _Order(NamedTuple):
     late: int = 0
 
 
+class Checked(NamedTuple):
+    """From when to when the consistency checker was at so many records of S."""
+
+    begun: float
+    ended: float
+    records: int
+
+
 class Switch(NamedTuple):
     """When the commit was begun, when it was let in (the fence held) and when it had ended, in seconds (monotonic); how
-    many keys it put, in the catalog too."""
+    many keys it put, in the catalog too. `checked`: the longest check of a cycle since the order."""
 
     begun: float
     inside: float
     ended: float
     puts: int
+    checked: Checked | None = None
 
 
 class SwitchWorker:
@@ -111,6 +125,7 @@ class _Watched:
         self._pipe = pipe
         self._order = _Order()
         self._written = 0
+        self._checked: Checked | None = None
         self.is_over = False
 
     def __getattr__(self, name: str) -> Any:
@@ -120,9 +135,23 @@ class _Watched:
         """Take in what has been ordered."""
         try:
             while self._pipe.poll():
-                self._order, self._written = self._pipe.recv(), 0
+                self._order, self._written, self._checked = self._pipe.recv(), 0, None
         except (EOFError, ConnectionResetError):
             self.is_over = True
+
+    def check_all(
+        self,
+        split: OnlineSplit,
+        target: StoredSplit,
+        position: int,
+        read: Callable[[], AbstractContextManager[View]],
+        found: Contradictions,
+    ) -> Iterator[None]:
+        """The checks at the end of a cycle, looked at."""
+        begun, records = time.monotonic(), len(target.doubtful)
+        yield from check_all(split, target, position, read, found)
+        if self._checked is None or records > self._checked.records:
+            self._checked = Checked(begun, time.monotonic(), records)
 
     def commit(self, request: Commit) -> int:
         """As in `Store`; a switch is what applies something within its atomic section."""
@@ -131,7 +160,7 @@ class _Watched:
         self.heed()
         order = self._order
         if order.mode is Mode.TELL:
-            self._pipe.send(Switch(*[time.monotonic()] * 3, 0))
+            self._pipe.send(Switch(*[time.monotonic()] * 3, 0, self._checked))
             self._order = _Order(Mode.REFUSE)
         if order.mode in (Mode.REFUSE, Mode.TELL):
             time.sleep(_REFUSED_SECONDS)
@@ -176,6 +205,7 @@ def _serve(path: Path, pipe: Pipe) -> None:
     clock = SystemClock()
     store = open_store(str(path), synchronous=None, create=False, clock=clock)
     watched = _Watched(store, path, pipe)
+    following.check_all = watched.check_all  # type: ignore[attr-defined]  # as it is used there
     store.announce_worker(True)
     worker = Worker(cast("Store", watched), clock, lambda: _spark(path), stopping=lambda: watched.is_over)
     pipe.send("ready")

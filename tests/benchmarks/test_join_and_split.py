@@ -28,7 +28,8 @@ def test_small(monkeypatch):
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as name:  # which other users can reach
         options = Options(quick=True, directory=Path(name), rows=ROWS, seconds=0.2)
         figures = list(join_and_split.run(options))
-    assert len(figures) == len({figure.name for figure in figures}) == 4 + 3 + 8 + 3
+    assert len(figures) == len({figure.name for figure in figures}) == 6 + 3 + 8 + 3
+    assert sum("consistency checking" in figure.name for figure in figures) == 2
     assert all(math.isfinite(figure.value) for figure in figures)
     whole = next(figure for figure in figures if figure.name.endswith("joined and split again"))
     try:
