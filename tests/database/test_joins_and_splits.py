@@ -83,8 +83,10 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
     assert [row[4] for row in told if row[4]] == [
         'initial population of "person", "place", about 2 rows, in the call',
         "log propagation, until at most about 5 target rows are left, in the call",
-        "pause: at most about 5 target rows in one commit",
+        "pause: at most about 5 target rows in one commit, estimated at 0.2 ms",
     ]
+    more = rows(connection, f"EXPLAIN (DDL) {SPLIT} WITH (pause_rows = 100000)")
+    assert "100000 target rows in one commit, estimated at 800.2 ms" in "".join(row[4] for row in more)
     assert rows(connection, "SHOW JOBS") == []
 
 
