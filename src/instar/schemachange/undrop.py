@@ -15,7 +15,17 @@ from typing import NamedTuple
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Column, ForeignKey, Sequence, State, Step, StepKind, Table, View
+from instar.catalog.descriptors import (
+    Column,
+    ForeignKey,
+    Sequence,
+    State,
+    Step,
+    StepKind,
+    Table,
+    View,
+    transformation_of,
+)
 from instar.catalog.history import Dropped
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
@@ -82,10 +92,7 @@ def _revive(draft: Draft, dropped: list[Dropped], one: Dropped, new_name: str | 
     """The table with its sequences and indexes, and without what others have a part in."""
     was = one.found
     assert isinstance(was, Table)  # the caller has looked for one
-    kept = draft.view.kept_of(was.id)
-    for target in kept.made.targets if kept is not None else ():
-        # What old transactions commit yet is for the new tables, and would go to this one.
-        draft.require_settled(draft.table(target))
+    _require_ended(draft, was)
     name = new_name or was.name
     if draft.name_taken(name):
         hint = f'UNDROP TABLE "{was.name}" AS another_name brings it back under another name.'
@@ -109,6 +116,21 @@ def _revive(draft: Draft, dropped: list[Dropped], one: Dropped, new_name: str | 
             free = free_name(draft, draft.name_taken, sequence.name, "sequence", name, columns, "seq")
             draft.revive(msgspec.structs.replace(sequence, name=free, version=sequence.version + 1), one.timestamp)
     return _Return(was, one.timestamp, draft.table(was.id))
+
+
+def _require_ended(draft: Draft, was: Table) -> None:
+    """55006 while transactions that have written to a table which was joined or split may commit: what they have
+    written is for the new tables, and would go to this one."""
+    kept = draft.view.kept_of(was.id)
+    if kept is None:
+        return
+    new = " and ".join(f'"{draft.table(target).name}"' for target in kept.made.targets)
+    raise errors.error(
+        errors.OBJECT_IN_USE,
+        f'table "{was.name}" cannot come back yet: transactions from before it was joined or split may still commit',
+        detail=f"What they have written to it goes to {new}. The change was: {transformation_of(was)}",
+        hint="Try again when its job has ended (SHOW JOBS): they are given their grace. CANCEL JOB is too late.",
+    )
 
 
 def _owns(table: Table, sequence: Sequence) -> bool:
