@@ -384,10 +384,22 @@ def test_writes_from_before_a_constraint_are_held_to_it(
     statement, sqlstate = CONSTRAINTS[change]
     run(two, f"BEGIN ISOLATION LEVEL {level}", statement)
     one.execute(change)
-    with fails(sqlstate):
+    # A key, which COMMIT alone could judge, is told with the change that has brought it.
+    named = [f"The change was: {change}"] if "FOREIGN KEY" in change or "UNIQUE" in change else []
+    with fails(sqlstate, *named):
         two.execute("COMMIT")
     assert rows(one, "SELECT * FROM t ORDER BY id") == [(1, 10, "x"), (2, 20, "y")]
     assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_key_that_was_there_before_is_told_without_a_change(constrained: tuple[Connection, Connection]) -> None:
+    one, two = constrained
+    one.execute("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p")
+    run(two, "BEGIN ISOLATION LEVEL REPEATABLE READ", "INSERT INTO t VALUES (3, 11, 'z')")
+    run(one, "ALTER TABLE t ADD COLUMN c int", "DELETE FROM p WHERE id = 11")
+    with fails("40001", "t_a_fkey") as failed:
+        two.execute("COMMIT")
+    assert "The change was" not in str(failed.error.detail)
 
 
 @pytest.mark.parametrize("drop", ["ALTER b DROP NOT NULL", "ALTER b DROP NOT NULL, ADD CHECK (a > 0)"])
@@ -431,7 +443,7 @@ def test_a_parent_deleted_before_the_foreign_key_came(constrained: tuple[Connect
     one, two = constrained
     run(two, f"BEGIN ISOLATION LEVEL {level}", "DELETE FROM p WHERE id = 20")
     one.execute("ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p")
-    with fails(errors.SERIALIZATION_FAILURE):
+    with fails(errors.SERIALIZATION_FAILURE, "The change was: ALTER TABLE t ADD FOREIGN KEY (a) REFERENCES p"):
         two.execute("COMMIT")
     with fails("23503"):
         two.execute("DELETE FROM p WHERE id = 20")

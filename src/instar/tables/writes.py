@@ -41,6 +41,7 @@ from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
+from instar.tables.overtaking import telling
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key, described, named_row
@@ -283,10 +284,12 @@ class Derivation:
         self.flags: dict[bytes, Violation] = {}
         self._violated = violated
         self._met = met or {}
+        self._meant: Table | None = None  # of the table that is derived now
 
     def table(self, writer: TableWriter, buffer: TableBuffer, meant: Table | None = None) -> None:
         """Derive all changes of one table, whose images are at `writer.table`'s version. `meant` is the version
         that the statements saw, if it was another."""
+        self._meant = meant
         public = {index.id for index in (meant or writer.table).indexes if index.state is State.PUBLIC}
         rows: list[RowWrite] = []
         copied: list[Copied] | None = None if writer.copies is None else []
@@ -387,9 +390,8 @@ class Derivation:
         flag = self._flag(table, codec.index, table, key)
         if self._is_flagged(flag):
             return
-        failure = ConstraintFailure(
-            table.name, codec.index.name, errors.UNIQUE_VIOLATION, partial(codec.describe, image), judged, flag
-        )
+        detail = telling(partial(codec.describe, image), table, self._meant, table, codec.index.id)
+        failure = ConstraintFailure(table.name, codec.index.name, errors.UNIQUE_VIOLATION, detail, judged, flag)
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
     def _parents(self, writer: TableWriter, key: bytes, change: Change, *, merged: bool) -> None:
@@ -408,7 +410,7 @@ class Derivation:
                     writer.table.name,
                     found.name,
                     errors.FOREIGN_KEY_VIOLATION,
-                    partial(probe.missing, change.image),
+                    telling(partial(probe.missing, change.image), writer.table, self._meant, writer.table, found.id),
                     judged=merged or found.state is State.PUBLIC,
                     flag=flag,
                 )
@@ -437,7 +439,13 @@ class Derivation:
                         probe.child.name,
                         probe.foreign_key.name,
                         errors.FOREIGN_KEY_VIOLATION,
-                        partial(probe.referred_to, values),
+                        telling(
+                            partial(probe.referred_to, values),
+                            writer.table,
+                            self._meant,
+                            probe.child,
+                            probe.foreign_key.id,
+                        ),
                         flag=flag,
                     )
                     self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), None, failure))
