@@ -371,6 +371,18 @@ def test_parameters_where_none_may_be(text: str) -> None:
     assert caught.value.sqlstate == "42P02"
 
 
+def test_there_are_at_most_65535_parameters() -> None:
+    text = "SELECT " + ", ".join("?" * 65_535)
+    (found,) = parse(text)
+    assert isinstance(found, ast.Query)
+    assert found.parameters == 65_535
+    for last, sqlstate in (("?", "54000"), ("$65536", "42P02")):
+        whole = f"{text}, {last}" if last == "?" else f"SELECT {last}"
+        with pytest.raises(Error) as caught:
+            parse(whole)
+        assert (caught.value.sqlstate, caught.value.position) == (sqlstate, len(whole) - len(last) + 1)
+
+
 def test_parse_one_wants_one() -> None:
     for text in ("", "SELECT 1; SELECT 2"):
         with pytest.raises(Error, match="statement"):

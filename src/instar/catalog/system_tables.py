@@ -29,11 +29,13 @@ Row = tuple[object, ...]
 
 
 class Source(NamedTuple):
-    """What system views are made from: the catalog of the statement's snapshot, and the store for latest states."""
+    """What system views are made from: the catalog of the statement's snapshot, the store for latest states, and how
+    SQL writes a column's default with the names of that catalog."""
 
     catalog: CatalogSnapshot
     store: Store
     database: str
+    default_of: Callable[[Column, CatalogSnapshot], str | None]
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,8 @@ def _all_columns(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
         for position, column in enumerate(user_columns(table), 1):
             always = column.identity is not None
-            yield _column_row(
-                source, table.name, column.name, position, column.type, column.nullable, column.default, always
-            )
+            default = None if always else source.default_of(column, source.catalog)
+            yield _column_row(source, table.name, column.name, position, column.type, column.nullable, default, always)
     for view in source.catalog.views():
         if view.materialized is not None:
             continue
@@ -182,15 +183,20 @@ def _schemata(source: Source) -> Iterator[Row]:
 
 def _pg_tables(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
-        yield (PUBLIC_SCHEMA, table.name, "instar", bool(table.indexes))
+        yield (PUBLIC_SCHEMA, table.name, "instar", bool(table.indexes) or not _has_row_id(table))
 
 
 def _pg_indexes(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
-        for index in table.indexes:
-            unique = "UNIQUE " if index.unique else ""
-            definition = f"CREATE {unique}INDEX {index.name} ON public.{table.name} ({_listed(table, index)})"
-            yield (PUBLIC_SCHEMA, table.name, index.name, definition)
+        names = {column.id: column.name for column in table.columns}
+        listed = [(index.name, index.unique, _listed(table, index)) for index in table.indexes]
+        if not _has_row_id(table):
+            key = ", ".join(names[column] for column in table.primary_key)
+            listed.insert(0, (table.primary_key_name, True, key))
+        for name, is_unique, columns in listed:
+            unique = "UNIQUE " if is_unique else ""
+            definition = f"CREATE {unique}INDEX {name} ON public.{table.name} USING btree ({columns})"
+            yield (PUBLIC_SCHEMA, table.name, name, definition)
 
 
 def _view(schema: str, name: str, rows: Callable[[Source], Iterable[Row]], /, **columns: Type) -> View:

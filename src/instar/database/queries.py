@@ -26,7 +26,7 @@ from instar.database.result import Result
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
-from instar.sql.binder import bind
+from instar.sql.binder import bind, thaw_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
@@ -367,4 +367,4 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         reads.catalog = True
     if name == "instar.layouts":
         return layout_rows(session.database.store, catalog)
-    return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name))
+    return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name, thaw_default))

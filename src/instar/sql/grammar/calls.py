@@ -93,6 +93,9 @@ class CallGrammar(Cursor, ABC):
             message = "a statement's parameters are either all ? or all $n"
             raise errors.error(errors.SYNTAX_ERROR, message, position=token.start + 1)
         number = self.parameters + 1 if question_mark else int(token.value[1:7])
+        if question_mark and number > MAX_PARAMETERS:
+            message = f"a statement has at most {MAX_PARAMETERS} parameters"
+            raise errors.error(errors.LIMIT_EXCEEDED, message, position=token.start + 1)
         if not 1 <= number <= MAX_PARAMETERS:
             raise errors.error(
                 errors.UNDEFINED_PARAMETER, f"there is no parameter {token.value}", position=token.start + 1
