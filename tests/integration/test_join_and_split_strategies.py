@@ -457,7 +457,7 @@ def test_read_committed_goes_on_in_the_new_schema(engine: Engine, one: Connectio
     run(commits, "COMMIT")
     assert rows(goes_on, "SELECT id, v FROM p ORDER BY id") == [(1, 1), (2, 2), (3, 0), (4, 2)]
     assert rows(goes_on, "SELECT zip, city FROM q ORDER BY zip") == [(1, "A"), (2, "B"), (3, "C")]
-    with fails("42P01"):
+    with fails("42P01", "The change was: " + SPLIT.format("commit", "1 min")):
         run(goes_on, "SAVEPOINT b", "SELECT 1 FROM t")
     run(goes_on, "ROLLBACK TO b", "UPDATE p SET v = 4 WHERE id = 4", "COMMIT")
     run(back, "INSERT INTO p VALUES (6, 1, 6)", "ROLLBACK TO a", "UPDATE q SET city = 'F' WHERE zip = 2", "COMMIT")

@@ -271,18 +271,21 @@ class CatalogSnapshot:
         """The same for what outlives its statement (plans), and is to keep no old versions from being collected."""
         return CatalogSnapshot(self.version, self._objects.unheld(), self._system_views)
 
-    def remembering(self, older: CatalogSnapshot) -> CatalogSnapshot:
+    def remembering(self, older: CatalogSnapshot) -> Remembering:
         """This snapshot with the names that its objects bore in an older one, as far as nothing bears them now and the
         log reaches back to it."""
-        return _Remembering(self, older)
+        return Remembering(self, older)
 
 
-class _Remembering(CatalogSnapshot):
-    __slots__ = ("_older",)
+class Remembering(CatalogSnapshot):
+    """`gone`: what a name was looked up for that is not there under any name now; the last one."""
+
+    __slots__ = ("_older", "gone")
 
     def __init__(self, now: CatalogSnapshot, older: CatalogSnapshot) -> None:
         super().__init__(now.version, now._objects, now._system_views)
         self._older = older
+        self.gone: Object | None = None
 
     def lookup(self, schema: str | None, name: str) -> Object | SystemView | None:
         found = super().lookup(schema, name)
@@ -294,7 +297,12 @@ class _Remembering(CatalogSnapshot):
             if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
                 raise
             return found
-        return (self.by_id(former.id) if isinstance(former, Object) else None) or found
+        if not isinstance(former, Object):
+            return found
+        renamed = self.by_id(former.id)
+        if renamed is None:
+            self.gone = former
+        return renamed or found
 
 
 class Catalog:

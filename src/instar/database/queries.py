@@ -15,6 +15,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS, Source
 from instar.database.buffered_writes import buffered
 from instar.database.bulk import insert_many
 from instar.database.commit import SessionTransaction
+from instar.database.former_names import by_former_names
 from instar.database.jobs import history_rows, job_rows
 from instar.database.layouts import layout_rows
 from instar.database.lock_names import lock_rows
@@ -212,7 +213,7 @@ class Queries:
         try:
             bound = bind(statement, self._session.catalog())
         except errors.Error as failed:
-            bound = bind(statement, self._session.remembered(failed))
+            bound = by_former_names(self._session, failed, lambda names: bind(statement, names))
         return explain(plan_statement(bound))
 
     def _run_many(self, prepared: Prepared | None, sets: list[Sequence[object]]) -> int:
@@ -239,7 +240,9 @@ class Queries:
             try:
                 found = self._plan(parsed, catalog, parameters, self._layouts())
             except errors.Error as failed:
-                found = self._plan(parsed, self._session.remembered(failed), parameters, self._layouts())
+                found = by_former_names(
+                    self._session, failed, lambda names: self._plan(parsed, names, parameters, self._layouts())
+                )
                 is_own = True  # nobody else may use it
             if not is_own:
                 self._plans.add(text, parameters, catalog, found)

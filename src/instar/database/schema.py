@@ -16,6 +16,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
+from instar.database.former_names import by_former_names
 from instar.database.jobs import rate_of, seen_now
 from instar.database.past import timestamp_of
 from instar.database.restoring import Restoration, Restoring, require_known_values, restore_values
@@ -445,7 +446,9 @@ class SchemaChanges:
         except errors.Error as failed:
             if not isinstance(statement, ast.CreateView):
                 raise
-            return ddl.translate(statement, session.remembered(failed), context, session.notice, as_of)
+            return by_former_names(
+                session, failed, lambda names: ddl.translate(statement, names, context, session.notice, as_of)
+            )
 
     def _begun(self) -> Change | None:
         """What the statements of the transaction have begun so far."""

@@ -520,17 +520,6 @@ class Session:
             raise errors.error(errors.INTERNAL_ERROR, "a statement runs without a snapshot")
         return open_.snapshot.catalog
 
-    def remembered(self, failed: errors.Error) -> CatalogSnapshot:
-        """The schema with the names that tables had when the transaction began, for a statement that has `failed`.
-        READ COMMITTED takes the schema of each statement's snapshot, where such a name is gone (IEP-110, the alias for
-        older transactions); who changes the schema itself goes by the names of now. Raises what `failed` if the names
-        are not to blame."""
-        open_ = self.open_transaction()
-        by_now = failed.sqlstate != errors.UNDEFINED_TABLE or open_.keeps_snapshot or bool(open_.ddl)
-        if open_.began_under is None or by_now:
-            raise failed
-        return self.catalog().remembering(open_.began_under)
-
     def open_transaction(self) -> SessionTransaction:
         """The transaction in which a statement runs."""
         if self.transaction is None:
