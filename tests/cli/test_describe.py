@@ -128,6 +128,20 @@ def test_locks():
     ]
 
 
+def test_not_nulls_that_do_not_go_without_saying():
+    columns = (
+        Column(id=1, name="id", type=INTEGER, nullable=False),
+        Column(id=2, name="a", type=INTEGER, nullable=False, not_null_name="n"),
+        Column(id=3, name="B", type=INTEGER, not_null=State.WRITE_ONLY, not_null_not_valid=True),
+        Column(id=4, name="c", type=INTEGER),
+    )
+    lines = shown(table(8, "t", columns))
+    assert lines[lines.index("Not-null constraints:") + 1 :] == [
+        '    "n" NOT NULL a',
+        '    "t_B_not_null" NOT NULL "B" [write-only]',
+    ]
+
+
 def test_options():
     assert shown(msgspec.structs.replace(KEYLESS, migration="read"))[-2:] == ["Options:", "    migration = read"]
     assert shown(msgspec.structs.replace(KEYLESS, compaction_share=0.5))[-1] == "    compaction_share = 0.5"

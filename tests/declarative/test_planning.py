@@ -300,6 +300,31 @@ def test_not_valid_is_not_validated_unless_the_file_says_so(session: Session) ->
     assert planned(session, SHOP + late).steps == ()
 
 
+def test_a_not_null_may_have_a_name_and_be_not_valid(session: Session) -> None:
+    text = """CREATE TABLE t (id int PRIMARY KEY, a int CONSTRAINT "Na" NOT NULL, b int, c int NOT NULL,
+        i int GENERATED ALWAYS AS IDENTITY CONSTRAINT ni NOT NULL);"""
+    late = "ALTER TABLE t ADD CONSTRAINT nb NOT NULL b NOT VALID;"
+    applied(session, text)
+    run(session, "INSERT INTO t (id, a, c) VALUES (1, 1, 1)")
+    assert applied(session, text + late) == ["ALTER TABLE t ADD CONSTRAINT nb NOT NULL b NOT VALID"]
+    assert applied(session, text + late) == []
+    written = dump(session)
+    assert 'a integer CONSTRAINT "Na" NOT NULL' in written
+    assert late in written
+    assert applied(session, written) == []
+    # What bears no name in the file may have any; one that is valid is not made NOT VALID.
+    assert applied(session, text.replace('CONSTRAINT "Na" ', "") + late) == []
+    assert applied(session, text.replace('"Na"', "m") + late) == ['ALTER TABLE t RENAME CONSTRAINT "Na" TO m']
+    run(session, "UPDATE t SET b = 1")
+    valid = text.replace("b int", "b int NOT NULL")
+    assert applied(session, valid)[-1] == "ALTER TABLE t ALTER COLUMN b SET NOT NULL"
+    assert planned(session, valid.replace("b int NOT NULL", "b int") + late).steps == ()
+    assert applied(session, valid.replace("c int NOT", "c int CONSTRAINT nc NOT"))[-1] == (
+        "ALTER TABLE t RENAME CONSTRAINT t_c_not_null TO nc"
+    )
+    assert applied(session, text)[-1] == "ALTER TABLE t ALTER COLUMN b DROP NOT NULL"
+
+
 LOCKED = SHOP + "ALTER TABLE sale ADD LOCK money COVERS (amount), ADD LOCK rest COVERS (note, customer);"
 
 

@@ -99,6 +99,8 @@ OF_A_COLUMN: dict[str, Any] = {
     "hidden": True,
     "not_null": State.WRITE_ONLY,
     "not_null_yields": True,
+    "not_null_not_valid": True,
+    "not_null_name": "other",
     "derived": Derivation(expression="1", type=TEXT, sources=(), now=0, zone="UTC"),
     "replaces": 3,
 }

@@ -65,6 +65,8 @@ class Column(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     hidden: bool = False  # the row id of a table without a primary key
     not_null: State | None = None  # of a NOT NULL that came to a table with rows; `nullable` until it is public
     not_null_yields: bool = False  # as `yields` of a check
+    not_null_not_valid: bool = False  # as `not_valid` of a check
+    not_null_name: str | None = None  # of the NOT NULL; None: the one that naming.py generates
     derived: Derivation | None = None
     replaces: int | None = None
 

@@ -21,6 +21,7 @@ from instar.catalog.descriptors import (
     Table,
 )
 from instar.catalog.history import dropped_columns, dropped_objects
+from instar.catalog.naming import not_null_names
 from instar.store.engine import Store
 from instar.store.header import TIMESTAMP_SHIFT
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMBERS, TEXT, TIMESTAMPTZ, Kind, Type
@@ -89,6 +90,11 @@ def _constraints(source: Source) -> Iterator[Row]:
         listed += [("FOREIGN KEY", key) for key in table.foreign_keys]
         for kind, found in listed:
             yield (table.name, found.name, kind, found.state.value)
+        names = not_null_names(table)
+        for column in table.columns:
+            if column.id in names:
+                state = State.PUBLIC if column.not_null is None else column.not_null
+                yield (table.name, names[column.id], "NOT NULL", state.value)
 
 
 def _has_row_id(table: Table) -> bool:

@@ -20,6 +20,7 @@ from instar.catalog.descriptors import (
     Table,
     View,
 )
+from instar.catalog.naming import not_null_names
 from instar.cli.output import Column as Heading
 from instar.cli.output import Row, write_table
 
@@ -119,6 +120,7 @@ def _describe_table(table: Table, by_id: Mapping[int, Object], out: TextIO) -> N
         "Check constraints:": [
             f'"{check.name}" CHECK ({named(check.expression, table)})' + _state(check.state) for check in table.checks
         ],
+        "Not-null constraints:": list(_not_null_lines(table)),
         "Foreign-key constraints:": [
             f'"{key.name}" {_foreign_key(key, table, by_id)}' + _state(key.state) for key in table.foreign_keys
         ],
@@ -139,6 +141,15 @@ def _options(table: Table) -> list[str]:
     return found + (
         [] if table.compaction_share == COMPACTION_SHARE else [f"compaction_share = {table.compaction_share}"]
     )
+
+
+def _not_null_lines(table: Table) -> Iterable[str]:
+    """Those that were given a name, or that do not hold for all rows yet: the others go without saying."""
+    names = not_null_names(table)
+    for column in table.columns:
+        state = State.PUBLIC if column.not_null is None else column.not_null
+        if column.id in names and (column.not_null_name is not None or state is not State.PUBLIC):
+            yield f'"{names[column.id]}" NOT NULL {quoted(column.name)}{_state(state)}'
 
 
 def _state(state: State) -> str:

@@ -73,8 +73,18 @@ class DropDefault(msgspec.Struct, frozen=True):
 
 
 class SetNotNull(msgspec.Struct, frozen=True):
+    """`name`: the one that it is given, if any. `valid` False: NOT VALID."""
+
     table: str
     column: str
+    name: str | None = None
+    valid: bool = True
+
+
+class RenameNotNull(msgspec.Struct, frozen=True):
+    table: str
+    old: str
+    new: str
 
 
 class DropNotNull(msgspec.Struct, frozen=True):
@@ -184,9 +194,10 @@ class DropView(msgspec.Struct, frozen=True):
 
 Change = (
     RenameRelation | RenameColumn | RenameElement | CreateTable | DropTable | AddColumn | DropColumn | SetType
-    | SetDefault | DropDefault | SetNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity | AddElement
-    | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence | DisownSequence
-    | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration | SetCompaction
+    | SetDefault | DropDefault | SetNotNull | RenameNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity
+    | AddElement | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence
+    | DisownSequence | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration
+    | SetCompaction
 )  # fmt: skip
 
 

@@ -158,6 +158,7 @@ def _created_table(table: model.Table, late: set[str]) -> Iterator[Change]:
         if not _is_within(element):
             yield to.AddElement(table.name, element)
     yield from _late_defaults(table.name, table.columns, late)
+    yield from _pending_not_nulls(table.name, table.columns)
     for lock in table.locks:
         yield to.AddLock(table.name, lock)
     if table.migration != "write":
@@ -191,6 +192,13 @@ def _late_defaults(table: str, columns: tuple[model.Column, ...], late: set[str]
             yield to.SetDefault(table, column.name, column.default)
 
 
+def _pending_not_nulls(table: str, columns: tuple[model.Column, ...]) -> Iterator[Change]:
+    """Those that are NOT VALID, which no column is made with."""
+    for column in columns:
+        if column.not_null is not None and not column.not_null.valid:
+            yield from _not_null(table, column.name, None, column.not_null)
+
+
 # --- columns ---------------------------------------------------------------------------------------------------------
 
 
@@ -211,6 +219,7 @@ def _columns(
     for column in added:
         yield to.AddColumn(new.name, _early(column, late))
     yield from _late_defaults(new.name, added, late)
+    yield from _pending_not_nulls(new.name, added)
 
 
 def _column(table: str, old: model.Column, new: model.Column, *, endangered: bool) -> Iterator[Change]:
@@ -225,11 +234,22 @@ def _column(table: str, old: model.Column, new: model.Column, *, endangered: boo
         yield to.DropDefault(table, name)
     if new.default is not None and (endangered or old.default is None or old.default.text != new.default.text):
         yield to.SetDefault(table, name, new.default)
-    if old.nullable and not new.nullable:
-        yield to.SetNotNull(table, name)
+    if new.not_null is not None:
+        yield from _not_null(table, name, old.not_null, new.not_null)
     yield from _identity(table, old, new)
-    if new.nullable and not old.nullable:
+    if new.not_null is None and old.not_null is not None:
         yield to.DropNotNull(table, name)
+
+
+def _not_null(table: str, column: str, old: model.NotNull | None, new: model.NotNull) -> Iterator[Change]:
+    """A name that a schema does not say is any."""
+    if old is None:
+        yield to.SetNotNull(table, column, new.name if new.given else None, new.valid)
+        return
+    if new.given and new.name != old.name:
+        yield to.RenameNotNull(table, old.name, new.name)
+    if new.valid and not old.valid:
+        yield to.SetNotNull(table, column)
 
 
 def _identity(table: str, old: model.Column, new: model.Column) -> Iterator[Change]:

@@ -22,6 +22,7 @@ from instar.declarative.renames import Hint
 from instar.sql import statements as ast
 from instar.sql.ddl import command, is_schema_change
 from instar.sql.grammar.lexer import END, QUOTED, WORD, Token, tokenize
+from instar.sql.not_null_statement import NotNull
 from instar.sql.parser import parse_one, split
 from instar.sql.transformation_statements import JoinTables, SplitTable
 
@@ -128,7 +129,7 @@ def _schema(database: Database) -> model.Schema:
 def _adds_not_valid(statement: ast.Ddl) -> bool:
     return isinstance(statement, ast.AlterTable) and any(
         isinstance(action, ast.AddConstraint)
-        and isinstance(action.constraint, ast.Check | ast.ForeignKey)
+        and isinstance(action.constraint, ast.Check | ast.ForeignKey | NotNull)
         and action.constraint.not_valid
         for action in statement.actions
     )
@@ -136,7 +137,13 @@ def _adds_not_valid(statement: ast.Ddl) -> bool:
 
 def _constraints(database: Database) -> set[tuple[str, str]]:
     tables = _schema(database).tables.values()
-    return {(table.name, element.name) for table in tables for element in table.elements}
+    named = {(table.name, element.name) for table in tables for element in table.elements}
+    return named | {
+        (table.name, column.not_null.name)
+        for table in tables
+        for column in table.columns
+        if column.not_null is not None
+    }
 
 
 def _marked(schema: model.Schema, not_valid: set[tuple[str, str]]) -> model.Schema:
@@ -148,6 +155,14 @@ def _marked(schema: model.Schema, not_valid: set[tuple[str, str]]) -> model.Sche
                 if (name, element.name) in not_valid and isinstance(element, model.Check | model.ForeignKey)
                 else element
                 for element in table.elements
+            ),
+            columns=tuple(
+                msgspec.structs.replace(
+                    column, nullable=True, not_null=msgspec.structs.replace(column.not_null, valid=False)
+                )
+                if column.not_null is not None and (name, column.not_null.name) in not_valid
+                else column
+                for column in table.columns
             ),
         )
         for name, table in schema.tables.items()

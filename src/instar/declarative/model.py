@@ -39,12 +39,23 @@ class Identity(msgspec.Struct, frozen=True):
     sequence: Sequence
 
 
+class NotNull(msgspec.Struct, frozen=True):
+    """A NOT NULL. `given`: it bears a name of its own, and not the one that is generated. `valid` as of a check."""
+
+    name: str
+    given: bool = False
+    valid: bool = True
+
+
 class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """`nullable`: rows may have NULL, as they may under a `not_null` that is not valid."""
+
     name: str
     type: Type
     nullable: bool
     default: Default | None = None
     identity: Identity | None = None
+    not_null: NotNull | None = None
 
 
 class PrimaryKey(msgspec.Struct, frozen=True):

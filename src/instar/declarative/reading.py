@@ -10,6 +10,7 @@ import msgspec
 from instar import errors
 from instar.catalog import descriptors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.naming import not_null_names
 from instar.declarative import model
 from instar.schemachange.alteration import widens
 from instar.schemachange.elements import moving, name_of
@@ -82,7 +83,14 @@ def _names(table: descriptors.Table) -> dict[int, str]:
 
 def _table(table: descriptors.Table, catalog: CatalogSnapshot, wanted: model.Table | None) -> model.Table:
     aims = {} if wanted is None else {column.name: column.type for column in wanted.columns}
-    columns = tuple(_column(column, catalog, aims.get(column.name)) for column in table.columns if column.visible)
+    names = not_null_names(table)
+    columns = tuple(
+        msgspec.structs.replace(
+            _column(column, catalog, aims.get(column.name)), not_null=_not_null(column, names.get(column.id))
+        )
+        for column in table.columns
+        if column.visible
+    )
     kinds = [_primary_keys(table), _indexes(table), _checks(table, catalog), _foreign_keys(table, catalog)]
     elements = [element for kind in kinds for element in sorted(kind, key=lambda found: found.name)]
     return model.Table(
@@ -116,6 +124,12 @@ def _column(column: descriptors.Column, catalog: CatalogSnapshot, wanted: Type |
     return model.Column(
         name=column.name, type=column.type, nullable=column.nullable, default=default, identity=identity
     )
+
+
+def _not_null(column: descriptors.Column, name: str | None) -> model.NotNull | None:
+    if name is None or (column.nullable and not column.not_null_not_valid):  # none, or one that is on its way
+        return None
+    return model.NotNull(name, given=column.not_null_name is not None, valid=not column.nullable)
 
 
 def _sequences_of(column: descriptors.Column, catalog: CatalogSnapshot) -> Iterator[str]:

@@ -9,11 +9,11 @@ import msgspec
 
 from instar.catalog import descriptors
 from instar.catalog.catalog import CatalogSnapshot
+from instar.catalog.naming import generated_name
 from instar.declarative import model
 from instar.declarative.changes import RelationKind, RenameColumn, RenameRelation
 from instar.declarative.diff import identities, lost_sequences, relation_names
 from instar.declarative.reading import read_schema
-from instar.schemachange.naming import generated_name
 
 Rename = RenameRelation | RenameColumn
 

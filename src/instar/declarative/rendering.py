@@ -42,11 +42,15 @@ def _create_table(change: to.CreateTable) -> str:
 def column_definition(column: model.Column) -> str:
     """As in CREATE TABLE and ADD COLUMN."""
     text = f"{quoted(column.name)} {column.type}"
+    named = ""
+    if column.not_null is not None and column.not_null.given:
+        named = f" CONSTRAINT {quoted(column.not_null.name)}"
     if column.identity is not None:
-        return f"{text} {_identity(column.identity, column.type)}"
+        text += f" {_identity(column.identity, column.type)}"
+        return f"{text}{named} NOT NULL" if named else text
     if column.default is not None:
         text += f" DEFAULT {column.default.text}"
-    return text if column.nullable else f"{text} NOT NULL"
+    return text if column.nullable else f"{text}{named} NOT NULL"
 
 
 def _identity(identity: model.Identity, type_: Type) -> str:
@@ -87,6 +91,14 @@ def _drop_element(change: to.DropElement) -> str:
     if model.is_constraint(change.element):
         return _alter(change.table, f"DROP CONSTRAINT {quoted(change.element.name)}")
     return f"DROP INDEX {quoted(change.element.name)}"
+
+
+def _set_not_null(change: to.SetNotNull) -> str:
+    if change.name is None and change.valid:
+        return _alter_column(change.table, change.column, "SET NOT NULL")
+    named = "" if change.name is None else f"CONSTRAINT {quoted(change.name)} "
+    not_valid = "" if change.valid else " NOT VALID"
+    return _alter(change.table, f"ADD {named}NOT NULL {quoted(change.column)}{not_valid}")
 
 
 def _replace_element(change: to.ReplaceElement) -> str:
@@ -180,7 +192,8 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     to.SetType: lambda c: _alter_column(c.table, c.column, f"TYPE {c.new}"),
     to.SetDefault: lambda c: _alter_column(c.table, c.column, f"SET DEFAULT {c.default.text}"),
     to.DropDefault: lambda c: _alter_column(c.table, c.column, "DROP DEFAULT"),
-    to.SetNotNull: lambda c: _alter_column(c.table, c.column, "SET NOT NULL"),
+    to.SetNotNull: _set_not_null,
+    to.RenameNotNull: lambda c: _alter(c.table, f"RENAME CONSTRAINT {quoted(c.old)} TO {quoted(c.new)}"),
     to.DropNotNull: lambda c: _alter_column(c.table, c.column, "DROP NOT NULL"),
     to.AddIdentity: _add_identity,
     to.SetIdentity: _set_identity,

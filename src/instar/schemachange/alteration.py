@@ -16,10 +16,12 @@ from instar.catalog.descriptors import (
     Table,
     View,
 )
+from instar.catalog.naming import constraint_names, not_null_named
 from instar.schemachange import wanted as want
-from instar.schemachange.draft import Draft, constraint_names
+from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.next_layout import next_layout
+from instar.schemachange.publishing import without_not_null
 from instar.schemachange.sequences import create_owned
 from instar.types import INTEGERS, Kind, Type
 
@@ -92,8 +94,19 @@ def rename_constraint(draft: Draft, wanted: want.RenameConstraint) -> None:
         rename_index(draft, want.RenameIndex(wanted.old, wanted.new), StepKind.RENAME_CONSTRAINT)
     elif any(check.name == wanted.old for check in table.checks):
         _rename_listed(draft, table, "checks", wanted.old, wanted.new)
-    else:
+    elif any(key.name == wanted.old for key in table.foreign_keys):
         _rename_listed(draft, table, "foreign_keys", wanted.old, wanted.new)
+    else:
+        column = not_null_named(table, wanted.old)
+        assert column is not None  # the last kind of constraint
+        rename_not_null(draft, table, column, wanted.new)
+
+
+def rename_not_null(draft: Draft, table: Table, column: Column, name: str) -> None:
+    """A NOT NULL has this name from now on, whatever table and column are called."""
+    renamed = msgspec.structs.replace(column, not_null_name=name)
+    columns = tuple(renamed if found.id == column.id else found for found in table.columns)
+    draft.edit(table.id, (StepKind.RENAME_CONSTRAINT, ()), columns=columns)
 
 
 def _rename_listed(
@@ -152,11 +165,13 @@ def drop_not_null(draft: Draft, wanted: want.DropNotNull) -> None:
         raise errors.error(
             errors.SYNTAX_ERROR, f'column "{column.name}" of relation "{table.name}" is an identity column'
         )
-    if column.nullable:
+    if column.nullable and not column.not_null_not_valid:
         # One that is pending would come all the same.
         draft.require_still(table, Element(ElementKind.NOT_NULL, table.id, column.id))
-    else:
-        _alter(draft, table, column, StepKind.DROP_NOT_NULL, nullable=True, not_null=None)
+        return
+    kind = StepKind.ELEMENT_STATE if column.nullable else StepKind.DROP_NOT_NULL
+    columns = tuple(without_not_null(found) if found.id == column.id else found for found in table.columns)
+    draft.edit(table.id, (kind, (column.id,)), columns=columns)
 
 
 def set_type(draft: Draft, wanted: want.SetType) -> None:

@@ -101,6 +101,7 @@ def _column(
     draft: Draft, table: Table, column: Column, new: want.NewType, replaced: Mapping[int, int], *, empty: bool
 ) -> Column:
     found = new.conversion
+    rests = column.not_null_not_valid and not empty
     sources = tuple(source for source in table.columns if source.id in found.columns)
     derived = Derivation(
         expression=found.text, type=new.type, sources=sources, now=found.now, zone=found.zone
@@ -111,8 +112,10 @@ def _column(
         type=new.type,
         default=None if new.default is None else draft.freeze_default(table, new.default),
         missing=None,
-        not_null=None,
+        nullable=column.nullable and not (column.not_null_not_valid and empty),
+        not_null=first_state(ElementKind.NOT_NULL) if rests else None,
         not_null_yields=False,
+        not_null_not_valid=rests,
         per_row=found.volatile and not empty,
         derived=None if empty else derived,
         replaces=column.id,

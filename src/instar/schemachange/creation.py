@@ -20,12 +20,13 @@ from instar.catalog.descriptors import (
     Table,
     View,
 )
+from instar.catalog.naming import generated_name, has_not_null, not_null_named, not_null_names
 from instar.encoding.keys import key_tag
 from instar.schemachange import wanted as want
+from instar.schemachange.alteration import rename_constraint
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of
 from instar.schemachange.foreign_keys import add_foreign_key
-from instar.schemachange.naming import generated_name
 from instar.schemachange.positions import layout_of, place_of
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
@@ -70,9 +71,21 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
         )
     )
     _freeze_defaults(draft, table_id, wanted.columns)
+    _require_own_names(draft, table_id)
     # Unique keys first: a foreign key of the table to itself may refer to one.
     for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
         add_constraint(draft, table_id, constraint)
+
+
+def _require_own_names(draft: Draft, table_id: int) -> None:
+    """42710 if two constraints of a new table, which has no more than a key and NOT NULLs yet, were given one name."""
+    table = draft.table(table_id)
+    names = [table.primary_key_name, *(found.not_null_name for found in table.columns)]
+    for name in names:
+        if name and names.count(name) > 1:
+            raise errors.error(
+                errors.DUPLICATE_OBJECT, f'constraint "{name}" for relation "{table.name}" already exists'
+            )
 
 
 def _without_repeats(wanted: want.CreateTable) -> want.CreateTable:
@@ -111,6 +124,7 @@ def _column(draft: Draft, table_id: int, table_name: str, number: int, new: want
         nullable=new.nullable and new.identity is None,
         identity=new.identity,
         sequence=sequence,
+        not_null_name=new.not_null_name,
     )
 
 
@@ -180,6 +194,8 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
         raise errors.error(
             errors.NOT_NULL_VIOLATION, f'column "{new.name}" of relation "{table.name}" contains null values'
         )
+    if new.not_null_name is not None:
+        draft.require_free_constraint(table, new.not_null_name)
     number = table.next_id
     column = msgspec.structs.replace(
         _column(draft, table.id, table.name, number, new), missing=missing, per_row=per_row
@@ -317,27 +333,69 @@ def _add_check(draft: Draft, table_id: int, wanted: want.Check) -> None:
 
 
 def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
-    """ALTER COLUMN ... SET NOT NULL: by the path of a constraint, or at once where nobody can have rows."""
+    """ALTER COLUMN ... SET NOT NULL and ADD ... NOT NULL: by the path of a constraint, or at once where nobody can have
+    rows."""
     table = draft.find(Table, wanted.table)
     column = draft.column(table, wanted.column)
-    if column.nullable and column.not_null is not None:
+    if column.nullable and column.not_null is not None and not column.not_null_not_valid:
         draft.require_settled(table)
-    require_values(draft, table.id, column.id, yields=wanted.yields)
+    if has_not_null(column):
+        _meet_not_null(draft, table, column, wanted)
+        return
+    if wanted.name is not None:
+        draft.require_free_constraint(table, wanted.name)
+    require_values(draft, table.id, column.id, yields=wanted.yields, name=wanted.name, not_valid=wanted.not_valid)
 
 
-def require_values(draft: Draft, table_id: int, column_id: int, *, yields: bool = False) -> None:
+def _meet_not_null(draft: Draft, table: Table, column: Column, wanted: want.SetNotNull) -> None:
+    """The column has a NOT NULL: 55000 unless that is the one wanted. SET NOT NULL validates it."""
+    name = not_null_names(table)[column.id]
+    if wanted.not_valid and wanted.anew and not column.not_null_not_valid:
+        raise errors.unsupported("putting a constraint that is NOT VALID in the place of a valid one")
+    if column.not_null_not_valid and wanted.adds and not (wanted.not_valid or wanted.anew):
+        raise errors.error(
+            errors.OBJECT_NOT_READY,
+            f'incompatible NOT VALID constraint "{name}" on relation "{table.name}"',
+            hint="You might need to validate it using ALTER TABLE ... VALIDATE CONSTRAINT.",
+        )
+    if wanted.name not in (None, name):
+        if not wanted.anew:
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f'cannot create not-null constraint "{wanted.name}" on column "{column.name}" of table "{table.name}"',
+                detail=f'A not-null constraint named "{name}" already exists for this column.',
+            )
+        rename_constraint(draft, want.RenameConstraint(wanted.table, name, wanted.name))
+    if not wanted.not_valid:
+        validate_constraint(draft, want.ValidateConstraint(wanted.table, wanted.name or name))
+
+
+def require_values(
+    draft: Draft,
+    table_id: int,
+    column_id: int,
+    *,
+    yields: bool = False,
+    name: str | None = None,
+    not_valid: bool = False,
+) -> None:
     """NOT NULL for a column that may have been without."""
     table = draft.table(table_id)
     column = next(found for found in table.columns if found.id == column_id)
     if not column.nullable:
         return
+    changed = msgspec.structs.replace(column, not_null_name=name)
     if draft.has_no_rows(table):
-        changed = msgspec.structs.replace(column, nullable=False)
+        changed = msgspec.structs.replace(changed, nullable=False)
     else:
-        changed = msgspec.structs.replace(column, not_null=first_state(ElementKind.NOT_NULL), not_null_yields=yields)
+        state = first_state(ElementKind.NOT_NULL)
+        changed = msgspec.structs.replace(changed, not_null=state, not_null_yields=yields, not_null_not_valid=not_valid)
         element = Element(ElementKind.NOT_NULL, table.id, column.id)
-        rows, reads = draft.facts.estimated_rows(table), draft.read(table, [column.id])
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
+        if not_valid:
+            draft.resting.append(Scheduled(element, Phase.ABSENT, Phase.WRITE_ONLY, None))
+        else:
+            rows, reads = draft.facts.estimated_rows(table), draft.read(table, [column.id])
+            draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, reads=reads))
     columns = tuple(changed if found.id == column.id else found for found in table.columns)
     draft.edit(table.id, (StepKind.ELEMENT_STATE, (column.id,)), columns=columns)
 
@@ -364,10 +422,17 @@ def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
         raise errors.error(
             errors.UNDEFINED_OBJECT, f'constraint "{wanted.name}" of relation "{table.name}" does not exist'
         )
-    raise errors.error(
-        errors.WRONG_OBJECT_TYPE,
-        f'constraint "{wanted.name}" of relation "{table.name}" is not a foreign key or check constraint',
-    )
+    column = not_null_named(table, wanted.name)
+    if column is None:
+        raise errors.error(
+            errors.WRONG_OBJECT_TYPE,
+            f'constraint "{wanted.name}" of relation "{table.name}" is not a foreign key, check, or not-null '
+            "constraint",
+        )
+    if column.not_null_not_valid:
+        element = Element(ElementKind.NOT_NULL, table.id, column.id)
+        reads = draft.read(table, [column.id])
+        _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, reads=reads))
 
 
 def _validate(draft: Draft, table: Table, scheduled: Scheduled) -> None:

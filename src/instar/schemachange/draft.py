@@ -7,7 +7,7 @@ table gets one new version per statement. Nothing is written: `publication` says
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -15,9 +15,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import (
-    Check,
     Column,
-    ForeignKey,
     Index,
     Object,
     Sequence,
@@ -28,10 +26,10 @@ from instar.catalog.descriptors import (
     View,
 )
 from instar.catalog.history import Dropped, DroppedColumn
+from instar.catalog.naming import constraint_names, generated_name
 from instar.schemachange import replacements, rules
 from instar.schemachange.elements import Element, ElementKind, Phase, moving, name_of
 from instar.schemachange.key_elements import is_held
-from instar.schemachange.naming import generated_name
 from instar.schemachange.next_layout import numbered
 from instar.schemachange.publishing import new_version, publish, revived
 from instar.schemachange.stages import Move, Publication, Scheduled
@@ -434,23 +432,3 @@ def _column_element(table: Table, column: Column) -> Element:
 def _is_being_added(table: Table, column: Column) -> TableBusy:
     what = f'column "{column.name}" of relation "{table.name}" is being added'
     return busy(table, what, _column_element(table, column))
-
-
-def _next_name(table: Table) -> str:
-    """The name of the primary key to come, which no other constraint may take; empty if there is none."""
-    return "" if table.next_key is None else table.next_key.name
-
-
-def constraint_names(table: Table, without: Collection[int] = ()) -> set[str]:
-    """The names of all constraints of a table, but for those of the ids `without`."""
-    listed: tuple[Index | Check | ForeignKey, ...] = (*table.indexes, *table.checks, *table.foreign_keys)
-    return {
-        table.primary_key_name,
-        _next_name(table),
-        *(found.name for found in listed if found.id not in without and not _is_plain(found)),
-    }
-
-
-def _is_plain(found: Index | Check | ForeignKey) -> bool:
-    """Whether it is an index that no constraint made."""
-    return isinstance(found, Index) and not found.constraint

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from instar.catalog.descriptors import Check, ForeignKey, State, StepKind, Table
+from instar.catalog.descriptors import Check, Column, ForeignKey, State, StepKind, Table
 
 
 class ElementKind(enum.Enum):
@@ -167,10 +167,24 @@ def name_of(table: Table, element: Element) -> str:
 def moving(table: Table) -> list[Element]:
     """The elements of a table that a job is moving: those in a state between absent and public, but for constraints
     that nobody has asked to validate."""
-    constraints: tuple[Check | ForeignKey, ...] = (*table.checks, *table.foreign_keys)
-    resting = {found.id for found in constraints if found.not_valid}
+    resting = _resting(table)
     return [
         element
         for element, phase in phases(table).items()
-        if phase is not Phase.PUBLIC and not (phase is Phase.WRITE_ONLY and element.id in resting)
+        if phase is not Phase.PUBLIC and not (phase is Phase.WRITE_ONLY and element in resting)
     ]
+
+
+def is_required(column: Column) -> bool:
+    """Whether a job may leave no row without a value of the column: a NOT NULL that is NOT VALID says nothing of older
+    rows."""
+    return column.refuses_null and not column.not_null_not_valid
+
+
+def _resting(table: Table) -> set[Element]:
+    """The constraints that are NOT VALID."""
+    kinds = ((ElementKind.CHECK, table.checks), (ElementKind.FOREIGN_KEY, table.foreign_keys))
+    found = {Element(kind, table.id, one.id) for kind, listed in kinds for one in listed if one.not_valid}
+    return found | {
+        Element(ElementKind.NOT_NULL, table.id, column.id) for column in table.columns if column.not_null_not_valid
+    }

@@ -183,7 +183,9 @@ def _table_changes(before: Table, after: Table) -> Iterator[str]:
     if not moved and all(step.kind is StepKind.ELEMENT_STATE for step in steps):
         if not validated:
             yield "told of a change in a related table" if steps else "depended on by something new"
-        for element in (element for element in new if element.id in validated):
+        # A NOT NULL bears the id of its column, which is there.
+        waiting = {element for element, phase in new.items() if phase is not Phase.PUBLIC}
+        for element in (element for element in new if element.id in validated and element in waiting):
             yield f"{name_of(after, element)}: {new[element].value}, to be validated"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
+from instar.catalog.naming import constraint_names
 from instar.schemachange import (
     alteration,
     conversion,
@@ -33,7 +35,7 @@ from instar.schemachange import (
 from instar.schemachange import wanted as want
 from instar.schemachange.compact import plan_compaction
 from instar.schemachange.dependents import require_staying
-from instar.schemachange.draft import Draft, Facts, Ids, TableBusy, constraint_names
+from instar.schemachange.draft import Draft, Facts, Ids, TableBusy
 from instar.schemachange.elements import Element, Phase, moving
 from instar.schemachange.leaving import set_out
 from instar.schemachange.online import materialized
@@ -130,13 +132,19 @@ def _plan(
 
 def _without_put_back(wanted: Sequence[want.Wanted]) -> list[want.Wanted]:
     """Without DROP NOT NULL of a column for which the statement has SET NOT NULL too: the drop is first in PostgreSQL,
-    and rows that have had values all along need no look."""
-    back = {(action.table, action.column) for action in wanted if isinstance(action, want.SetNotNull)}
+    and rows that have had values all along need no look. Nor with a DROP CONSTRAINT of a NOT NULL."""
+
+    gone = {_place(action) for action in wanted if isinstance(action, want.DropNotNull)}
+    back = gone & {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
     return [
-        action
+        replace(action, anew=True) if isinstance(action, want.SetNotNull) and _place(action) in back else action
         for action in wanted
-        if not (isinstance(action, want.DropNotNull) and (action.table, action.column) in back)
+        if not (isinstance(action, want.DropNotNull) and _place(action) in back)
     ]
+
+
+def _place(action: want.DropNotNull | want.SetNotNull) -> tuple[str, str]:
+    return action.table, action.column
 
 
 def _alone(draft: Draft, action: want.Wanted) -> Plan:

@@ -39,7 +39,7 @@ from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Column, Layout, State, Table
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.encoding.rows import RowEncoder, RowReader
-from instar.schemachange.elements import Element
+from instar.schemachange.elements import Element, is_required
 from instar.schemachange.reorganize import STEP_ROWS
 from instar.schemachange.stages import Superseded
 from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
@@ -239,7 +239,7 @@ class Population(RowTask[Populated]):
 
     def _maker(self, column: Column, evaluate: Callable[[], object]) -> Callable[[], object]:
         """Makes a value, which is not NULL where the column is NOT NULL."""
-        if not column.refuses_null:
+        if not is_required(column):
             return evaluate
 
         def make() -> object:
@@ -271,7 +271,7 @@ class Population(RowTask[Populated]):
         for ordinal, value in zip(rewriter.lacking, given, strict=True):
             values[ordinal] = value
         for ordinal in rewriter.derived:
-            if values[ordinal] is None and self.table.columns[ordinal].refuses_null:
+            if values[ordinal] is None and is_required(self.table.columns[ordinal]):
                 raise self._is_null(self.table.columns[ordinal])
         timestamp, sequence, tag = ROW_HEADER.unpack_from(stored)
         layout = rewriter.target

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from instar import errors
 from instar.catalog.descriptors import NextKey, StepKind, Table
+from instar.catalog.naming import generated_name, not_null_names
 from instar.schemachange import key_elements, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import key_columns, require_values
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
-from instar.schemachange.naming import generated_name
 from instar.schemachange.online.kept_views import needs_key
 from instar.schemachange.online.materialized import require_unfollowed
 from instar.schemachange.probed_indexes import referring, referring_from
@@ -80,8 +80,18 @@ def _name(draft: Draft, table: Table, wanted: str | None) -> str:
 
 
 def _require_values(draft: Draft, table: Table, columns: tuple[int, ...]) -> None:
-    for column in columns:
-        require_values(draft, table.id, column)
+    for column in table.columns:
+        if column.id in columns and column.not_null_not_valid:
+            name = not_null_names(table)[column.id]
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f'cannot create primary key on column "{column.name}"',
+                detail=f'The constraint "{name}" on column "{column.name}" of table "{table.name}", marked NOT VALID, '
+                "is incompatible with a primary key.",
+                hint="You might need to validate it using ALTER TABLE ... VALIDATE CONSTRAINT.",
+            )
+    for number in columns:
+        require_values(draft, table.id, number)
 
 
 def _require_no_lock(table: Table, columns: tuple[int, ...]) -> None:

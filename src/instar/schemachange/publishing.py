@@ -352,10 +352,22 @@ def _required(column: Column, move: Move) -> Column:
     if column.id != move.element.id:
         return column
     if move.goal is Phase.ABSENT:
-        return msgspec.structs.replace(column, not_null=None, not_null_yields=False)
+        return without_not_null(column)
     public = move.goal is Phase.PUBLIC
-    yields = column.not_null_yields and not public
-    return msgspec.structs.replace(column, not_null=state_in(move.goal), nullable=not public, not_null_yields=yields)
+    return msgspec.structs.replace(
+        column,
+        not_null=state_in(move.goal),
+        nullable=not public,
+        not_null_yields=column.not_null_yields and not public,
+        not_null_not_valid=column.not_null_not_valid and not public,
+    )
+
+
+def without_not_null(column: Column) -> Column:
+    """The column as one that may be NULL."""
+    return msgspec.structs.replace(
+        column, nullable=True, not_null=None, not_null_yields=False, not_null_not_valid=False, not_null_name=None
+    )
 
 
 _FIELDS = {ElementKind.INDEX: "indexes", ElementKind.CHECK: "checks", ElementKind.FOREIGN_KEY: "foreign_keys"}

@@ -27,10 +27,10 @@ from instar.catalog.descriptors import (
     transformation_of,
 )
 from instar.catalog.history import Dropped
+from instar.catalog.naming import generated_name
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.foreign_keys import link_parent, require_comparable
-from instar.schemachange.naming import generated_name
 from instar.schemachange.probed_indexes import unique_index, without_keys
 
 

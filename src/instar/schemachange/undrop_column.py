@@ -16,10 +16,12 @@ import msgspec
 from instar import errors
 from instar.catalog.descriptors import Column, Sequence, State, StepKind, Table
 from instar.catalog.history import DroppedColumn
+from instar.catalog.naming import constraint_names
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import require_columns
 from instar.schemachange.draft import Draft
 from instar.schemachange.next_layout import next_layout
+from instar.schemachange.publishing import without_not_null
 from instar.schemachange.undrop import free_name, needs_gone_sequence
 
 
@@ -40,6 +42,8 @@ def undrop_column(draft: Draft, wanted: want.UndropColumn) -> None:
     _require_values(draft, table, lost)
     _sequences(draft, table, lost, name)
     column = msgspec.structs.replace(lost.column, name=name)
+    if column.not_null_name in constraint_names(table):
+        column = msgspec.structs.replace(column, not_null_name=None)
     column = _with_default(draft, table, column, cascade=wanted.cascade)
     columns = _in_place(table, lost.table, column)
     stored = tuple((found.id, found.type) for found in columns)
@@ -96,10 +100,10 @@ def _with_default(draft: Draft, table: Table, column: Column, *, cascade: bool) 
         column = msgspec.structs.replace(column, default=None, sequence=None, identity=None)
     if cascade and column.default is None and column.sequence is None and column.refuses_null:
         draft.notices.append(f'column "{column.name}" comes back without NOT NULL')
-        return msgspec.structs.replace(column, nullable=True, not_null=None)
-    if column.not_null is not None:  # it was being validated, or left so: what was written since is held to nothing
-        return msgspec.structs.replace(column, nullable=True, not_null=None)
-    return column
+        return without_not_null(column)
+    if column.nullable:  # a NOT NULL was being validated, or left so: what was written since is held to nothing
+        return without_not_null(column)
+    return msgspec.structs.replace(column, not_null=None)
 
 
 def _in_place(table: Table, then: Table, column: Column) -> tuple[Column, ...]:

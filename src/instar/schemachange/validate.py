@@ -31,7 +31,7 @@ from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Check, Column, Table
 from instar.encoding.rows import RowReader
-from instar.schemachange.elements import Element, ElementKind
+from instar.schemachange.elements import Element, ElementKind, is_required
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.references import FindLayout, ReferenceJudge
 from instar.schemachange.reorganize import widest
@@ -333,6 +333,6 @@ class _ConversionJudge:
             (value,) = read(stored)
         except errors.Error as found:
             return found
-        if value is None and self._column.refuses_null:
+        if value is None and is_required(self._column):
             return errors.error(*self.problem())
         return None

@@ -109,6 +109,7 @@ class NewColumn:
     default: Default | None = None
     identity: IdentityKind | None = None
     sequence: SequenceOptions | None = None
+    not_null_name: str | None = None
 
     @property
     def is_per_row(self) -> bool:
@@ -225,9 +226,16 @@ class DropNotNull:
 
 @dataclass(frozen=True)
 class SetNotNull:
+    """SET NOT NULL, or (`adds`) ADD [CONSTRAINT `name`] NOT NULL. `anew`: it takes the place of one that the same
+    statement drops."""
+
     table: str
     column: str
     yields: bool = False
+    name: str | None = None
+    not_valid: bool = False
+    adds: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True)

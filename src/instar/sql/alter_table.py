@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from instar import errors
 from instar.catalog.descriptors import Check, Column, Table
+from instar.catalog.naming import constraint_names, not_null_named
 from instar.schemachange import wanted as want
 from instar.schemachange.alteration import widens
-from instar.schemachange.draft import constraint_names
 from instar.sql import statements as ast
 from instar.sql.binder import freeze_check, freeze_conversion, freeze_default_as, thaw_check
 from instar.sql.ddl_context import DdlContext, identity_kind
+from instar.sql.not_null_statement import NotNull
 from instar.sql.parser import parse_expression
 from instar.types import Type
 
@@ -80,13 +81,12 @@ class TableAlteration:
                 yield want.AlterPrimaryKey(name, action.columns)
             case ast.AddConstraint(constraint=ast.PrimaryKey(columns=columns, name=key)):
                 yield want.AlterPrimaryKey(name, columns, key, adds=True)
+            case ast.AddConstraint(constraint=NotNull() as added):
+                yield want.SetNotNull(name, added.column, added.yields, added.name, added.not_valid, adds=True)
             case ast.AddConstraint():
                 yield want.AddConstraint(name, self._context.constraint(action.constraint))
             case ast.DropConstraint():
-                if action.if_exists and action.name not in constraint_names(table):
-                    self._context.notice(f'constraint "{action.name}" of relation "{name}" does not exist, skipping')
-                else:
-                    yield want.DropConstraint(name, action.name, action.cascade)
+                yield from self._drop_constraint(table, action)
             case ast.DropIdentity():
                 yield from self._drop_identity(table, action)
             case ast.AddLock() | ast.AlterLock() | ast.DropLock():
@@ -161,6 +161,15 @@ class TableAlteration:
         self._added[column.name] = column.type
         place = want.Place(action.place.after) if action.place is not None else None
         yield want.AddColumn(table.name, self._context.column(column, evaluate=True), constraints, place)
+
+    def _drop_constraint(self, table: Table, action: ast.DropConstraint) -> Iterable[want.Wanted]:
+        column = not_null_named(table, action.name)
+        if column is not None:
+            yield want.DropNotNull(table.name, column.name)
+        elif action.if_exists and action.name not in constraint_names(table):
+            self._context.notice(f'constraint "{action.name}" of relation "{table.name}" does not exist, skipping')
+        else:
+            yield want.DropConstraint(table.name, action.name, action.cascade)
 
     def _drop_identity(self, table: Table, action: ast.DropIdentity) -> Iterable[want.Wanted]:
         identity = any(found.name == action.column and found.identity is not None for found in table.columns)

@@ -118,7 +118,9 @@ class DdlContext:
         elif column.serial:
             sequence = want.SequenceOptions()
         identity = None if column.identity is None else identity_kind(column.identity)
-        return want.NewColumn(column.name, column.type, column.nullable, default, identity, sequence)
+        return want.NewColumn(
+            column.name, column.type, column.nullable, default, identity, sequence, column.not_null_name
+        )
 
     def constraints(self, constraints: Iterable[ast.Constraint]) -> Iterable[want.Constraint]:
         """All but the primary key."""

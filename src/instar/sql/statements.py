@@ -21,6 +21,7 @@ from instar.sql.materialized_statements import (
     RefreshMaterializedView,
     RenameMaterializedView,
 )
+from instar.sql.not_null_statement import NotNull
 from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.types import Type
 
@@ -110,7 +111,7 @@ class ForeignKey:
     yields: bool = False
 
 
-Constraint = PrimaryKey | Unique | Check | ForeignKey
+Constraint = PrimaryKey | Unique | Check | ForeignKey | NotNull
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ class ColumnDef:
     serial: bool = False
     constraints: tuple[Constraint, ...] = ()
     position: int | None = field(default=None, compare=False)
+    not_null_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from instar.catalog.descriptors import ForeignKey, MadeByJoin, MadeBySplit, Table
-from instar.schemachange.naming import generated_name
+from instar.catalog.naming import generated_name
 from instar.schemachange.probed_indexes import leading_index, leads, unique_index
 
 Made = MadeBySplit | MadeByJoin

@@ -30,11 +30,11 @@ from instar.catalog.descriptors import (
     View,
 )
 from instar.catalog.descriptors import GroupedValue as StoredValue
+from instar.catalog.naming import generated_name
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
-from instar.schemachange.naming import generated_name
 from instar.schemachange.online.planning import require_exact, require_source
 from instar.schemachange.online.planning_join import joined_rows
 from instar.schemachange.online.target_rows import R_PART, S_PART, made_by_join

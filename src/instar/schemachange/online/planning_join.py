@@ -29,11 +29,11 @@ from instar.catalog.descriptors import (
     Table,
     Unseen,
 )
+from instar.catalog.naming import generated_name
 from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT, require_columns, row_id
 from instar.schemachange.draft import Draft
-from instar.schemachange.naming import generated_name
 from instar.schemachange.online.kept_views import require_keepable
 from instar.schemachange.online.planning import (
     columns_of,

@@ -23,11 +23,11 @@ from instar.catalog.descriptors import (
     Table,
     Unseen,
 )
+from instar.catalog.naming import generated_name
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase, phases
-from instar.schemachange.naming import generated_name
 from instar.schemachange.online.kept_views import require_keepable
 from instar.schemachange.online.planning import (
     columns_of,
@@ -257,5 +257,7 @@ def _settled(
         identity=column.identity if given else None,
         sequence=column.sequence if given else None,
         not_null=None if key else column.not_null,
+        not_null_not_valid=column.not_null_not_valid and not key,
+        not_null_name=column.not_null_name,
         hidden=hidden,
     )

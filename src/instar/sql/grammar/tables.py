@@ -12,12 +12,14 @@ from instar.catalog.descriptors import COMPACTION_SHARE, Action
 from instar.sql import statements as ast
 from instar.sql.grammar.lexer import WORD
 from instar.sql.grammar.locks import LockGrammar
+from instar.sql.grammar.not_nulls import conflicting_null, one_name, with_not_nulls
 from instar.sql.grammar.transformations import TransformationGrammar
 from instar.sql.grammar.type_names import SERIALS, take_type
+from instar.sql.not_null_statement import NotNull
 from instar.sql.transformation_statements import JoinTables, SplitTable
 from instar.types import Type
 
-_TABLE_CONSTRAINTS = ("constraint", "primary", "unique", "check", "foreign", "exclude")
+_TABLE_CONSTRAINTS = ("constraint", "primary", "unique", "check", "foreign", "exclude", "not")
 _COLUMN_CONSTRAINTS = (
     "constraint", "not", "null", "default", "primary", "unique", "check", "references", "generated", "collate",
     "deferrable", "initially", "storage", "compression",
@@ -39,6 +41,7 @@ class _Column:
     type: Type
     serial: bool
     nullable: bool | None = None
+    not_null_name: str | None = None
     default: exp.Expr | None = None
     identity: ast.Identity | None = None
 
@@ -66,6 +69,7 @@ class TableGrammar(TransformationGrammar, LockGrammar):
                 constraints.extend(found)
         self.take_operator(")")
         self._refuse_table_options()
+        columns, constraints = with_not_nulls(name, columns, constraints)
         if sum(isinstance(constraint, ast.PrimaryKey) for constraint in constraints) > 1:
             message = f'multiple primary keys for table "{name.name}" are not allowed'
             raise errors.error(errors.INVALID_TABLE_DEFINITION, message, position=name.position)
@@ -113,10 +117,18 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             raise errors.error(errors.SYNTAX_ERROR, message, position=position)
         generated = column.serial or column.identity is not None
         if column.nullable is True and generated:
-            raise self._conflicting_null(name, position)
+            raise conflicting_null(name, position)
         nullable = column.nullable is not False and not generated
         return ast.ColumnDef(
-            name, column.type, nullable, column.default, column.identity, column.serial, tuple(constraints), position
+            name,
+            column.type,
+            nullable,
+            column.default,
+            column.identity,
+            column.serial,
+            tuple(constraints),
+            position,
+            column.not_null_name,
         )
 
     def _column_constraint(self, column: _Column) -> ast.Constraint | None:
@@ -129,9 +141,10 @@ class TableGrammar(TransformationGrammar, LockGrammar):
                 return None
             nullable = word == "null"
             if not nullable:
-                self.take_words("null")
+                self._not_null_words()
+                column.not_null_name = one_name(column.not_null_name, named, position)
             if column.nullable not in (None, nullable):
-                raise self._conflicting_null(column.name, position)
+                raise conflicting_null(column.name, position)
             column.nullable = nullable
         elif word == "default":
             if column.default is not None:
@@ -168,9 +181,11 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             raise errors.unsupported("WITH of a column's constraint", position=self.position)
         return constraint
 
-    def _conflicting_null(self, column: str, position: int) -> errors.Error:
-        message = f'conflicting NULL/NOT NULL declarations for column "{column}"'
-        return errors.error(errors.SYNTAX_ERROR, message, position=position)
+    def _not_null_words(self) -> None:
+        """NULL, after NOT."""
+        self.take_words("null")
+        if self.at("no", "inherit"):
+            raise errors.unsupported("NO INHERIT", position=self.position)
 
     def identity(self) -> ast.Identity:
         """After GENERATED: ALWAYS | BY DEFAULT AS IDENTITY [(options)]."""
@@ -190,10 +205,10 @@ class TableGrammar(TransformationGrammar, LockGrammar):
     # --- constraints ---
 
     def table_constraint(self) -> ast.Constraint:
-        """[CONSTRAINT name] PRIMARY KEY | UNIQUE | CHECK | FOREIGN KEY ..."""
+        """[CONSTRAINT name] PRIMARY KEY | UNIQUE | CHECK | FOREIGN KEY | NOT NULL ..."""
         named = self.take_name() if self.try_words("constraint") else None
         position = self.position
-        word = self.try_any("primary", "unique", "check", "foreign", "exclude")
+        word = self.try_any("primary", "unique", "check", "foreign", "exclude", "not")
         if word is None:
             self.fail()
         if word == "exclude":
@@ -209,6 +224,9 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             constraint = ast.Unique(self.take_names(), named)
         elif word == "check":
             constraint = ast.Check(self._check_expression(), named)
+        elif word == "not":
+            self.take_words("null")
+            constraint = NotNull(self.take_name(), named)
         else:
             self.take_words("key")
             columns = self.take_names()
@@ -218,6 +236,8 @@ class TableGrammar(TransformationGrammar, LockGrammar):
 
     def _with_options(self, constraint: ast.Constraint) -> ast.Constraint:
         """What may follow a table's constraint; NOT VALID changes it."""
+        if isinstance(constraint, NotNull) and self.at("no", "inherit"):
+            raise errors.unsupported("NO INHERIT", position=self.position)
         self._constraint_options()
         position = self.position
         if self.at("with"):
@@ -230,7 +250,7 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             return constraint
         if not self.try_words("not", "valid"):
             return constraint
-        if not isinstance(constraint, ast.Check | ast.ForeignKey):
+        if not isinstance(constraint, ast.Check | ast.ForeignKey | NotNull):
             kind = "PRIMARY KEY" if isinstance(constraint, ast.PrimaryKey) else "UNIQUE"
             raise errors.unsupported(f"marking {kind} constraints NOT VALID", position=position)
         self._constraint_options()
