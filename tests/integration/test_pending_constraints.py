@@ -229,6 +229,27 @@ def test_table_3_4_whoever_commits_first_wins(
         assert met == {"write": "", "commit": at_commit[commits == "after"]}
 
 
+@pytest.mark.parametrize("policy", ["reject write", "abort change"])
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("kind", ["unique", "unique index"])
+def test_what_repeats_a_row_that_a_unique_index_has_not_yet(
+    sessions: Sessions, kind: str, level: str, policy: str
+) -> None:
+    """It stands under either policy, and fails the change: there is no index yet that could tell T2 of the row."""
+    change, violates, sqlstate, _ = KINDS[kind]
+    met: list[str] = []
+
+    def repeat() -> None:
+        met.append(_written(sessions.t2, f"BEGIN ISOLATION LEVEL {level}", violates, "COMMIT"))
+
+    with fails(sqlstate):
+        sessions.change(f"{change} WITH (violation = '{policy}')", added=repeat)
+    assert met == [""]
+    assert not sessions.is_brought()
+    assert rows(sessions.t1, "SELECT count(*) FROM t WHERE a = 1") == [(2,)]
+    assert rows(sessions.t1, "CHECK DATABASE") == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flag_that_is_set_while_the_change_is_about_to_be_judged(
     sessions: Sessions, kind: str, monkeypatch: pytest.MonkeyPatch
