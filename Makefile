@@ -1,6 +1,7 @@
 # `make demo` and `make test` are the two commands; both set up what they need (scripts/bootstrap).
 
-WORKERS ?= 2
+# One more than the processors of the smallest machine in use: tests wait for a quarter of their time.
+WORKERS ?= 3
 DEMO ?=
 BENCH ?=
 PYTEST ?=

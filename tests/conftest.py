@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
+from instar import gently
 from instar.schemachange import launching
 
 # No deadlines: the machine is shared, and a hang is caught by pytest's own timeout. "ci" draws the same examples every
@@ -56,9 +57,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
     return OneForSpark(config, log)
 
 
-# The worker that a database starts, as it is but for standing back: beside other tests, which never end, that leaves it
-# a tenth of a processor, and loading alone takes a second of one.
-launching.PROGRAM = ("-c", "import sys; from instar.worker.process import main; sys.exit(main(sys.argv[1:]))")
+# The worker that a database starts, and Spark, as they are but for standing back: beside other tests, which never end,
+# that leaves a worker a tenth of a processor, where loading alone takes a second of one, and Spark nothing at all.
+_EQUALS = "import os; from instar import gently; gently.STANDS_BACK = os.SCHED_BATCH"
+gently.STANDS_BACK = os.SCHED_BATCH
+_MAIN = "import sys; from instar.worker.process import main; sys.exit(main(sys.argv[1:]))"
+launching.PROGRAM = ("-c", f"{_EQUALS}; {_MAIN}")
 
 # Python's are 700, 10, 10. Tests make and drop whole databases: a sixth of their time went into looking for what is
 # garbage among what is in use, for little memory (157 MB become 165 MB).

@@ -22,6 +22,8 @@ REST = 1.5
 _MOST_SECONDS = 0.1
 # The option by which a worker loads itself gently.
 OPTION = "--gently"
+# The scheduling class (sched(7)) of what runs only when nobody else wants the processor.
+STANDS_BACK = os.SCHED_IDLE
 
 
 class _Rests:
@@ -62,4 +64,4 @@ def in_idle_thread(action: Callable[[], Any]) -> Any:
 
 
 def _become_idle() -> None:
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.sched_setscheduler(0, STANDS_BACK, os.sched_param(0))
