@@ -48,11 +48,11 @@ print(balance)
 
 # The worker as it is, but for where Spark begins; and it does not stand back, for the tests beside this one never end.
 WORKER = """
-import sys
-from instar.pipeline import session
+import os, sys
+from instar import gently
 from instar.worker import process, work
 work.WITHOUT_SPARK_ROWS = {}
-session._become_idle = lambda: None
+gently.STANDS_BACK = os.SCHED_BATCH
 sys.exit(process.main(sys.argv[1:]))
 """
 

@@ -142,10 +142,12 @@ def test_background_work_takes_turns_and_loads_modules_gently(
 def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again():
     """Also if its JVM is killed when it is to stop. In a process of its own: this one's session stays."""
     script = """
+import os
 from pathlib import Path
 from pyspark.sql import SparkSession
+from instar import gently
 from instar.pipeline import scratch, session
-session._become_idle = lambda: None  # the tests beside this one leave nothing over
+gently.STANDS_BACK = os.SCHED_BATCH  # the tests beside this one leave nothing over
 
 def local(spark):
     return Path(spark.sparkContext.getConf().get("spark.local.dir"))
