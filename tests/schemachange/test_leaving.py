@@ -8,6 +8,7 @@ from instar import errors, types
 from instar.catalog.descriptors import Sequence, State
 from instar.clock import ManualClock
 from instar.schemachange import wanted as want
+from instar.schemachange.draft import TableBusy
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.wanted import Frozen, NewColumn
 from instar.store import MemoryStore
@@ -43,6 +44,14 @@ def run(world: ChangingWorld, job: int | None) -> JobState:
     done = world.executor().run(job)
     assert done is not None
     return done.state
+
+
+def test_a_column_on_its_way_out_is_not_set_not_null(world: ChangingWorld) -> None:
+    job = world.execute(want.DropColumn("t", "a"))
+    with pytest.raises(TableBusy, match='column "a" of relation "t" is being dropped'):
+        world.plan(want.SetNotNull("t", "a"))
+    world.plan(want.SetNotNull("t", "b"))
+    assert run(world, job) is JobState.SUCCEEDED
 
 
 def test_an_index_is_maintained_until_nobody_reads_it_any_more(world: ChangingWorld) -> None:

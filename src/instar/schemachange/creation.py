@@ -344,6 +344,10 @@ def set_not_null(draft: Draft, wanted: want.SetNotNull) -> None:
         return
     if wanted.name is not None:
         draft.require_free_constraint(table, wanted.name)
+    leaving = Element(ElementKind.COLUMN, table.id, column.id)
+    if draft.facts.is_moved(leaving):  # one that comes is not found
+        what = f'column "{column.name}" of relation "{table.name}" is being dropped'
+        raise busy(table, what, leaving, on_record=True)
     require_values(draft, table.id, column.id, yields=wanted.yields, name=wanted.name, not_valid=wanted.not_valid)
 
 
