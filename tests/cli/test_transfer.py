@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import instar
 from instar import errors
 from instar.cli import transfer
 
@@ -37,6 +38,8 @@ TABLE = pa.table(
 
 class Result:
     """A finished query: what export reads from a cursor."""
+
+    description = None
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -243,3 +246,58 @@ def test_what_is_wrong_with_a_row_names_it(tmp_path: Path, content: bytes, code:
     assert sqlstate(caught) == code
     assert message in caught.value.message
     assert detail in (caught.value.detail or "")
+
+
+def test_every_type_comes_back_from_parquet(tmp_path: Path):
+    """Those that travel as text have a note of their type beside them; of a query's result all but the length."""
+    types = [
+        "boolean", "smallint", "integer", "bigint", "real", "double precision", "numeric(9,3)", "numeric", "text",
+        "character varying(7)", "character varying", "bytea", "date",
+        "timestamp without time zone", "timestamp with time zone", "uuid", "jsonb",
+    ]  # fmt: skip
+    columns = [f"c{number}" for number in range(len(types))]
+    texts = [
+        "true", "1", "2", "3", "0.5", "0.25", "1.500", "12345678901234567890.120", "x", "seven 7", "y", "\\x00ff",
+        "0044-03-15 BC", "2024-02-29 01:02:03.000456", "2024-02-29 01:02:03+00",
+        "00000000-0000-0000-0000-0000000000ff", '{"a": [1, null, 1.50]}',
+    ]  # fmt: skip
+
+    def shown(connection: instar.Connection, table: str) -> list[tuple[object, ...]]:
+        listed = ", ".join(f"{column}::text" for column in columns)
+        return connection.execute(f"SELECT {listed} FROM {table} ORDER BY c0").fetchall()
+
+    def types_of(connection: instar.Connection, table: str) -> list[tuple[object, ...]]:
+        query = "SELECT type FROM instar.columns WHERE table_name = ? ORDER BY position"
+        return connection.execute(query, (table,)).fetchall()
+
+    with instar.connect(":memory:", autocommit=True) as connection:
+        defined = ", ".join(f"{column} {type_}" for column, type_ in zip(columns, types, strict=True))
+        connection.execute(f"CREATE TABLE t ({defined})")
+        places = ", ".join("?" for _ in columns)
+        connection.execute(f"INSERT INTO t VALUES ({places})", texts)
+        connection.execute(f"INSERT INTO t VALUES ({places})", [None] * len(types))
+        transfer.export_table(connection, "t", str(tmp_path / "t.parquet"))
+        transfer.import_files(connection, "u", [tmp_path / "t.parquet"], create=True)
+        assert types_of(connection, "u") == types_of(connection, "t") == [(type_,) for type_ in types]
+        assert shown(connection, "u") == shown(connection, "t")
+        transfer.export_query(connection, "SELECT * FROM t", tmp_path / "q.parquet")
+        transfer.import_files(connection, "v", [tmp_path / "q.parquet"], create=True)
+        assert types_of(connection, "v") == [(type_.replace("(7)", ""),) for type_ in types]
+        assert shown(connection, "v") == shown(connection, "t")
+
+
+@pytest.mark.parametrize("note", ["jsonb); DROP TABLE t --", "character varying(0)", "uuid", b"\xff"])
+def test_a_note_that_no_export_writes_is_passed_over(note: str | bytes):
+    schema = pa.schema([pa.field("a", pa.string(), metadata={transfer.TYPE_NOTE: note})])
+    assert transfer.create_statement("t", schema) == "CREATE TABLE t (a text)"
+
+
+def test_a_text_that_is_not_of_the_type_that_is_noted_is_refused(tmp_path: Path):
+    with instar.connect(":memory:", autocommit=True) as connection:
+        for type_ in ("jsonb", "numeric"):
+            schema = pa.schema([pa.field("a", pa.string(), metadata={transfer.TYPE_NOTE: type_})])
+            path = tmp_path / f"{type_}.parquet"
+            pyarrow.parquet.write_table(pa.table({"a": ["{nothing"]}, schema=schema), path)
+            with pytest.raises(errors.Error) as caught:
+                transfer.import_files(connection, "t", [path], create=True)
+            assert caught.value.sqlstate == "22P02"

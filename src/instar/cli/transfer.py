@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
+from instar.catalog.system_tables import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
 from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8
@@ -311,6 +313,10 @@ def _reported(path: Path) -> Iterator[None]:
         raise errors.error(errors.INVALID_TEXT, f"{path}: {first}", detail=rest or None) from None
 
 
+# Beside a column that is text in Parquet: the SQL type whose values these are.
+TYPE_NOTE = b"instar.type"
+_NOTED = re.compile(r"jsonb|numeric|character varying(\([1-9][0-9]{0,7}\))?")
+
 _SQL_TYPES: list[tuple[Callable[[pa.DataType], bool], str]] = [
     (pa.types.is_boolean, "boolean"),
     (pa.types.is_int8, "smallint"),
@@ -349,9 +355,15 @@ def sql_type(type_: Any) -> str:
     raise errors.unsupported(f"a column of Arrow type {type_}")
 
 
+def column_type(field: pa.Field[Any]) -> str:
+    """The SQL type of a file's column: what an export has noted beside it, if that is one that travels as text."""
+    noted = (field.metadata or {}).get(TYPE_NOTE, b"").decode(errors="replace")
+    return noted if pa.types.is_string(field.type) and _NOTED.fullmatch(noted) else sql_type(field.type)
+
+
 def create_statement(table: str, schema: pa.Schema) -> str:
     """CREATE TABLE for the columns of a file."""
-    columns = ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in schema)
+    columns = ", ".join(f"{quoted(field.name)} {column_type(field)}" for field in schema)
     return f"CREATE TABLE {quoted(table)} ({columns})"
 
 
@@ -408,7 +420,8 @@ def _export_rows(connection: Connection, name: str, path: Path) -> int:
 
     def write(*, numerics_as_text: bool) -> int:
         with table_rows(session, found, numerics_as_text=numerics_as_text) as rows, interruptible(session):
-            return _write(Source(rows.schema, rows), path, expected)
+            types = [] if numerics_as_text else [str(column.type) for column in user_columns(found)]
+            return _write(Source(rows.schema, rows), path, expected, types)
 
     try:
         return write(numerics_as_text=False)
@@ -437,7 +450,9 @@ def export_query(connection: Connection, query: str, path: Path) -> int:
     """
     with connection.execute(query) as cursor:
         table = cursor.fetch_arrow_table(nan_as_text=file_format(path) == "csv")
-    return _write(Source(table.schema, iter(table.to_batches(_BATCH_ROWS))), path, table.num_rows)
+        # All but the length of a varchar; numerics with a precision are told by Arrow's type.
+        types = [code if precision is None else "" for _, code, _, _, precision, _, _ in cursor.description or ()]
+    return _write(Source(table.schema, iter(table.to_batches(_BATCH_ROWS))), path, table.num_rows, types)
 
 
 def check_directory(path: Path) -> None:
@@ -446,14 +461,14 @@ def check_directory(path: Path) -> None:
         raise errors.error(errors.IO_ERROR, f'directory "{path.parent}" does not exist')
 
 
-def _write(source: Source, path: Path, expected: int) -> int:
+def _write(source: Source, path: Path, expected: int, types: Sequence[str]) -> int:
     check_directory(path)
     write = _write_parquet if file_format(path) == "parquet" else _write_csv
     unfinished = path.with_name(path.name + ".part")
     with cleaning_up():
         try:
             with progress_bars() as bars:
-                rows = write(named_uuids(source), unfinished, path.suffix, bars.add("export", expected))
+                rows = write(noted(source, types), unfinished, path.suffix, bars.add("export", expected))
             unfinished.replace(path)
         except OSError as error:
             if error.errno is None or error.errno == errno.EIO or error.errno not in DISK_ERRNOS:
@@ -465,11 +480,14 @@ def _write(source: Source, path: Path, expected: int) -> int:
     return rows
 
 
-def named_uuids(source: Source) -> Source:
-    """The rows with their uuids, which travel as 16 bytes and are the only type that does, marked as such."""
-    named = pa.schema(
-        [pa.field(field.name, pa.uuid() if field.type == pa.binary(16) else field.type) for field in source.schema]
-    )
+def noted(source: Source, types: Sequence[str]) -> Source:
+    """The rows with their uuids, which travel as 16 bytes and are the only type that does, marked as such; and with a
+    note beside what travels as text of another type, if the columns' `types` are known."""
+    fields = [pa.field(field.name, pa.uuid() if field.type == pa.binary(16) else field.type) for field in source.schema]
+    for place, type_ in enumerate(types):
+        if _NOTED.fullmatch(type_):
+            fields[place] = fields[place].with_metadata({TYPE_NOTE: type_})
+    named = pa.schema(fields)
     return Source(named, (batch.cast(named) for batch in source.batches))
 
 
