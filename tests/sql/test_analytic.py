@@ -511,3 +511,15 @@ def test_a_series_of_known_bounds_is_duckdbs_own(world: World, bounds: str) -> N
     sql = f"select g, pg_typeof(g) from generate_series({bounds}) g order by g"
     parameters = [1] if "$1" in bounds else []
     assert query(world, sql, *parameters, engines="analytic") == query(world, sql, *parameters, engines="executor")
+
+
+@pytest.mark.parametrize("engines", BOTH)
+def test_distinct_values_are_put_together_in_order(world: World, engines: Engines) -> None:
+    series = "FROM generate_series(1, 7) id"
+    found = query(
+        world,
+        "SELECT string_agg(DISTINCT (-id % 3)::text, ','), string_agg(DISTINCT (id % 2)::text, (id % 3)::text), "
+        f"string_agg(DISTINCT (id % 2)::text, ',' ORDER BY (id % 2)::text DESC) {series}",
+        engines=engines,
+    )
+    assert found == [("-1,-2,0", "01020011121", "1,0")]

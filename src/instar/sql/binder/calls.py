@@ -212,6 +212,8 @@ class CallBinder(ABC):
             message = "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list"
             raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position)
         assert isinstance(resolution.entry, Aggregate)
+        if distinct and resolution.entry.ordered:
+            order_by += _left_to_sort(args, order_by)
         return resolution.entry, args, distinct, order_by, resolution.type
 
     def sort_keys(self, nodes: Sequence[exp.Expr]) -> tuple[SortKey, ...]:
@@ -303,6 +305,12 @@ class CallBinder(ABC):
 
 def _has(call: exp.Anonymous, kind: type[exp.Expr]) -> bool:
     return any(isinstance(arg, kind) for arg in call.expressions)
+
+
+def _left_to_sort(args: Sequence[Expr], order_by: Sequence[SortKey]) -> tuple[SortKey, ...]:
+    """By what DISTINCT sorts in PostgreSQL: the arguments that ORDER BY does not name, one after the other."""
+    named = [key.expr for key in order_by]
+    return tuple(SortKey(arg, False, False) for arg in args if arg not in named and not isinstance(arg, tree.Literal))
 
 
 def _is_star(call: exp.Anonymous) -> bool:

@@ -502,34 +502,38 @@ class _Concatenation(Generic[AnyStr]):
         return self.empty.join(self.pieces) if self.pieces else None
 
 
-def _concatenate(empty: AnyStr) -> Callable[[list[dict[str, AnyStr | None]]], AnyStr | None]:
-    def apply(pairs: list[dict[str, AnyStr | None]]) -> AnyStr | None:
+def _concatenate(empty: AnyStr) -> Callable[[list[dict[str, AnyStr | None]], bool], AnyStr | None]:
+    def apply(pairs: list[dict[str, AnyStr | None]], distinct: bool) -> AnyStr | None:
         accumulator = _Concatenation(empty)
-        for pair in pairs:
-            accumulator.add(pair["v"], pair["d"])
+        listed = [(pair["v"], pair["d"]) for pair in pairs]
+        for value, delimiter in dict.fromkeys(listed) if distinct else listed:
+            accumulator.add(value, delimiter)
         return accumulator.result()
 
     return apply
 
 
-_texts = register("string_agg", _concatenate(""), ["STRUCT(v VARCHAR, d VARCHAR)[]"], TEXT)
-_byteas = register("string_agg_bytea", _concatenate(b""), ["STRUCT(v BLOB, d BLOB)[]"], BYTEA)
+_texts = register("string_agg", _concatenate(""), ["STRUCT(v VARCHAR, d VARCHAR)[]", BOOLEAN], TEXT)
+_byteas = register("string_agg_bytea", _concatenate(b""), ["STRUCT(v BLOB, d BLOB)[]", BOOLEAN], BYTEA)
 
 
 def _string_agg(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
     value, delimiter = args[0].text, args[1].text
     if delimiter.startswith("'") and delimiter == quote(delimiter[1:-1].replace("''", "'")):
         return Sql(modifiers.call("string_agg", value, delimiter), TEXT)
-    return Sql(_texts(modifiers.call("list", _pair(args))), TEXT)
+    return Sql(_texts(*_pairs(modifiers, args)), TEXT)
 
 
 def _bytea_agg(modifiers: AggregateSql, args: Sequence[Sql]) -> Sql:
-    return Sql(_byteas(modifiers.call("list", _pair(args))), BYTEA)
+    return Sql(_byteas(*_pairs(modifiers, args)), BYTEA)
 
 
-def _pair(args: Sequence[Sql]) -> str:
+def _pairs(modifiers: AggregateSql, args: Sequence[Sql]) -> tuple[str, str]:
+    """The list of pairs, and whether each counts once: DuckDB orders a DISTINCT list by its own elements only."""
     value, delimiter = args
-    return f"{{'v': {value.text}, 'd': {delimiter.text}}}"
+    plain = AggregateSql(False, modifiers.order_by, modifiers.filter, modifiers.over)
+    listed = plain.call("list", f"{{'v': {value.text}, 'd': {delimiter.text}}}")
+    return listed, "TRUE" if modifiers.distinct else "FALSE"
 
 
 def _string_aggs() -> list[Aggregate]:
