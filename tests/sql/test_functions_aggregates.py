@@ -91,7 +91,7 @@ def test_aggregates_agree(entry: Any, distinct: bool, connection: Any) -> None:
         return
     choices = STATIC if entry.arguments[0] == NUMERIC else [entry.arguments[0]]
     for first in [INTEGER, TEXT, DOUBLE, NUMERIC] if entry.arguments[0] is ANY else choices:
-        types = (first, *entry.arguments[1:])
+        types = (first, *(TEXT if argument is ANY else argument for argument in entry.arguments[1:]))
         delimiters = (b"-", None, b"") if first == BYTEA else ("-", None, "")
         for group in groups(first):
             rows = [(value, *(delimiters[i % 3] for _ in types[1:])) for i, value in enumerate(group)]

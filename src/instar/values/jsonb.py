@@ -7,6 +7,7 @@ of up to 1,000 digits, scale included), white space is a space after each colon 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -32,11 +33,12 @@ def parse(text: str, check: bool = False) -> Any:
         detail = str(fault) if isinstance(fault, json.JSONDecodeError) else None
         raise errors.error(errors.INVALID_TEXT, "invalid input syntax for type json", detail=detail) from None
     except RecursionError:
-        raise _too_deep() from None
+        raise too_deep() from None
     return document
 
 
-def _too_deep() -> errors.Error:
+def too_deep() -> errors.Error:
+    """54000: where Python's stack ends."""
     return errors.error(errors.LIMIT_EXCEEDED, "JSON document is nested too deeply")
 
 
@@ -45,7 +47,7 @@ def write(document: Any) -> str:
     try:
         return _write(document)
     except RecursionError:  # a list that contains itself, too
-        raise _too_deep() from None
+        raise too_deep() from None
 
 
 def _write(document: Any) -> str:
@@ -59,6 +61,12 @@ def _write(document: Any) -> str:
     if isinstance(document, (list, tuple)):
         return "[" + ", ".join(map(_write, document)) + "]"
     return format(_number(document), "f")
+
+
+def object_of(members: Mapping[str, str]) -> str:
+    """Canonical text of the object whose members these canonical texts are."""
+    pairs = sorted(members.items(), key=_storage_order)
+    return "{" + ", ".join([f"{_string(key)}: {value}" for key, value in pairs]) + "}"
 
 
 def scalar(text: str) -> Any:

@@ -169,7 +169,7 @@ class ExpressionBinder(PredicateBinder, CallBinder):
             raise errors.unsupported("a whole-row reference", position=position)
         name, table, schema = node.name, node.text("table") or None, node.text("db") or None
         if table is None:
-            column = self.scope.find(name, position)
+            column = self.scope.find(name, position) or self._value_of(name)
             if column is None:
                 raise self._unknown_column(name, position)
             return self.reference(column, name, position)
@@ -185,6 +185,11 @@ class ExpressionBinder(PredicateBinder, CallBinder):
             message = f'column reference "{name}" is ambiguous'
             raise errors.error(errors.AMBIGUOUS_COLUMN, message, position=position)
         return self.reference(found[0], f"{table}.{name}", position)
+
+    def _value_of(self, name: str) -> ScopeColumn | None:
+        """A function in FROM by its alias: its value."""
+        item = self.scope.item(None, name)
+        return item.columns[0] if item is not None and item.scalar else None
 
     def _unknown_column(self, name: str, position: int | None) -> errors.Error:
         if self.scope.item(None, name) is not None:

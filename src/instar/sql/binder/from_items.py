@@ -198,8 +198,8 @@ class FromBinder(ABC):
         bound = binder.arguments(args, resolution.arguments, node.name, position)
         number = self.context.new_relation()
         name = _alias_name(alias) or node.name
-        columns = ((name, resolution.type),)
-        namespace = Namespace.of(self._output_item(name, number, columns, alias))
+        columns = ((entry.column or name, resolution.type),)
+        namespace = Namespace.of(replace(self._output_item(name, number, columns, alias), scalar=True))
         return tree.FunctionScan(number, entry, bound, columns, name), namespace
 
     def _output_item(

@@ -26,13 +26,17 @@ class ScopeColumn:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A FROM item under its alias. `table` is set for base tables, `schema` if it may be qualified by it."""
+    """A FROM item under its alias. `table` is set for base tables, `schema` if it may be qualified by it.
+
+    `scalar`: of a function; its rows are its values, which the alias means where no column is called so.
+    """
 
     alias: str
     relation: int
     columns: tuple[ScopeColumn, ...]
     schema: str | None = None
     table: Table | None = None
+    scalar: bool = False
 
 
 @dataclass(slots=True)

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from instar import errors
 from instar.sql.functions.model import Function
-from instar.sql.functions.udfs import register
-from instar.types import INTEGER, JSONB, TEXT, Type
+from instar.sql.functions.udfs import STRING_LIST, register
+from instar.types import BOOLEAN, INTEGER, JSONB, TEXT, Type
 from instar.values import jsonb
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def within_depth(closure: Callable[P, R]) -> Callable[P, R]:
+    """The closure, for which a document may be nested too deeply though it could be read: 54000."""
+
+    def bounded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return closure(*args, **kwargs)
+        except RecursionError:
+            raise jsonb.too_deep() from None
+
+    return bounded
 
 
 def _child(document: Any, step: str | int) -> tuple[bool, Any]:
@@ -47,17 +62,21 @@ def _get_text(text: str, step: str | int) -> str | None:
 _ELEMENT = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\s\\](?:[^",{}\\]*[^",{}\s\\])?))\s*(,|\Z)', re.DOTALL)
 
 
-def path_steps(path: str) -> list[str]:
-    """The elements of a path such as {a,0,"b c"}, PostgreSQL's text of a text[]. Errors: 22P02."""
+def path_steps(path: str) -> list[str | None]:
+    """The elements of a path such as {a,0,"b c"}, PostgreSQL's text of a text[], where NULL is None. Errors: 22P02."""
     inner = path.strip()
     if not (inner.startswith("{") and inner.endswith("}")):
         raise errors.error(errors.INVALID_TEXT, f'malformed array literal: "{path}"')
-    inner, steps, position = inner[1:-1].strip(), [], 0
+    steps: list[str | None] = []
+    inner, position = inner[1:-1].strip(), 0
     while position < len(inner):
         match = _ELEMENT.match(inner, position)
         if match is None or (match[3] == "," and match.end() == len(inner)):
             raise errors.error(errors.INVALID_TEXT, f'malformed array literal: "{path}"')
-        steps.append(re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL) if match[2] is None else match[2])
+        if match[2] is None:
+            steps.append(re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL))
+        else:
+            steps.append(None if match[2].lower() == "null" else match[2])
         position = match.end()
     return steps
 
@@ -66,6 +85,8 @@ def _follow(text: str, path: str) -> tuple[bool, Any]:
     document = jsonb.parse(text)
     found = True
     for step in path_steps(path):
+        if step is None:
+            return False, None
         key: str | int = step
         if isinstance(document, list):
             if not re.fullmatch(r"[+-]?\d{1,9}", step):
@@ -94,24 +115,88 @@ def _array_length(text: str) -> int:
     return len(jsonb.parse(text))
 
 
-def _operator(symbol: str, name: str, closure: Callable[..., object], argument: Type, result: Type) -> Function:
+def _same(a: Any, b: Any) -> bool:
+    """Whether two scalars are the same: Python's True is a 1, JSON's is not."""
+    return isinstance(a, bool) is isinstance(b, bool) and bool(a == b)
+
+
+def _holds(document: Any, part: Any) -> bool:
+    """Whether a document contains another of its kind, as @> has it below the top."""
+    if isinstance(document, dict):
+        return isinstance(part, dict) and all(key in document and _holds(document[key], part[key]) for key in part)
+    if isinstance(document, list):
+        return isinstance(part, list) and all(any(_holds(mine, its) for mine in document) for its in part)
+    return not isinstance(part, (dict, list)) and _same(document, part)
+
+
+@within_depth
+def _contains(text: str, part: str) -> bool:
+    document, inner = jsonb.parse(text), jsonb.parse(part)
+    if isinstance(document, list) and not isinstance(inner, (dict, list)):
+        inner = [inner]  # an array contains a bare scalar that is an element of it
+    return _holds(document, inner)
+
+
+def _exists(text: str, key: str) -> bool:
+    document = jsonb.parse(text)
+    return key in document if isinstance(document, (dict, list)) else bool(document == key)
+
+
+def _elements(text: str) -> Iterable[Any]:
+    if text[0] != "[":
+        kind = "an object" if text[0] == "{" else "a scalar"
+        raise errors.error(errors.INVALID_PARAMETER, f"cannot extract elements from {kind}")
+    document: list[Any] = jsonb.parse(text)
+    return document
+
+
+def _array_elements(text: str) -> list[str]:
+    return list(map(jsonb.write, _elements(text)))
+
+
+def _array_elements_text(text: str) -> list[str | None]:
+    return [_as_text(True, element) for element in _elements(text)]
+
+
+def _object_keys(text: str) -> list[str]:
+    if text[0] != "{":
+        kind = "an array" if text[0] == "[" else "a scalar"
+        raise errors.error(errors.INVALID_PARAMETER, f"cannot call jsonb_object_keys on {kind}")
+    return list(jsonb.parse(text))
+
+
+def document_operator(symbol: str, name: str, closure: Callable[..., object], argument: Type, result: Type) -> Function:
+    """An operator with a document to its left."""
     call = register(f"jsonb_{name}_{argument.kind.name.lower()}", closure, [JSONB, argument], result)
     return Function(symbol, (JSONB, argument), result, closure, call("{0}", "{1}"), operator=True)
 
 
-def _function(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
-    call = register(name, closure, arguments, result)
-    return Function(name, tuple(arguments), result, closure, call("{0}"))
+def document_function(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
+    """A function whose two forms are one closure."""
+    call = register(f"{name}_{len(arguments)}", closure, arguments, result)
+    return Function(name, tuple(arguments), result, closure, call(*(f"{{{i}}}" for i in range(len(arguments)))))
+
+
+def _set_of(name: str, closure: Callable[..., object], result: Type, column: str | None = None) -> Function:
+    call = register(f"{name}_1", closure, [JSONB], STRING_LIST)
+    return Function(name, (JSONB,), result, closure, call("{0}"), returns_set=True, column=column)
 
 
 ENTRIES = (
-    _operator("->", "get", _get, TEXT, JSONB),
-    _operator("->", "get", _get, INTEGER, JSONB),
-    _operator("->>", "get_text", _get_text, TEXT, TEXT),
-    _operator("->>", "get_text", _get_text, INTEGER, TEXT),
+    document_operator("->", "get", _get, TEXT, JSONB),
+    document_operator("->", "get", _get, INTEGER, JSONB),
+    document_operator("->>", "get_text", _get_text, TEXT, TEXT),
+    document_operator("->>", "get_text", _get_text, INTEGER, TEXT),
     # The path is a text[] in PostgreSQL; here it is the text of one.
-    _operator("#>", "get_path", _get_path, TEXT, JSONB),
-    _operator("#>>", "get_path_text", _get_path_text, TEXT, TEXT),
-    _function("jsonb_typeof", jsonb.type_name, [JSONB], TEXT),
-    _function("jsonb_array_length", _array_length, [JSONB], INTEGER),
+    document_operator("#>", "get_path", _get_path, TEXT, JSONB),
+    document_operator("#>>", "get_path_text", _get_path_text, TEXT, TEXT),
+    document_operator("@>", "contains", _contains, JSONB, BOOLEAN),
+    document_operator("<@", "contained", lambda part, text: _contains(text, part), JSONB, BOOLEAN),
+    document_operator("?", "exists", _exists, TEXT, BOOLEAN),
+    document_function("jsonb_typeof", jsonb.type_name, [JSONB], TEXT),
+    document_function("jsonb_array_length", _array_length, [JSONB], INTEGER),
+    document_function("jsonb_exists", _exists, [JSONB, TEXT], BOOLEAN),
+    _set_of("jsonb_array_elements", _array_elements, JSONB, "value"),
+    _set_of("jsonb_array_elements_text", _array_elements_text, TEXT, "value"),
+    _set_of("jsonb_object_keys", _object_keys, TEXT),
 )

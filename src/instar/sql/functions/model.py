@@ -55,7 +55,8 @@ class Function:
     Evaluate with `closure(argument types)(*values)`, or with `closure(...)(context, *values)` where `context` is set.
     If `strict`, a NULL argument makes the result NULL and the closure must not be called. `inline`, if there, is a
     Python expression with {0}, {1} for the arguments, equal to the closure for arguments that are not None.
-    A set-returning function's closure returns an iterable of values, its DuckDB text is a list, to be unnested.
+    A set-returning function's closure returns an iterable of values, its DuckDB text is a list, to be unnested; its
+    column is named `column`, or as the function is, or its alias.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Function:
     specialise: Callable[[tuple[Type, ...]], Callable[..., object]] | None = None  # polymorphic: closure by types
     inline: str | None = None
     returns_set: bool = False
+    column: str | None = None
 
     def closure(self, types: Sequence[Type]) -> Callable[..., object]:
         """The closure for arguments of these types (as they are after the casts that resolution asks for)."""

@@ -31,14 +31,14 @@ _HINTS = {
 # Names of PostgreSQL that are asked for and absent, because the two engines could not be made to agree or because
 # Instar has no type for the answer: 0A000 rather than "does not exist".
 UNSUPPORTED = frozenset(
-    "~ ~* !~ !~* @@ @? @> <@ ? ?| ?& similar_to regexp_replace regexp_match regexp_matches regexp_like regexp_count "
+    "~ ~* !~ !~* @@ @? ?| ?& similar_to regexp_replace regexp_match regexp_matches regexp_like regexp_count "
     "regexp_substr regexp_split_to_array regexp_split_to_table to_char to_date to_number age justify_days "
-    "justify_hours justify_interval make_interval format array_agg json_agg jsonb_agg json_object_agg "
-    "jsonb_object_agg jsonb_build_object jsonb_build_array to_json to_jsonb row_to_json percentile_cont "
+    "justify_hours justify_interval make_interval format array_agg json_agg json_object_agg "
+    "to_json row_to_json percentile_cont "
     "percentile_disc mode unnest array_length corr covar_pop covar_samp regr_slope regr_intercept to_tsvector "
-    "to_tsquery jsonb_set jsonb_path_query xmlagg convert_to convert_from set_config current_setting json_build_object "
-    "json_build_array jsonb_array_elements jsonb_array_elements_text jsonb_each jsonb_each_text jsonb_object_keys "
-    "jsonb_pretty jsonb_strip_nulls string_to_array array_to_string clock_timestamp quote_ident quote_literal".split()
+    "to_tsquery jsonb_path_query xmlagg convert_to convert_from set_config current_setting json_build_object "
+    "json_build_array jsonb_each jsonb_each_text "
+    "string_to_array array_to_string clock_timestamp quote_ident quote_literal".split()
 )
 
 
@@ -92,8 +92,6 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
         raise errors.unsupported(f"operator {symbol}", position=position)
     if symbol == "-" and len(types) == 2 and all(type_.kind in TIMESTAMPS for type_ in types):
         raise errors.unsupported("the difference of timestamps (type interval)", position=position)
-    if _is_of_documents(symbol, [type_.kind for type_ in types]):
-        raise errors.unsupported(f"operator {symbol} of jsonb", position=position)
     if (symbol, len(types)) in _OF_INTERVALS and all(type_.kind is Kind.UNKNOWN for type_ in types):
         found: Resolution | str = errors.AMBIGUOUS_FUNCTION
     else:
@@ -110,14 +108,6 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
         hint=_HINTS[found].format(what="operator", s="" if len(names) == 1 else "s"),
         position=position,
     )
-
-
-def _is_of_documents(symbol: str, kinds: Sequence[Kind]) -> bool:
-    """Whether PostgreSQL has this operator for jsonb: || of two documents, where an unknown is one, and - of a key."""
-    if symbol == "||":
-        return Kind.JSONB in kinds and set(kinds) <= {Kind.JSONB, Kind.UNKNOWN}
-    keys = {Kind.UNKNOWN, Kind.SMALLINT, Kind.INTEGER, *STRINGS}
-    return symbol == "-" and len(kinds) == 2 and kinds[0] is Kind.JSONB and kinds[1] in keys
 
 
 def common_type(types: Sequence[Type], construct: str, *, position: int | None = None) -> Type:

@@ -73,7 +73,7 @@ def register(
     name: str,
     closure: Callable[..., object],
     parameters: Sequence[Type | str],
-    result: Type,
+    result: Type | str,
     *,
     strict: bool = True,
     volatile: bool = False,
@@ -81,7 +81,7 @@ def register(
     """Put a closure on internal values into `UDFS`; the result writes a call of it from the texts of its arguments.
 
     Numeric parameters and results are VARCHAR (their text); uuid ones are not possible. A parameter that is a str is
-    DuckDB's type itself, whose values come as Arrow gives them.
+    DuckDB's type itself, whose values come as Arrow gives them; a result may be STRING_LIST.
     """
     full = PREFIX + name
     readers = [_reader(parameter) if isinstance(parameter, Type) else None for parameter in parameters]
@@ -98,7 +98,8 @@ def register(
 
     _declare(batch, len(parameters))
     kinds = tuple(p if isinstance(p, str) else duckdb_type(Type(p.kind)) for p in parameters)
-    UDFS[full] = Udf(full, batch, kinds, duckdb_type(Type(result.kind)), volatile)
+    returned = result if isinstance(result, str) else duckdb_type(Type(result.kind))
+    UDFS[full] = Udf(full, batch, kinds, returned, volatile)
     return lambda *args: f"{full}({', '.join(args)})"
 
 
@@ -143,7 +144,9 @@ def _load(column: Any, read: Callable[[Any], Any] | None) -> list[Any]:
     return values
 
 
-def _finisher(result: Type) -> Callable[[list[Any]], Any]:
+def _finisher(result: Type | str) -> Callable[[list[Any]], Any]:
+    if isinstance(result, str):
+        return _string_lists
     numeric = result.kind is Kind.NUMERIC
 
     def finish(values: list[Any]) -> Any:
@@ -156,6 +159,12 @@ def _finisher(result: Type) -> Callable[[list[Any]], Any]:
         return column if logical is None else column.cast(logical)
 
     return finish
+
+
+def _string_lists(values: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.list_(pa.string()))
 
 
 @functools.cache

@@ -50,7 +50,9 @@ class ExpressionGrammar(CallGrammar):
                     return left
                 left = self._word_infix(left, level)
             elif token.kind == PARAMETER and token.value == "?":
-                raise errors.unsupported("operator ? (a question mark is a parameter)", position=self.position)
+                if minimum >= OTHER:
+                    return left
+                left = self._has_key(left)
             else:
                 return left
 
@@ -69,6 +71,13 @@ class ExpressionGrammar(CallGrammar):
         else:
             right = self.expression(level)
         return place(exp.Operator(this=left, operator=symbol, expression=right), position)
+
+    def _has_key(self, left: exp.Expr) -> exp.Expr:
+        """`?` behind an operand: no parameter can stand there."""
+        token, following = self.advance(), self.token
+        if following.kind == OPERATOR and following.start == token.end and following.value[0] in "|&":
+            raise errors.unsupported(f"operator ?{following.value[0]}", position=token.start + 1)
+        return self._operator(left, token.value, OTHER, token.start + 1)
 
     def _quantified(self) -> exp.Expr:
         word = self.advance()

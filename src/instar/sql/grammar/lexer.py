@@ -1,6 +1,7 @@
 """PostgreSQL's lexical rules (manual §4.1): text -> tokens with character positions.
 
-One deviation: `?` is never part of an operator, since it is a parameter (PEP 249's qmark style).
+One deviation: `?` is never part of an operator, since it is a parameter (PEP 249's qmark style); behind an
+operand the grammar takes it for the operator of jsonb.
 """
 
 from __future__ import annotations
