@@ -52,7 +52,7 @@ def run(options: Options) -> Iterator[Figure]:
     for what, work, other in (
         ("executemany", many, sqlite),
         ("insert_arrow", lambda name: ours.insert_arrow(name, arrow), sqlite),
-        ("import of CSV", lambda name: _import(ours, name, file), from_csv),
+        ("import of CSV", lambda name: import_csv(ours, name, file), from_csv),
     ):
         pair = paired(lambda w=work: into_fresh(ours, w), lambda o=other: into_fresh(peer, o), min(options.rounds, 5))  # type: ignore[misc]
         yield versus(f"{what}, {rows:,} rows of ten columns", pair, 0.5, unit=" rows/s")
@@ -60,7 +60,7 @@ def run(options: Options) -> Iterator[Figure]:
     peer.close()
 
 
-def _import(connection: instar.Connection, name: str, file: Path) -> None:
+def import_csv(connection: instar.Connection, name: str, file: Path) -> None:
     """What the command `instar import` does, without its progress bar and the start of its process."""
     with contextlib.redirect_stderr(io.StringIO()):
         import_files(connection, name, [file], create=False)

@@ -6,13 +6,17 @@ import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
 
 import instar
 from benchmarks import lookup, update
-from benchmarks.bulk_insert import INSERT
+from benchmarks.bulk_insert import INSERT, import_csv
 from benchmarks.harness import Figure, Options, rate
 from benchmarks.scan import QUERIES
-from benchmarks.tables import fill_instar, open_instar, tuples
+from benchmarks.tables import batches, fill_instar, open_instar, tuples
 
 _SMALL = 100_000
 _COUNT = 10_000
@@ -27,7 +31,8 @@ def run(options: Options) -> Iterator[Figure]:
         connection = open_instar(options.directory / f"curve-{rows}.instar")
         fill_instar(connection, rows)
         os.sync()  # else the disk is busy with the load while others are measured
-        for name, measure in _kinds(connection, rows).items():
+        file = options.directory / "curve.csv"
+        for name, measure in _kinds(connection, rows, file).items():
             measure()
             rates = [measure() for _ in range(options.rounds)]
             costs.setdefault(name, {})[rows] = 1e6 / statistics.median(rates)
@@ -41,8 +46,8 @@ def run(options: Options) -> Iterator[Figure]:
             yield Figure(f"{name}, {sizes[-1]:,} rows beside {small:,}", growth, "x", GROWTH, "<=")
 
 
-def _kinds(connection: instar.Connection, rows: int) -> dict[str, Callable[[], float]]:
-    """Measurements by name, each giving operations or rows per second."""
+def _kinds(connection: instar.Connection, rows: int, file: Path) -> dict[str, Callable[[], float]]:
+    """Measurements by name, each giving operations or rows per second. `file` is for what is imported."""
     draw = random.Random(rows)
     execute = connection.execute
     inserted = rows
@@ -55,11 +60,18 @@ def _kinds(connection: instar.Connection, rows: int) -> dict[str, Callable[[], f
         for key in keys:
             execute(update.STATEMENT, (key, key))
 
-    def insert() -> float:
+    def fresh() -> int:
         nonlocal inserted
-        data = tuples(_COUNT, inserted)
         inserted += _COUNT
+        return inserted - _COUNT
+
+    def insert() -> float:
+        data = tuples(_COUNT, fresh())
         return rate(lambda: connection.executemany(INSERT.format(name="t"), data), _COUNT)
+
+    def import_file() -> float:
+        pyarrow.csv.write_csv(pa.Table.from_batches(batches(_COUNT, fresh())), file)
+        return rate(lambda: import_csv(connection, "t", file), _COUNT)
 
     keys = [draw.randrange(rows) for _ in range(_COUNT)]
     kinds: dict[str, Callable[[], float]] = {
@@ -69,4 +81,5 @@ def _kinds(connection: instar.Connection, rows: int) -> dict[str, Callable[[], f
     for name, query, _target in QUERIES:
         kinds[f"{name}, per row,"] = lambda query=query: rate(lambda: execute(query).fetchall(), rows)  # type: ignore[misc]
     kinds["executemany, per row,"] = insert
+    kinds["import of CSV, per row,"] = import_file
     return kinds

@@ -359,6 +359,7 @@ AT_ONCE: dict[str, tuple[want.Wanted, ...]] = {
     "rename an index": (want.RenameIndex("i", "j"),),
     "rename a constraint": (want.RenameConstraint("t", "other", "another"),),
     "set the migration": (want.SetMigration("t", "read"),),
+    "set the share to compact for": (want.SetCompaction("t", 0.5),),
     "rename the table": (want.RenameObject("table", "t", "u"),),
     "truncate": (want.Truncate(("t",)),),
     "drop the table": (want.DropTables(("t",)),),

@@ -59,6 +59,7 @@ STRUCK_OUT: dict[str, Any] = {
     "steps": (Step(version=3, kind=StepKind.ADD_COLUMN),),
     "forgotten": Step(version=2, kind=StepKind.RENAME_COLUMN),
     "next_id": 13,
+    "compaction_share": 0.5,
 }
 # With these there is more to writes than the table's rows and indexes.
 HAVE_A_SAY: dict[str, Any] = {

@@ -1,15 +1,16 @@
 """What of a version of a table a compiled write of one row depends on, so that versions alike share what is compiled.
 
 Everything is part of a shape that is not struck out here: what comes to descriptors is part of it from the first day.
-Struck out is what a write takes of the version under which it is committed: which version that is, the layout's id, and
-what older rows are read by. Columns count by their places; their ids only where something else names them.
+Struck out is what a write takes of the version under which it is committed (which version that is, the layout's id, and
+what older rows are read by), and what is for the worker only. Columns count by their places; their ids only where
+something else names them.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from instar.catalog.descriptors import Layout, Table
+from instar.catalog.descriptors import COMPACTION_SHARE, Layout, Table
 
 
 def shape_of(table: Table) -> Table | None:
@@ -39,4 +40,5 @@ def shape_of(table: Table) -> Table | None:
         steps=(),
         forgotten=None,
         next_id=0,
+        compaction_share=COMPACTION_SHARE,
     )
