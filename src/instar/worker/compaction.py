@@ -59,10 +59,8 @@ class Compactor:
         self._facts = facts
         self._clock = clock
         self._looked_ns: int | None = None
-        self._version = (
-            -1
-        )  # of the catalog that was gone through for tables of more than one layout: those of these ids
-        self._known: list[int] = []
+        self._version = -1  # of the catalog that was gone through for tables of more than one layout
+        self._known: list[int] = []  # their ids
         self._begun: dict[int, int] = {}  # of each table, the version that a job was begun for: it may have failed
         # Of those that were not worth it: the version, whether that was at rest, and when they are looked at again.
         self._left: dict[int, tuple[int, bool, int]] = {}
