@@ -98,7 +98,7 @@ class CallBinder(ABC):
 
     def _plain(self, call: exp.Anonymous, window: bool, filtered: bool) -> Expr:
         name, position = call.name, position_of(call)
-        if name in UNSUPPORTED:
+        if name in UNSUPPORTED and not lookup(name):
             raise errors.unsupported(f"function {name}", position=position)
         for clause, present in (("OVER", window), ("FILTER", filtered), ("DISTINCT", _has(call, exp.Distinct))):
             if present and lookup(name):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from instar import errors
+from instar.sql.functions.date_formats import to_char
 from instar.sql.functions.model import Context, Function, Sql
 from instar.sql.functions.rendering import quote, render_cast, render_literal, repeatable
 from instar.sql.functions.strings import constant_text
@@ -316,6 +317,17 @@ def _in_zone(zone: str, local: int) -> int:
     return datetimes.to_utc(local, datetimes.zone_in_expression(zone))
 
 
+def _zoned_char(instant: int, template: str, zone: str) -> str | None:
+    return to_char(datetimes.to_local(instant, zone), template)
+
+
+_zoned_char_call = register("to_char_zoned", _zoned_char, [TIMESTAMPTZ, TEXT, TEXT], TEXT)
+
+
+def _render_zoned_char(args: Sequence[Sql], context: Context) -> Sql:
+    return Sql(_zoned_char_call(args[0].text, args[1].text, quote(context.zone)), TEXT)
+
+
 def _called(name: str, closure: Callable[..., object], arguments: Sequence[Type], result: Type) -> Function:
     suffix = "_".join(type_.kind.name.lower() for type_ in arguments)
     call = register(f"{name}_{suffix}", closure, arguments, result)
@@ -376,6 +388,16 @@ ENTRIES = (
     _called("make_date", _make_date, [INTEGER] * 3, DATE),
     _called("make_timestamp", _make_timestamp, [*[INTEGER] * 5, DOUBLE], TIMESTAMP),
     _called("to_timestamp", _to_timestamp, [DOUBLE], TIMESTAMPTZ),
+    _called("to_char", to_char, [TIMESTAMP, TEXT], TEXT),
+    Function(
+        "to_char",
+        (TIMESTAMPTZ, TEXT),
+        TEXT,
+        _with_zone(_zoned_char),
+        _render_zoned_char,
+        volatility="stable",
+        context=True,
+    ),
     # x AT TIME ZONE z is timezone(z, x).
     _called("timezone", _at_zone, [TEXT, TIMESTAMPTZ], TIMESTAMP),
     _called("timezone", _in_zone, [TEXT, TIMESTAMP], TIMESTAMPTZ),

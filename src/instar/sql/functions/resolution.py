@@ -67,8 +67,12 @@ def resolve_function(name: str, types: Sequence[Type], *, position: int | None =
     if candidates is None and name in UNSUPPORTED:
         raise errors.unsupported(f"function {name}", position=position)
     found = _select(candidates or (), tuple(types))
+    if name == "to_char" and types and types[0].kind is Kind.UNKNOWN:
+        found = errors.AMBIGUOUS_FUNCTION  # PostgreSQL has it of numbers, too
     if isinstance(found, Resolution):
         return found
+    if name in UNSUPPORTED and found == errors.UNDEFINED_FUNCTION:
+        raise errors.unsupported(f"function {signature}", position=position)
     wording = "does not exist" if found == errors.UNDEFINED_FUNCTION else "is not unique"
     raise errors.error(
         found,
