@@ -212,42 +212,6 @@ def test_a_broken_file_is_an_error_of_the_file(tmp_path: Path, name: str, conten
     assert sqlstate(caught) == errors.INVALID_TEXT
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
-@pytest.mark.parametrize("header", ["id", "id,name", 'id,"name"', "id,name\n", "id,name\r\n"])
-def test_a_header_alone_has_no_rows(tmp_path: Path, name: str, header: str):
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(header.encode()) if name.endswith(".gz") else header.encode())
-    with ExitStack() as stack:
-        source = transfer.open_source(path, TABLE.schema, stack, print)
-        assert source.schema.names == header.strip().replace('"', "").split(",")
-        assert sum(batch.num_rows for batch in source.batches) == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "code", "message", "detail"),
-    [
-        (b"id,name\n\n1,x\n2\n", errors.BAD_COPY_FILE, "a row has 1 columns, not 2: 2", "It is row 2 of the file."),
-        (b'id,name\n1,"x\ny"\n2,y,z\n', errors.BAD_COPY_FILE, "not 2: 2,y,z", "It is row 2 of the file."),
-        (
-            b"id,name\n1,x\n2,a\xffb\n",
-            errors.CHARACTER_NOT_IN_REPERTOIRE,
-            "0xff",
-            'in row 2 of the file, column "name"',
-        ),
-        (b"id,raw\n1,00\n2,0g\n", errors.INVALID_TEXT, 'type bytea: "0g"', 'in row 2 of the file, column "raw"'),
-        (b"id,name\n1," + b"x" * (20 << 20) + b"\n2,y\n", errors.LIMIT_EXCEEDED, "a row is longer than 8 MiB", ""),
-        (b"id,key\n1,\n2,00\n", errors.INVALID_TEXT, 'type uuid: "00"', 'in row 2 of the file, column "key"'),
-    ],
-)
-def test_what_is_wrong_with_a_row_names_it(tmp_path: Path, content: bytes, code: str, message: str, detail: str):
-    (tmp_path / "t.csv").write_bytes(content)
-    with pytest.raises(errors.Error) as caught:
-        read(tmp_path / "t.csv", TABLE.schema)
-    assert sqlstate(caught) == code
-    assert message in caught.value.message
-    assert detail in (caught.value.detail or "")
-
-
 def test_every_type_comes_back_from_parquet(tmp_path: Path):
     """Those that travel as text have a note of their type beside them; of a query's result all but the length."""
     types = [
