@@ -12,7 +12,14 @@ import pytest
 from instar import errors
 from instar.cli import transfer
 
-WANTED = pa.schema({"id": pa.int64(), "name": pa.string(), "raw": pa.binary(), "key": pa.binary(16)})
+WANTED = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("raw", pa.binary()),
+        pa.field("key", pa.binary(16)),
+    ]
+)
 
 
 def rows(path: Path) -> int:
