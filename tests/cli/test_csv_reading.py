@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,14 +13,13 @@ import pytest
 from instar import errors
 from instar.cli import transfer
 
-WANTED = pa.schema(
-    [
-        pa.field("id", pa.int64()),
-        pa.field("name", pa.string()),
-        pa.field("raw", pa.binary()),
-        pa.field("key", pa.binary(16)),
-    ]
-)
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("id", pa.int64()),
+    pa.field("name", pa.string()),
+    pa.field("raw", pa.binary()),
+    pa.field("key", pa.binary(16)),
+]
+WANTED = pa.schema(FIELDS)
 
 
 def rows(path: Path) -> int:
