@@ -334,6 +334,30 @@ def test_what_would_be_lost_waits_for_it(engine: Engine, connection: Connection,
     run(connection, "ROLLBACK")
 
 
+ADD_CHECK = "ALTER TABLE t ADD CONSTRAINT v CHECK (c <> '99') NOT VALID"
+ADD_NOT_NULL = "ALTER TABLE t ADD CONSTRAINT v NOT NULL c NOT VALID"
+VALIDATED = "ALTER TABLE t VALIDATE CONSTRAINT v"
+TO_TEXT = "ALTER TABLE t ALTER c TYPE text USING c || ''"
+
+
+@pytest.mark.parametrize("added", [ADD_CHECK, ADD_NOT_NULL])
+@pytest.mark.parametrize(("first", "then"), [(TO_TEXT, VALIDATED), (VALIDATED, TO_TEXT)])
+def test_no_constraint_is_validated_on_what_goes(
+    engine: Engine, connection: Connection, added: str, first: str, then: str
+) -> None:
+    """It was: the statement succeeded, and the constraint of the new column was NOT VALID."""
+    run(connection, "UPDATE t SET c = '1' WHERE c IS NULL", added, "BEGIN", first)
+    assert fails(connection, then) == "55006"
+    run(connection, "ROLLBACK")
+    job = pending(engine, first)
+    run(connection, "BEGIN")
+    assert fails(connection, then) == "55006"
+    run(connection, "ROLLBACK")
+    finish(engine, job)
+    run(connection, then, VALIDATED)
+    assert value(connection, "SELECT state FROM instar.constraints WHERE name = 'v'") == "public"
+
+
 def test_what_has_nothing_to_do_with_it_goes_on_meanwhile(engine: Engine, connection: Connection) -> None:
     job = pending(engine, CONVERTED)
     run(connection, "ALTER TABLE t RENAME COLUMN c TO number", "ALTER TABLE t ADD COLUMN d int DEFAULT 4")

@@ -57,6 +57,7 @@ def convert_columns(draft: Draft, wanted: want.ConvertColumns) -> None:
     pairs = [(draft.column(table, new.column), new) for new in wanted.columns]
     _require_convertible(draft, table, pairs)
     replaced = {column.id: table.next_id + place for place, (column, _new) in enumerate(pairs)}
+    _require_unvalidated(draft, table, set(replaced))
     standing: list[Index | Check] = [*table.indexes, *table.checks]
     total = all(map(_is_total, wanted.columns)) and not any(uses(found, set(replaced)) for found in standing)
     # What is total is so for an empty table too: rows that others have buffered are converted.
@@ -90,6 +91,14 @@ def _require_convertible(draft: Draft, table: Table, pairs: list[tuple[Column, w
         require_no_view(draft, table, column)
         if column.identity is not None and new.type.kind not in INTEGERS:
             raise errors.error(errors.INVALID_PARAMETER, "identity column type must be smallint, integer, or bigint")
+
+
+def _require_unvalidated(draft: Draft, table: Table, columns: set[int]) -> None:
+    """55006 while a constraint on them is being validated: what takes its place is NOT VALID all the same."""
+    found = [Element(ElementKind.CHECK, table.id, check.id) for check in table.checks if uses(check, columns)]
+    found += [Element(ElementKind.NOT_NULL, table.id, column) for column in sorted(columns)]
+    for element in found:
+        draft.require_unvalidated(table, element)
 
 
 def _is_total(new: want.NewType) -> bool:

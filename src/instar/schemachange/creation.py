@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence as Listing
 from dataclasses import replace
 
@@ -24,8 +25,8 @@ from instar.catalog.naming import generated_name, has_not_null, not_null_named, 
 from instar.encoding.keys import key_tag
 from instar.schemachange import wanted as want
 from instar.schemachange.alteration import rename_constraint
-from instar.schemachange.draft import Draft, busy
-from instar.schemachange.elements import Element, ElementKind, Phase, name_of
+from instar.schemachange.draft import Draft, busy, unfinished
+from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.foreign_keys import add_foreign_key
 from instar.schemachange.positions import layout_of, place_of
 from instar.schemachange.sequences import create_owned
@@ -412,7 +413,7 @@ def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
         if check.name == wanted.name and draft.sees(ElementKind.CHECK, table, check.id):
             if check.not_valid:
                 element = Element(ElementKind.CHECK, table.id, check.id)
-                _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows))
+                _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows), check.columns)
             return
     for key in table.foreign_keys:
         if key.name == wanted.name and draft.sees(ElementKind.FOREIGN_KEY, table, key.id):
@@ -436,15 +437,19 @@ def validate_constraint(draft: Draft, wanted: want.ValidateConstraint) -> None:
     if column.not_null_not_valid:
         element = Element(ElementKind.NOT_NULL, table.id, column.id)
         reads = draft.read(table, [column.id])
-        _validate(draft, table, Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, reads=reads))
+        scheduled = Scheduled(element, Phase.WRITE_ONLY, Phase.PUBLIC, rows, reads=reads)
+        _validate(draft, table, scheduled, (column.id,))
 
 
-def _validate(draft: Draft, table: Table, scheduled: Scheduled) -> None:
-    """The rest of the path, one job at a time. The table gets a version, which two statements at once cannot both."""
+def _validate(draft: Draft, table: Table, scheduled: Scheduled, columns: Collection[int] = ()) -> None:
+    """The rest of the path, one job at a time. The table gets a version, which two statements at once cannot both.
+    `columns`: those that it is a constraint of, none of which may be about to go with it for another one."""
     element = scheduled.element
-    if draft.facts.is_moved(element):
-        what = f'table "{table.name}" is being changed: {name_of(table, element)} is being validated'
-        raise busy(table, what, element, on_record=True)
+    for column in table.columns:
+        if column.state is not State.PUBLIC and column.replaces in columns:
+            raise unfinished(table, Element(ElementKind.COLUMN, table.id, column.id))
+    if element not in draft.begun:
+        draft.require_unvalidated(table, element)
     if scheduled not in draft.scheduled:
         draft.edit(table.id, (StepKind.ELEMENT_STATE, (element.id,)))
         draft.schedule(scheduled)

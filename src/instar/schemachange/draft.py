@@ -148,6 +148,7 @@ class Draft:
         self.at_the_end: list[Move] = []  # of the job, in its last stage
         self.objects: list[int] = []  # tables and views that go in it
         self.own: set[Element] = set()  # what this statement has begun or made
+        self.begun: set[Element] = set()  # what those before it in its transaction have begun
         # What is there all the same: what the statement drops, for what it adds; what it adds, for what it drops.
         self.unseen: set[Element] = set()
         # Whether the statement takes a job: then what it brings is shown at the end of it, all at once.
@@ -298,6 +299,12 @@ class Draft:
         for element in moving(table):
             if element in elements:
                 raise unfinished(table, element)
+
+    def require_unvalidated(self, table: Table, element: Element) -> None:
+        """55006 while a job is validating the constraint, or the transaction has begun that."""
+        if element in self.begun or self.facts.is_moved(element):
+            what = f'table "{table.name}" is being changed: {name_of(table, element)} is being validated'
+            raise busy(table, what, element, on_record=element not in self.begun)
 
     # --- changing ----------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ def plan(
         if found.on_record or (isinstance(before, Table) and moving(before)):
             raise
         # No job is there to wait for: what it drops, the statement or one before it in its transaction has begun.
-        begun = bool(moving(view.table(found.table)))
+        own = () if earlier is None else earlier.scheduled
+        begun = bool(moving(view.table(found.table))) or any(one.element == found.element for one in own)
         raise errors.error(errors.OBJECT_IN_USE, str(found), hint=_OWN_CHANGE if begun else None) from None
 
 
@@ -96,6 +97,8 @@ def _plan(
         raise errors.unsupported("converting a column to another type together with other actions in one statement")
     wanted = _without_put_back(wanted)
     draft = Draft(view, ids, facts, statement)
+    if earlier is not None:
+        draft.begun = {found.element for found in earlier.scheduled}
     for action in wanted:
         if type(action) in _ALONE:
             return _alone(draft, action)
