@@ -24,6 +24,7 @@ import pytest
 from instar.store import keeper, open_store
 from instar.store.keeper import Keeper
 from instar.store.lmdb import LmdbStore
+from instar.store.lmdb_environment import has_reader
 from instar.store.lmdb_section import LmdbSection
 from instar.store.page_sync import AT_ONCE
 from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_NEEDED
@@ -88,9 +89,9 @@ def keeper_slot(store: LmdbStore) -> int:
     return store._presence.shared_words[KEEPER_SLOT]
 
 
-def woken(child: int) -> None:
-    """The process that was relieved has been let go on for a moment, and is stopped again."""
-    wait_until(lambda: not is_stopped(child))
+def woken(store: LmdbStore, child: int) -> None:
+    """The process that was relieved has been let go on until it had let go, and is stopped again."""
+    wait_until(lambda: not has_reader(store._environment._environment, child))
     wait_until(lambda: is_stopped(child))
 
 
@@ -222,7 +223,7 @@ def test_a_stopped_keeper_is_relieved_and_does_no_harm_when_it_goes_on(
     raw(store, (KEY, b"1"))
     wait_until(lambda: keeper_slot(store) == slot_of(store))
     sequence = newest(path).sequence
-    woken(child)
+    woken(store, child)
     os.kill(child, signal.SIGCONT)
     assert ended(child) == 0
     assert keeper_slot(store) == slot_of(store)
@@ -283,17 +284,30 @@ def test_a_keeper_that_is_stopped_in_the_middle_of_a_checkpoint(
     again.close()
 
 
-def test_a_stopped_keeper_does_not_make_the_data_file_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is woken for a moment when it is relieved, in which it lets go of the pages that it keeps."""
+@pytest.mark.parametrize("delay_seconds", [0, 0.4])
+def test_a_stopped_keeper_does_not_make_the_data_file_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_seconds: float
+) -> None:
+    """It is woken when it is relieved until it has let go of the pages that it keeps, which may take it a while."""
     monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
     path = tmp_path / "db"
-    child = started(path, writer(path, 3, then=signal.pause))
+    tend = Keeper._tend
+
+    def tend_late(kept: Keeper) -> bool:
+        time.sleep(delay_seconds)
+        return tend(kept)
+
+    def write_late() -> None:
+        monkeypatch.setattr(Keeper, "_tend", tend_late)
+        writer(path, 3, then=signal.pause)()
+
+    child = started(path, write_late)
     os.kill(child, signal.SIGSTOP)
     os.waitpid(child, os.WUNTRACED)
     store, kept = opened(path)
     raw(store, (KEY, b"1"))
     wait_until(lambda: keeper_slot(store) == slot_of(store))
-    woken(child)
+    woken(store, child)
     for number in range(1000):
         raw(store, (KEY + (number % 50).to_bytes(2, "big"), os.urandom(500)))
         if number % 100 == 99:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -301,7 +302,20 @@ def from_both_ends(section: Section) -> None:
     section.put_many(pairs)
 
 
-@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends])
+def before_large_records(section: Section) -> None:
+    """In order, where what follows leaves little room in its page: a split leaves few of the new ones behind."""
+    for number, (following, size) in enumerate(
+        product([[600, 300, 1620], [1620, 1400], [1900, 1900], [300] * 10, [2000, 30] * 8], [0, 44, 100, 170, 400])
+    ):
+        start = RAW + bytes([number])
+        for place, record in enumerate(following):
+            section.put(start + b"\xff" + bytes([place]), bytes(record))
+        for batch in range(4):
+            pairs = [(start + bytes([batch]) + key.to_bytes(9, "big"), bytes(size)) for key in range(2000)]
+            section.put_many(pairs)
+
+
+@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends, before_large_records])
 def test_the_worst_transactions_are_allowed_for(path: Path, work: Callable[[Section], None]) -> None:
     """SIGBUS otherwise: so the work is done in a child."""
 
@@ -312,6 +326,33 @@ def test_the_worst_transactions_are_allowed_for(path: Path, work: Callable[[Sect
         store.close()
 
     assert ended(in_child(child)) == 0
+
+
+@pytest.mark.parametrize("number", range(0, 40, 10))
+def test_many_rows_are_allowed_for_behind_a_small_store(path: Path, number: int) -> None:
+    """The room that is there at first is spent before it is taken: what is missing is more than the difference."""
+
+    def child() -> None:
+        store = open_store(path, synchronous="off")
+        raw(store, (RAW + b"\xff", bytes(1600)), (RAW + b"\xff\xff", bytes(1000 + 20 * number)))
+        store.background([lambda section: section.put_many(numbered(6000))])
+        assert space_of(store).used() <= space_of(store).reserved
+        store.close()
+
+    assert ended(in_child(child)) == 0
+
+
+def numbered(count: int) -> list[tuple[bytes, bytes]]:
+    return [(RAW + number.to_bytes(12, "big"), bytes(44)) for number in range(count)]
+
+
+def test_little_more_is_reserved_than_many_rows_take(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    store.background([lambda section: section.put_many(numbered(200_000))])
+    space = space_of(store)
+    taken = space.used()
+    assert taken <= space.reserved < 1.25 * taken + (10 << 20)
+    store.close()
 
 
 def test_the_last_to_close_cuts_the_file_though_it_writes_by_system_calls(path: Path) -> None:

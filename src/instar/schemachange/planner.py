@@ -80,6 +80,18 @@ def plan(
         raise errors.error(errors.OBJECT_IN_USE, str(found), hint=_OWN_CHANGE if begun else None) from None
 
 
+def _require_combinable(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> None:
+    """Error 0A000 if one of several actions can only be done alone."""
+    together = "together with other actions in one statement"
+    if any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
+        _require_constraints(view, wanted)
+        raise errors.unsupported(f"changing a primary key {together}")
+    if any(isinstance(action, want.UndropColumn) for action in wanted):
+        raise errors.unsupported(f"UNDROP COLUMN {together}")
+    if any(isinstance(action, want.ConvertColumns) for action in wanted):
+        raise errors.unsupported(f"converting a column to another type {together}")
+
+
 def _plan(
     view: CatalogSnapshot,
     ids: Ids,
@@ -88,13 +100,8 @@ def _plan(
     statement: str,
     earlier: Change | None,
 ) -> Plan:
-    if len(wanted) > 1 and any(isinstance(action, want.AlterPrimaryKey) for action in wanted):
-        _require_constraints(view, wanted)
-        raise errors.unsupported("changing a primary key together with other actions in one statement")
-    if len(wanted) > 1 and any(isinstance(action, want.UndropColumn) for action in wanted):
-        raise errors.unsupported("UNDROP COLUMN together with other actions in one statement")
-    if len(wanted) > 1 and any(isinstance(action, want.ConvertColumns) for action in wanted):
-        raise errors.unsupported("converting a column to another type together with other actions in one statement")
+    if len(wanted) > 1:
+        _require_combinable(view, wanted)
     wanted = _without_put_back(wanted)
     draft = Draft(view, ids, facts, statement)
     if earlier is not None:

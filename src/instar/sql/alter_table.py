@@ -79,12 +79,8 @@ class TableAlteration:
                 yield want.SetType(name, action.column, action.type)
             case ast.AlterPrimaryKey():
                 yield want.AlterPrimaryKey(name, action.columns)
-            case ast.AddConstraint(constraint=ast.PrimaryKey(columns=columns, name=key)):
-                yield want.AlterPrimaryKey(name, columns, key, adds=True)
-            case ast.AddConstraint(constraint=NotNull() as added):
-                yield want.SetNotNull(name, added.column, added.yields, added.name, added.not_valid, adds=True)
             case ast.AddConstraint():
-                yield want.AddConstraint(name, self._context.constraint(action.constraint))
+                yield self._add_constraint(name, action)
             case ast.DropConstraint():
                 yield from self._drop_constraint(table, action)
             case ast.DropIdentity():
@@ -99,6 +95,14 @@ class TableAlteration:
                 yield want.AddIdentity(name, column, identity_kind(identity), self._context.options(identity.options))
             case _:
                 raise errors.unsupported("this form of ALTER TABLE")
+
+    def _add_constraint(self, table: str, action: ast.AddConstraint) -> want.Wanted:
+        match action.constraint:
+            case ast.PrimaryKey(columns=columns, name=key):
+                return want.AlterPrimaryKey(table, columns, key, adds=True)
+            case NotNull() as added:
+                return want.SetNotNull(table, added.column, added.yields, added.name, added.not_valid, adds=True)
+        return want.AddConstraint(table, self._context.constraint(action.constraint))
 
     def _conversions(
         self, table: Table, actions: tuple[ast.AlterAction, ...]

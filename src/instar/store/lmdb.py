@@ -40,7 +40,7 @@ from instar.store.header import (
     new_identity,
 )
 from instar.store.keeper import Keeper
-from instar.store.lmdb_environment import READERS_BYTES, open_checked, open_data
+from instar.store.lmdb_environment import READERS_BYTES, has_reader, open_checked, open_data
 from instar.store.lmdb_errors import closed, translate
 from instar.store.lmdb_locks import LmdbLockTable, discard
 from instar.store.lmdb_section import LmdbSection
@@ -217,8 +217,12 @@ class _Environment:
         self.log = WriteAheadLog(self.path, presence)
         undo.callback(self.log.close)
         self.keeper = Keeper(
-            self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter, self.watch.wake
+            self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter, self._wake
         )
+
+    def _wake(self, pid: int) -> None:
+        """Let a process that is stopped go on until it reads no more: it was the keeper."""
+        self.watch.wake(pid, lambda: not has_reader(self._environment, pid))
 
     def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
         """Open the environment again, now that it is known to be sound, to be written through its map."""

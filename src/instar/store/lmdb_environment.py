@@ -91,3 +91,9 @@ def _env_keys_of_process(path: Any, subdir: Any) -> tuple[Any, ...]:
 
 
 lmdb._envid.env_keys = _env_keys_of_process
+
+
+def has_reader(environment: Any, pid: int) -> bool:
+    """Whether that process is within a read transaction, and pages are kept for it."""
+    rows = map(str.split, environment.readers().splitlines())
+    return any(row[0] == str(pid) and row[-1] != "-" for row in rows)

@@ -10,6 +10,7 @@ import lmdb
 
 from instar import errors
 from instar.store.cursors import batch_of_range, read_head, scan_range
+from instar.store.filling import filling_runs
 from instar.store.header import Head
 from instar.store.lock_table import LockTable
 from instar.store.section import WriteSection
@@ -80,17 +81,22 @@ class LmdbSection(WriteSection):
             self._redo.note(key, value)
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        if self._allowance is not None:
-            self._allowance.put_many(pairs, is_gap=self._is_gap(pairs))
-        self._transaction.cursor().putmulti(pairs)
+        allowance, cursor = self._allowance, self._transaction.cursor()
+        pairs = sorted(pairs)
+        if cursor.set_range(pairs[0][0]) and cursor.key() <= pairs[-1][0]:
+            if allowance is None:
+                cursor.putmulti(pairs)
+            else:
+                allowance.put_many(cursor, pairs)
+        else:
+            runs = filling_runs(pairs, self._transaction.stat()["psize"])
+            if allowance is None:
+                for run in runs:
+                    cursor.putmulti(run)
+            else:
+                allowance.fill(cursor, runs)
         if self._redo is not None:
             self._redo.note_all(pairs)
-
-    def _is_gap(self, pairs: list[tuple[bytes, bytes]]) -> bool:
-        """Whether nothing is stored from the least key to the greatest, so that the new pairs lie side by side."""
-        keys = [key for key, _value in pairs]
-        cursor = self._transaction.cursor()
-        return not cursor.set_range(min(keys)) or cursor.key() > max(keys)
 
     def any_of(self, keys: list[bytes]) -> bytes | None:
         cursor = self._transaction.cursor()

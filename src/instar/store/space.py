@@ -30,6 +30,8 @@ _STATFS_BYTES = 256  # more than struct statfs has; it begins with f_type, a lon
 _PATH_PAGES = 24
 # With the branch pages accounted for: its leaf copied and split.
 _LEAF_PAGES = 2
+# So many pairs are put at once where nothing is yet.
+_PART = 128
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
 _LEAST_GRANT, _MOST_GRANT = 64 << 10, 8 << 20
 # Of what is written in a row: pages half full, the pages above them, values that begin a page of their own.
@@ -149,44 +151,74 @@ class Allowance:
         size = len(value)
         if size > _LARGE_VALUE:
             self._large += size + self._space.page_bytes
-        self._room -= self._price + _DATA_FACTOR * size
+        cost = self._price + _DATA_FACTOR * size
+        self._room -= cost
         if self._room < 0:
-            self._grant(-self._room)
+            self._grant(cost)
         return self._put(key, value)
 
     def append(self, key: bytes, value: bytes) -> None:
         """Be allowed to put behind all others, once more."""
         size = len(value)
         large = size + self._space.page_bytes if size > _LARGE_VALUE else 0
-        self._spend(0, 2 * len(key) + size + _NODE_BYTES, large)
+        self._spend(_DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES), large)
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]], *, is_gap: bool) -> None:
-        """Be allowed to put `pairs` anywhere, or side by side where nothing is yet."""
-        # Keys twice: they may stand in a branch page too, each if a leaf has no more than one.
+    def put_many(self, cursor: Any, pairs: list[tuple[bytes, bytes]]) -> None:
+        """LMDB's `putmulti`, anywhere."""
         data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in pairs])
+        self._spend(len(pairs) * self._price + _DATA_FACTOR * data, self._large_bytes(pairs))
+        cursor.putmulti(pairs)
+
+    def fill(self, cursor: Any, runs: list[list[tuple[bytes, bytes]]]) -> None:
+        """`runs`, one after the other, where nothing is stored from the least key of them all to the greatest.
+
+        How many pages that takes is not known before: as many as pairs if what follows fills its page nearly. So a part
+        at a time is allowed for at the worst, and what it did not take comes back. Beside the pages that the tree has
+        more than before, LMDB takes those of at most two paths: the ones to either end, copied.
+        """
         page_bytes = self._space.page_bytes
-        large = sum([len(value) + page_bytes for _key, value in pairs if len(value) > _LARGE_VALUE])
-        self._spend(1 if is_gap else len(pairs), data, large)
+        self._spend(_PATH_PAGES * page_bytes, 0)
+        pages = self._pages()
+        for run in runs:
+            for begin in range(0, len(run), _PART):
+                part = run[begin : begin + _PART]
+                large = self._large_bytes(part)
+                cost = len(part) * _LEAF_PAGES * page_bytes + large
+                self._spend(cost, large)
+                cursor.putmulti(part)
+                before, pages = pages, self._pages()
+                self._room += cost - (pages - before) * page_bytes
+
+    def _pages(self) -> int:
+        stat = self._transaction.stat()
+        return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
+
+    def _large_bytes(self, pairs: list[tuple[bytes, bytes]]) -> int:
+        page_bytes = self._space.page_bytes
+        return sum([len(value) + page_bytes for _key, value in pairs if len(value) > _LARGE_VALUE])
 
     def delete(self) -> None:
         """Be allowed to delete once more."""
         self._removed += 1
-        self._spend(1, 0, 0)
+        self._spend(self._price, 0)
 
-    def _spend(self, writes: int, data: int, large: int) -> None:
+    def _spend(self, cost: int, large: int) -> None:
         self._large += large
-        self._room -= writes * self._price + _DATA_FACTOR * data
+        self._room -= cost
         if self._room < 0:
-            self._grant(-self._room)
+            self._grant(cost)
 
-    def _grant(self, least: int) -> None:
+    def _grant(self, cost: int) -> None:
+        """Have room for `cost`, which is spent already and was not there, and for more. What was spent before it may be
+        more than can have been taken; of `cost` itself nothing has been taken yet."""
         stat, page_bytes = self._transaction.stat(), self._space.page_bytes
         branches = stat["branch_pages"] * page_bytes
-        taken = min(max(self._granted, 0), self._most_taken(branches + stat["leaf_pages"] * page_bytes))
+        spent = self._granted - (self._room + cost)
+        taken = min(spent, self._most_taken(branches + stat["leaf_pages"] * page_bytes))
         room = min(max(taken, _LEAST_GRANT), _MOST_GRANT)
-        end = self._begun + taken + least + room
+        end = self._begun + taken + cost + room
         self._space.reserve(end + 2 * branches + slack(end))
-        self._granted = taken + least + room
+        self._granted = taken + cost + room
         self._room = room
         self._price = _LEAF_PAGES * page_bytes
 

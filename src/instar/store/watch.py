@@ -20,6 +20,8 @@ LOOK_SECONDS = 0.25
 # How long a process that was let go on is given to leave the section.
 LEAVE_SECONDS = 0.1
 _TICK = 0.001
+# How long one that is to do something else may take for it: it may not be given a processor at once.
+_WAKE_SECONDS = 1.0
 
 
 class Watch:
@@ -72,10 +74,12 @@ class Watch:
         for pid in let_go:
             let_run(pid, False)
 
-    def wake(self, pid: int) -> None:
-        """Let a process of the store that is stopped go on for as long as it is given to leave the section."""
+    def wake(self, pid: int, is_done: Callable[[], bool]) -> None:
+        """Let a process of the store that is stopped go on until something is done, or a second has passed."""
         if pid != os.getpid() and is_stopped(pid) and self._has_open(pid) and let_run(pid, True):
-            time.sleep(LEAVE_SECONDS)
+            until = time.monotonic() + _WAKE_SECONDS
+            while not is_done() and time.monotonic() < until:
+                time.sleep(_TICK)
             let_run(pid, False)
 
     def _has_open(self, pid: int) -> bool:
