@@ -690,3 +690,33 @@ def test_a_row_whose_key_is_too_long_is_named(connection: instar.Connection) -> 
     with fails("54000", "primary key takes 403 bytes, more than the limit of 378") as failed:
         connection.execute(SPLIT)
     assert failed.error.detail == f'It is that of row (zip)=({"7" * 93}... of table "place".'
+
+
+def test_not_null_holds_for_rows_that_have_the_part(engine: Engine) -> None:
+    one = engine.connect()
+    run(
+        one,
+        "CREATE TABLE q (k int PRIMARY KEY, b int, v text NOT NULL, w text CONSTRAINT given NOT NULL)",
+        "CREATE TABLE u (b int PRIMARY KEY, y text NOT NULL, z text)",
+        "ALTER TABLE q ALTER w DROP NOT NULL",
+        "INSERT INTO q VALUES (1, 1, 'v', NULL), (2, 7, 'v', 'w')",
+        "INSERT INTO u VALUES (1, 'y', 'z'), (2, 'y', NULL)",
+        "ALTER TABLE q ADD CONSTRAINT given NOT NULL w NOT VALID",
+    )
+    one.notices.clear()
+    run(one, "ALTER TABLE q JOIN u USING (b) INTO qu (k, b, v, w, y, z)")
+    assert 'NOTICE:  column "y" of table "u" may be NULL' in one.notices
+    assert rows(one, "SELECT * FROM qu ORDER BY k, b") == [
+        (1, 1, "v", None, "y", "z"),
+        (2, 7, "v", "w", None, None),
+        (None, 2, None, None, "y", None),
+    ]
+    for write in ("INSERT INTO qu (k, b, w) VALUES (3, 1, 'w')", "UPDATE qu SET v = NULL WHERE k = 2"):
+        with fails("23514", "q_v_not_null"):
+            one.execute(write)
+    with fails("23514", "given"):
+        one.execute("INSERT INTO qu (k, b, v) VALUES (3, 1, 'v')")
+    with fails("23514", "given"):
+        one.execute("ALTER TABLE qu VALIDATE CONSTRAINT given")
+    run(one, "UPDATE qu SET w = 'w' WHERE k = 1", "ALTER TABLE qu VALIDATE CONSTRAINT given")
+    assert rows(one, "CHECK DATABASE") == []

@@ -34,5 +34,6 @@ def older_share(open_reader: Callable[[], Reader], table: Table) -> OlderShare:
             if not tag & ROW_TOMBSTONE:
                 rows += weight / len(values)
                 found[tag >> 8] = found.get(tag >> 8, 0.0) + weight / len(values)
-    older = [count for layout, count in found.items() if layout < table.layout.id]
-    return OlderShare(round(rows), sum(older) / rows if rows else 0.0, len(older))
+    newest = found.pop(table.layout.id, 0.0)
+    # So that it is 1, and not almost, when all rows are in older layouts.
+    return OlderShare(round(rows), 1 - newest / rows if rows else 0.0, len(found))

@@ -128,7 +128,7 @@ class Section(View, Protocol):
     def put(self, key: bytes, value: bytes, /) -> object: ...
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Put all pairs, of which there are some."""
+        """Put all pairs, of which there are some, all with different keys, in whatever order."""
         ...
 
     def delete(self, key: bytes, /) -> bool:

@@ -88,7 +88,7 @@ class WriteSection(ABC):
 
     @abstractmethod
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        """Put all pairs, of which there are some."""
+        """Put all pairs, of which there are some, all with different keys, in whatever order."""
 
     @abstractmethod
     def any_of(self, keys: list[bytes]) -> bytes | None:

@@ -29,7 +29,7 @@ from instar.catalog.descriptors import (
     Table,
     Unseen,
 )
-from instar.catalog.naming import generated_name
+from instar.catalog.naming import generated_name, not_null_names
 from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT, require_columns, row_id
@@ -185,9 +185,11 @@ class _Described:
             refused = indexes.carry(side, unique or (lambda columns: False), self._keys(side, made), shown)
             if refused is not None:
                 raise self._cannot_repeat(side, refused)
-        checks = tuple(check for side in (self._r, self._s) for check in self._checks(side, indexes, shown))
+        sides = (self._r, self._s)
+        checks = [check for side in sides for check in self._checks(side, indexes, shown)]
+        checks += [check for side in sides for check in self._not_nulls(side, indexes, shown)]
         self._tell_lost(shown)
-        return checks
+        return tuple(checks)
 
     @staticmethod
     def _keys(side: _Side, made: MadeByJoin) -> list[frozenset[int]]:
@@ -298,29 +300,53 @@ class _Described:
 
     def _checks(self, side: _Side, indexes: _Indexes, shown: tuple[int, ...]) -> Iterable[Check]:
         """The checks of a source hold for rows that have its part: its primary key is not NULL there."""
-        other = self._s if side is self._r else self._r
-        # In columns that both have, a row without the part may have a value.
-        key = [column for column in side.mapped(side.table.primary_key) if column not in other.columns.values()]
+        key = self._telling(side, shown)
         for check in side.table.checks:
             if not set(check.columns) <= side.columns.keys() or not set(side.mapped(check.columns)) <= set(shown):
                 raise self._cannot_carry(
                     side, check, "stands on columns that are not wanted", "have those columns in the new table"
                 )
-            if not key or not set(key) <= set(shown):
+            if not key:
                 name = side.table.name
                 why = f"would hold for rows that have a row of {name}, and its primary key would not tell which"
                 own = f"have its primary key in the new table, with a column that is of {name} alone (r.k, s.k AS sk)"
                 raise self._cannot_carry(side, check, why, own)
             text = _COLUMN.sub(lambda found: f'"#{side.columns[int(found[1])]}"', check.expression)
-            missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
-            columns = tuple(dict.fromkeys((*side.mapped(check.columns), *key)))
-            number, name = indexes.new_id(), check.name
-            if name in self._check_names:  # that of a check of the other table
-                name = generated_name(self._wanted.into, (), "check", self._check_names.__contains__)
-            self._check_names.add(name)
-            yield msgspec.structs.replace(
-                check, id=number, name=name, expression=f"{missing} OR ({text})", columns=columns
-            )
+            carried = self._of_part(key, indexes.new_id(), check.name, text, side.mapped(check.columns))
+            yield msgspec.structs.replace(carried, state=check.state, not_valid=check.not_valid, yields=check.yields)
+
+    def _not_nulls(self, side: _Side, indexes: _Indexes, shown: tuple[int, ...]) -> Iterable[Check]:
+        """NOT NULL of a source's columns, as checks of rows that have its part; a notice where none can tell."""
+        key, lost, names = self._telling(side, shown), [], not_null_names(side.table)
+        for column in side.table.columns:
+            place = side.columns.get(column.id)
+            if column.id not in names or column.id in side.table.primary_key or place is None or place not in shown:
+                continue
+            if key:
+                check = self._of_part(key, indexes.new_id(), names[column.id], f'"#{place}" IS NOT NULL', (place,))
+                held = State.WRITE_ONLY if column.not_null_not_valid else State.PUBLIC
+                yield msgspec.structs.replace(check, state=held, not_valid=column.not_null_not_valid)
+            else:
+                lost.append(f'"{column.name}"')
+        if lost:
+            columns = f"column {lost[0]}" if len(lost) == 1 else f"columns {', '.join(lost)}"
+            self._draft.notices.append(f'{columns} of table "{side.table.name}" may be NULL')
+
+    def _telling(self, side: _Side, shown: tuple[int, ...]) -> list[int]:
+        """The columns of T that are NULL in rows without the part of a source, and in no other; none if T has not all
+        of its primary key."""
+        other = self._s if side is self._r else self._r
+        # In columns that both have, a row without the part may have a value.
+        key = [column for column in side.mapped(side.table.primary_key) if column not in other.columns.values()]
+        return key if set(key) <= set(shown) else []
+
+    def _of_part(self, key: Sequence[int], number: int, name: str, condition: str, columns: Iterable[int]) -> Check:
+        missing = " OR ".join(f'"#{column}" IS NULL' for column in key)
+        if name in self._check_names:  # that of a check of the other table
+            name = generated_name(self._wanted.into, (), "check", self._check_names.__contains__)
+        self._check_names.add(name)
+        used = tuple(dict.fromkeys((*columns, *key)))
+        return Check(id=number, name=name, expression=f"{missing} OR ({condition})", columns=used)
 
     def _cannot_carry(self, side: _Side, check: Check, why: str, instead: str) -> errors.Error:
         return errors.error(
