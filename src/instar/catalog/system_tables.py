@@ -1,20 +1,18 @@
 """System views: `instar.*`, information_schema and what of pg_catalog clients ask for, made from the catalog when read.
 
-Each view is a name, its columns, and a function from a `Source` to rows of internal values.
+What a view is, and is made from, is in system_views.py; those of constraints are in constraint_tables.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from instar.catalog.catalog import PUBLIC_SCHEMA, CatalogSnapshot
+from instar.catalog.catalog import PUBLIC_SCHEMA
+from instar.catalog.constraint_tables import CONSTRAINT_VIEWS
 from instar.catalog.descriptors import (
     DEFAULT_LOCK,
     DEFAULT_LOCK_NAME,
     Check,
-    Column,
     ForeignKey,
     Index,
     State,
@@ -22,36 +20,9 @@ from instar.catalog.descriptors import (
 )
 from instar.catalog.history import dropped_columns, dropped_objects
 from instar.catalog.naming import not_null_names
-from instar.store.engine import Store
+from instar.catalog.system_views import Row, Source, View, has_row_id, user_columns, view
 from instar.store.header import TIMESTAMP_SHIFT
 from instar.types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NUMBERS, TEXT, TIMESTAMPTZ, Kind, Type
-
-Row = tuple[object, ...]
-
-
-class Source(NamedTuple):
-    """What system views are made from: the catalog of the statement's snapshot, the store for latest states, and how
-    SQL writes a column's default with the names of that catalog."""
-
-    catalog: CatalogSnapshot
-    store: Store
-    database: str
-    default_of: Callable[[Column, CatalogSnapshot], str | None]
-
-
-@dataclass(frozen=True)
-class View:
-    """One system view."""
-
-    schema: str
-    name: str
-    columns: tuple[tuple[str, Type], ...]
-    rows: Callable[[Source], Iterable[Row]]
-
-
-def user_columns(table: Table) -> Iterator[Column]:
-    """The columns that users see."""
-    return (column for column in table.columns if column.visible)
 
 
 def _tables(source: Source) -> Iterator[Row]:
@@ -81,7 +52,7 @@ def _listed(table: Table, index: Index) -> str:
 
 def _constraints(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
-        if not _has_row_id(table):
+        if not has_row_id(table):
             yield (table.name, table.primary_key_name, "PRIMARY KEY", State.PUBLIC.value)
         for index in table.indexes:
             if index.constraint:
@@ -95,10 +66,6 @@ def _constraints(source: Source) -> Iterator[Row]:
             if column.id in names:
                 state = State.PUBLIC if column.not_null is None else column.not_null
                 yield (table.name, names[column.id], "NOT NULL", state.value)
-
-
-def _has_row_id(table: Table) -> bool:
-    return any(column.hidden and column.id in table.primary_key for column in table.columns)
 
 
 def _locks(source: Source) -> Iterator[Row]:
@@ -119,9 +86,9 @@ def _sequences(source: Source) -> Iterator[Row]:
 
 
 def _views(source: Source) -> Iterator[Row]:
-    for view in source.catalog.views():
-        if view.materialized is None:
-            yield (view.id, view.name, view.version, view.query)
+    for found in source.catalog.views():
+        if found.materialized is None:
+            yield (found.id, found.name, found.version, found.query)
 
 
 def _dropped(source: Source) -> Iterator[Row]:
@@ -144,9 +111,9 @@ def _dropped(source: Source) -> Iterator[Row]:
 def _relations(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
         yield (source.database, PUBLIC_SCHEMA, table.name, "BASE TABLE", "YES")
-    for view in source.catalog.views():
-        if view.materialized is None:  # the standard knows no others, and PostgreSQL lists none
-            yield (source.database, PUBLIC_SCHEMA, view.name, "VIEW", "NO" if view.kept is None else "YES")
+    for found in source.catalog.views():
+        if found.materialized is None:  # the standard knows no others, and PostgreSQL lists none
+            yield (source.database, PUBLIC_SCHEMA, found.name, "VIEW", "NO" if found.kept is None else "YES")
     for system in source.catalog.system_views():
         yield (source.database, system.schema, system.name, "VIEW", "NO")
 
@@ -157,11 +124,11 @@ def _all_columns(source: Source) -> Iterator[Row]:
             always = column.identity is not None
             default = None if always else source.default_of(column, source.catalog)
             yield _column_row(source, table.name, column.name, position, column.type, column.nullable, default, always)
-    for view in source.catalog.views():
-        if view.materialized is not None:
+    for found in source.catalog.views():
+        if found.materialized is not None:
             continue
-        for position, (name, type_) in enumerate(view.columns, 1):
-            yield _column_row(source, view.name, name, position, type_, True, None, False)
+        for position, (name, type_) in enumerate(found.columns, 1):
+            yield _column_row(source, found.name, name, position, type_, True, None, False)
 
 
 def _column_row(
@@ -189,14 +156,14 @@ def _schemata(source: Source) -> Iterator[Row]:
 
 def _pg_tables(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
-        yield (PUBLIC_SCHEMA, table.name, "instar", bool(table.indexes) or not _has_row_id(table))
+        yield (PUBLIC_SCHEMA, table.name, "instar", bool(table.indexes) or not has_row_id(table))
 
 
 def _pg_indexes(source: Source) -> Iterator[Row]:
     for table in source.catalog.tables():
         names = {column.id: column.name for column in table.columns}
         listed = [(index.name, index.unique, _listed(table, index)) for index in table.indexes]
-        if not _has_row_id(table):
+        if not has_row_id(table):
             key = ", ".join(names[column] for column in table.primary_key)
             listed.insert(0, (table.primary_key_name, True, key))
         for name, is_unique, columns in listed:
@@ -205,82 +172,79 @@ def _pg_indexes(source: Source) -> Iterator[Row]:
             yield (PUBLIC_SCHEMA, table.name, name, definition)
 
 
-def _view(schema: str, name: str, rows: Callable[[Source], Iterable[Row]], /, **columns: Type) -> View:
-    return View(schema, name, tuple(columns.items()), rows)
-
-
 SYSTEM_VIEWS: tuple[View, ...] = (
-    _view("instar", "tables", _tables, id=BIGINT, name=TEXT, version=BIGINT, layout=BIGINT, columns=INTEGER),
-    _view(
+    view("instar", "tables", _tables, id=BIGINT, name=TEXT, version=BIGINT, layout=BIGINT, columns=INTEGER),
+    view(
         "instar", "columns", _columns, table_id=BIGINT, table_name=TEXT, id=BIGINT, position=INTEGER, name=TEXT,
         type=TEXT, nullable=BOOLEAN, default_expression=TEXT, identity=TEXT, primary_key=BOOLEAN,
     ),
-    _view(
+    view(
         "instar", "indexes", _indexes, table_id=BIGINT, table_name=TEXT, id=BIGINT, name=TEXT, columns=TEXT,
         is_unique=BOOLEAN, state=TEXT,
     ),
-    _view("instar", "constraints", _constraints, table_name=TEXT, name=TEXT, kind=TEXT, state=TEXT),
-    _view(
+    view("instar", "constraints", _constraints, table_name=TEXT, name=TEXT, kind=TEXT, state=TEXT),
+    view(
         "instar", "locks", _locks, table_id=BIGINT, table_name=TEXT, id=BIGINT, name=TEXT, columns=TEXT, state=TEXT,
     ),
-    _view(
+    view(
         "instar", "sequences", _sequences, id=BIGINT, name=TEXT, type=TEXT, start=BIGINT, increment=BIGINT,
         minimum=BIGINT, maximum=BIGINT, cycles=BOOLEAN,
     ),
-    _view("instar", "views", _views, id=BIGINT, name=TEXT, version=BIGINT, query=TEXT),
-    _view(
+    view("instar", "views", _views, id=BIGINT, name=TEXT, version=BIGINT, query=TEXT),
+    view(
         # Its rows are made by the database package, which knows jobs.
         "instar", "jobs", lambda source: (), id=BIGINT, kind=TEXT, statement=TEXT, state=TEXT, reason=TEXT,
         stage=INTEGER, stages=INTEGER, progress=DOUBLE, rows_done=BIGINT, rows_total=BIGINT, rows_per_second=DOUBLE,
         eta=TIMESTAMPTZ, priority=INTEGER, max_rows_per_second=BIGINT, latency_target_ms=DOUBLE, statement_hash=TEXT,
         created_at=TIMESTAMPTZ, started_at=TIMESTAMPTZ, finished_at=TIMESTAMPTZ,
     ),
-    _view(
+    view(
         "instar", "job_history", lambda source: (), job=BIGINT, at=TIMESTAMPTZ, state=TEXT, stage=INTEGER, who=TEXT,
         note=TEXT,
     ),
-    _view(
+    view(
         "instar", "materialized_views", lambda source: (), id=BIGINT, name=TEXT, definition=TEXT, state=TEXT,
         reason=TEXT, as_of=TIMESTAMPTZ, seconds_behind=DOUBLE, commits_behind=BIGINT, rows=BIGINT,
     ),
     # So are those of these two, which need the clock.
-    _view(
+    view(
         "instar", "servers", lambda source: (), pid=BIGINT, started_at=TIMESTAMPTZ, schema_version=BIGINT,
         lease_until=TIMESTAMPTZ, is_worker=BOOLEAN, is_self=BOOLEAN,
     ),
-    _view(
+    view(
         "instar", "schema_versions", lambda source: (), version=BIGINT, committed_at=TIMESTAMPTZ, change=TEXT,
         abrupt=BOOLEAN, servers=INTEGER,
     ),
-    _view(
+    view(
         # Of the process's own cache, whatever the snapshot.
         "instar", "metadata_cache", lambda source: (), kind=TEXT, id=BIGINT, name=TEXT, versions=INTEGER,
         payloads=INTEGER, bytes=BIGINT, changed_at=TIMESTAMPTZ, last_used_at=TIMESTAMPTZ,
     ),
     # And of this one, which is no part of the catalog.
-    _view(
+    view(
         "instar", "transaction_locks", lambda source: (), pid=BIGINT, transaction=BIGINT, table_name=TEXT,
         index_name=TEXT, key=TEXT, mode=TEXT, granted=BOOLEAN, waits_for=TEXT,
     ),
     # And of this one, which need a look at rows.
-    _view(
+    view(
         "instar", "layouts", lambda source: (), table_id=BIGINT, table_name=TEXT, layout=BIGINT, oldest=BIGINT,
         columns=TEXT, older_share=DOUBLE, older_layouts=INTEGER, compaction_share=DOUBLE,
     ),
-    _view(
+    view(
         "instar", "dropped", _dropped, kind=TEXT, table_id=BIGINT, table_name=TEXT, column_name=TEXT,
         dropped_at=TIMESTAMPTZ, kept_until=TIMESTAMPTZ,
     ),
-    _view(
+    view(
         "information_schema", "tables", _relations, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
         table_type=TEXT, is_insertable_into=TEXT,
     ),
-    _view(
+    view(
         "information_schema", "columns", _all_columns, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
         column_name=TEXT, ordinal_position=INTEGER, column_default=TEXT, is_nullable=TEXT, data_type=TEXT,
         character_maximum_length=INTEGER, numeric_precision=INTEGER, numeric_scale=INTEGER, is_identity=TEXT,
     ),
-    _view("information_schema", "schemata", _schemata, catalog_name=TEXT, schema_name=TEXT),
-    _view("pg_catalog", "pg_tables", _pg_tables, schemaname=TEXT, tablename=TEXT, tableowner=TEXT, hasindexes=BOOLEAN),
-    _view("pg_catalog", "pg_indexes", _pg_indexes, schemaname=TEXT, tablename=TEXT, indexname=TEXT, indexdef=TEXT),
+    *CONSTRAINT_VIEWS,
+    view("information_schema", "schemata", _schemata, catalog_name=TEXT, schema_name=TEXT),
+    view("pg_catalog", "pg_tables", _pg_tables, schemaname=TEXT, tablename=TEXT, tableowner=TEXT, hasindexes=BOOLEAN),
+    view("pg_catalog", "pg_indexes", _pg_indexes, schemaname=TEXT, tablename=TEXT, indexname=TEXT, indexdef=TEXT),
 )  # fmt: skip

@@ -21,7 +21,7 @@ import pyarrow.parquet
 from instar import errors
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.descriptors import Table
-from instar.catalog.system_tables import user_columns
+from instar.catalog.system_views import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
 from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8

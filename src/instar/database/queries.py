@@ -11,7 +11,8 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.catalog.own_layouts import OwnLayouts
-from instar.catalog.system_tables import SYSTEM_VIEWS, Source
+from instar.catalog.system_tables import SYSTEM_VIEWS
+from instar.catalog.system_views import Source
 from instar.database.buffered_writes import buffered
 from instar.database.bulk import insert_many
 from instar.database.commit import SessionTransaction
@@ -27,7 +28,7 @@ from instar.database.result import Result
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
-from instar.sql.binder import bind, thaw_default
+from instar.sql.binder import bind, thaw_check, thaw_default
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
@@ -370,4 +371,5 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
         reads.catalog = True
     if name == "instar.layouts":
         return layout_rows(session.database.store, catalog)
-    return _SYSTEM_VIEWS[name].rows(Source(catalog, session.database.store, session.database.name, thaw_default))
+    database = session.database
+    return _SYSTEM_VIEWS[name].rows(Source(catalog, database.store, database.name, thaw_default, thaw_check))

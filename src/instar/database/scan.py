@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from instar.catalog.descriptors import Table
-from instar.catalog.system_tables import user_columns
+from instar.catalog.system_views import user_columns
 from instar.database.bulk import sized
 from instar.encoding.arrow_values import arrow_array
 from instar.tables.layout import arrow_type
