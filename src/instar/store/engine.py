@@ -131,6 +131,10 @@ class Section(View, Protocol):
         """Put all pairs, of which there are some, all with different keys, in whatever order."""
         ...
 
+    def any_of(self, keys: list[bytes]) -> bytes | None:
+        """One of `keys`, of which there are some, at which something is stored, if there is one."""
+        ...
+
     def delete(self, key: bytes, /) -> bool:
         """Whether there was something at `key`."""
         ...

@@ -24,7 +24,7 @@ from instar.tables.rowset import describe_key
 
 # Rows that are encoded together; rows per step, which is atomic and cannot be interrupted.
 ROWS_PER_BATCH = 65_536
-ROWS_PER_STEP = 512
+ROWS_PER_STEP = 1024
 
 Step = Callable[[Section], None]
 
@@ -92,11 +92,10 @@ class TableLoad:
 
     def _put_rows(self, keys: list[bytes], rows: list[bytes], *, probe: bool) -> Step:
         def step(section: Section) -> None:
-            put, get = section.put, section.get
-            for key, row in zip(keys, rows, strict=True):
-                if probe and get(key) is not None:
-                    raise self._duplicate(key)
-                put(key, row)
+            found = section.any_of(keys) if probe else None
+            if found is not None:
+                raise self._duplicate(found)
+            section.put_many(list(zip(keys, rows, strict=True)))
 
         return step
 
@@ -145,13 +144,16 @@ class _IndexLoad:
 
     def _put(self, entries: list[tuple[bytes, int, bool]]) -> Step:
         def step(section: Section) -> None:
-            put = section.put
+            before = b""
             for key, offset, probe in entries:
                 if probe:
                     part = key[:offset]
-                    if next(section.scan(part, prefix_end(part)), None) is not None:
+                    # Those of one part follow each other.
+                    if part == before or next(section.scan(part, prefix_end(part)), None) is not None:
                         raise self._duplicate()
-                put(key, ENTRY_VALUE.pack(self._timestamp, 1, offset))
+                    before = part
+            pack, timestamp = ENTRY_VALUE.pack, self._timestamp
+            section.put_many([(key, pack(timestamp, 1, offset)) for key, offset, _probe in entries])
 
         return step
 
