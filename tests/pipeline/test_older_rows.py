@@ -39,3 +39,23 @@ def test_an_empty_table_and_deleted_rows() -> None:
     writer.delete(2)
     writer.commit()
     assert older_share(world.store.read, world.table()) == OlderShare(0, 0.0, 0)
+
+
+def test_all_rows_are_a_share_of_exactly_one() -> None:
+    """It is compared with `compaction_share`, which may be 1: parts of a sum that are added in another order are less."""
+    world = ChangingWorld()
+    world.create_t([(number, number, "x" * (number % 50)) for number in range(9000)])
+    older = world.table()
+    for name in ("c", "d", "e"):
+        world.execute(want.AddColumn("t", want.NewColumn(name, INTEGER)))
+        writer = Server(world)
+        for number in range(9000):
+            if number % 4 == ord(name) % 4:
+                writer.update(number, b=name)
+        writer.commit()
+    world.execute(want.AddColumn("t", want.NewColumn("f", INTEGER)))
+    found = older_share(world.store.read, world.table())
+    assert (found.share, found.layouts) == (1.0, 4)
+    # By a descriptor that is older than the rows nothing is.
+    assert older_share(world.store.read, older).share == pytest.approx(0.0)
+    assert older_share(world.store.read, older).layouts == 0

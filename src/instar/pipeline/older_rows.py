@@ -34,6 +34,7 @@ def older_share(open_reader: Callable[[], Reader], table: Table) -> OlderShare:
             if not tag & ROW_TOMBSTONE:
                 rows += weight / len(values)
                 found[tag >> 8] = found.get(tag >> 8, 0.0) + weight / len(values)
-    newest = found.pop(table.layout.id, 0.0)
-    # So that it is 1, and not almost, when all rows are in older layouts.
-    return OlderShare(round(rows), 1 - newest / rows if rows else 0.0, len(found))
+    older = [layout for layout in found if layout < table.layout.id]
+    # What is not older may be newer than the descriptor. The share is 1, and not almost, when all rows are older.
+    others = sum(count for layout, count in found.items() if layout not in older)
+    return OlderShare(round(rows), 1 - others / rows if rows else 0.0, len(older))
