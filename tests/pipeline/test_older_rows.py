@@ -42,7 +42,7 @@ def test_an_empty_table_and_deleted_rows() -> None:
 
 
 def test_all_rows_are_a_share_of_exactly_one() -> None:
-    """It is compared with `compaction_share`, which may be 1: parts of a sum that are added in another order are less."""
+    """It is compared with `compaction_share`, which may be 1: parts of a sum in another order may come to less."""
     world = ChangingWorld()
     world.create_t([(number, number, "x" * (number % 50)) for number in range(9000)])
     older = world.table()
