@@ -5,7 +5,8 @@ Each transaction updates ten rows, a share of them in the sources and the others
 are alone, beside the initial population of the targets, and beside log propagation, which is kept from ending: the
 switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
 columns that go to S; and it has a turn for the checker alone, at the end of a cycle in which all records of S have come
-into doubt, or many.
+into doubt, or many. The clients are alone before a job and after it, and both together are what is beside it: a machine
+that becomes slower or faster by itself is then on both sides.
 
 As in the paper a client has one transaction at a time. For less than the peak each rests between two, for so long that
 this share of the peak is reached when nothing else goes on. So a response time has no queue in it, and can be set
@@ -119,15 +120,19 @@ def _at_load(
 
 
 def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
-    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; the
-    job is then cancelled."""
+    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; then
+    the job is cancelled, and clients are alone once more."""
     seconds = options.lasting(8.0, 1.0)
     scene.worker.order(Mode.REFUSE)
     scene.processes.begin_closed(rest)
-    time.sleep(min(_SETTLING_SECONDS, seconds))
-    alone = time.monotonic()
-    time.sleep(seconds)
-    begun = time.monotonic()
+
+    def alone() -> tuple[float, float]:
+        time.sleep(min(_SETTLING_SECONDS, seconds))
+        begin = time.monotonic()
+        time.sleep(seconds)
+        return begin, time.monotonic()
+
+    first = alone()
     job = Running(scene.connection, scene.transformation)
     job.until_propagating()
     filled = time.monotonic()
@@ -135,14 +140,16 @@ def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
     ended = time.monotonic()
     checked = _check(scene, job) if scene.transformation == "split" else None
     job.cancel()
+    quiet = first, alone()
     seen = scene.processes.end()
-    quiet, before = seen.completed(alone, begun), seen.ended(alone, begun)
+    done = statistics.mean(seen.completed(*phase) for phase in quiet)
+    took = statistics.mean(seen.ended(*phase).mean() for phase in quiet)
 
     def beside(start: float, end: float) -> _Phase:
         during = seen.ended(start, end)
-        return _Phase(seen.completed(start, end) / quiet, during.mean() / before.mean() - 1, during)
+        return _Phase(seen.completed(start, end) / done, during.mean() / took - 1, during)
 
-    phases = {"population": beside(begun, filled), "propagation": beside(filled, ended)}
+    phases = {"population": beside(first[1], filled), "propagation": beside(filled, ended)}
     if checked is not None:
         phases["consistency checking"] = beside(checked.begun, checked.ended)
     return phases

@@ -35,7 +35,8 @@ from instar.worker.work import Worker
 
 _SWITCH_SECONDS = 0.0005  # as the worker has it
 _TURN_SECONDS = 0.01
-_REFUSED_SECONDS = 0.05  # so long log comes up before the next attempt
+# So long log comes up before the next attempt: what is measured is propagation, which attempts are no part of.
+_REFUSED_SECONDS = 0.5
 _ENDED_SECONDS = 30.0
 _UPDATES = 10  # of a transaction of the tail
 

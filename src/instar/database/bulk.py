@@ -119,17 +119,19 @@ def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequenc
 
 
 def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of up to ROWS_PER_BATCH: small ones are joined, since each costs a fixed price."""
+    """The rows in batches of ROWS_PER_BATCH, the last of fewer: small ones are joined, since each costs a fixed price."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
         held.append(batch)
         rows += batch.num_rows
         if rows >= ROWS_PER_BATCH:
-            yield from pa.Table.from_batches(held).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
-            held, rows = [], 0
-    if held:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches(max_chunksize=ROWS_PER_BATCH)
+            joined = pa.Table.from_batches(held).combine_chunks()
+            whole = rows - rows % ROWS_PER_BATCH
+            yield from joined.slice(0, whole).to_batches(max_chunksize=ROWS_PER_BATCH)
+            held, rows = joined.slice(whole).to_batches(), rows - whole
+    if rows:
+        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
 
 
 def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
