@@ -119,19 +119,23 @@ def insert_many(session: Session, bound: tree.BoundStatement, sets: list[Sequenc
 
 
 def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of ROWS_PER_BATCH, the last of fewer: small ones are joined, since each costs a fixed price."""
+    """The rows in batches of ROWS_PER_BATCH, the last of fewer: each batch costs a fixed price."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
+        while rows + batch.num_rows >= ROWS_PER_BATCH:
+            held.append(batch.slice(0, ROWS_PER_BATCH - rows))
+            batch = batch.slice(ROWS_PER_BATCH - rows)
+            yield _joined(held)
+            held, rows = [], 0
         held.append(batch)
         rows += batch.num_rows
-        if rows >= ROWS_PER_BATCH:
-            joined = pa.Table.from_batches(held).combine_chunks()
-            whole = rows - rows % ROWS_PER_BATCH
-            yield from joined.slice(0, whole).to_batches(max_chunksize=ROWS_PER_BATCH)
-            held, rows = joined.slice(whole).to_batches(), rows - whole
     if rows:
-        yield from pa.Table.from_batches(held).combine_chunks().to_batches()
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
 def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
