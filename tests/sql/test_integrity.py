@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from instar import errors
+from instar.tables.index import IndexCodec
 from support.databases import Engine, fails, rows, run
 from support.engines import engine  # noqa: F401 - pytest finds the fixture by its name here
 
@@ -159,3 +160,27 @@ def test_keys_that_swap_round_a_circle_of_foreign_keys_end(engine: Engine, withi
         (12, 12),
         (13, 13),
     ]
+
+
+def test_a_statement_compares_its_rows_with_each_other_by_the_order_of_their_keys(
+    engine: Engine,  # noqa: F811
+    within: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with all others, half a million rows took days."""
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v text)", "CREATE INDEX t_v ON t (v)")
+    made, whole = 0, IndexCodec.whole
+
+    def counted(codec: IndexCodec, image: tuple[object, ...]) -> bytes:
+        nonlocal made
+        made += 1
+        return whole(codec, image)
+
+    monkeypatch.setattr(IndexCodec, "whole", counted)
+    run(connection, *within, "INSERT INTO t SELECT g, -g, g::text FROM generate_series(1, 2000) g")
+    run(connection, "UPDATE t SET u = u - 5000")
+    assert made < 5 * 2000
+    with fails(errors.UNIQUE_VIOLATION, "t_u_key", "(u)=(-7000)"):
+        run(connection, "INSERT INTO t VALUES (-1, 1, ''), (-2, -7000, '')")
+    connection.rollback()

@@ -137,3 +137,68 @@ def test_any_rollback_restores_what_was_there(operations: list[tuple[str, int]])
         assert buffer.tables[T].keys_between(b"\x01", b"\x03") == [
             k for k in sorted(changes) if k in (b"\x01", b"\x02")
         ]
+
+
+def part_of(image: tuple[object, ...]) -> bytes:
+    return bytes([int(str(image[0]))])
+
+
+_STEPS = st.tuples(st.sampled_from(["insert", "update", "delete", "mark", "rollback", "look"]), st.integers(0, 39))
+
+
+@given(st.lists(_STEPS, max_size=150))
+def test_new_rows_are_found_in_the_order_of_an_index_whatever_came_before(steps: list[tuple[str, int]]) -> None:
+    buffer, marks, number = Buffer(), [0], 0
+    for what, place in steps:
+        key, number = b"%02d" % place, number + 1
+        table = buffer.table(T)
+        change = None if table is None else table.changes.get(key)
+        there = change is not None and change.image is not None
+        image = (number * 7 % 50, number)
+        if what == "insert" and not there:
+            buffer.insert(T, 1, key, image)
+        elif what == "update":
+            buffer.update(T, 1, key, None if change is None else change.base, (0,), image, frozenset({1}))
+        elif what == "delete":
+            buffer.delete(T, 1, key, 42 if change is None else change.base, (0,))
+        elif what == "mark":
+            marks.append(buffer.mark())
+        elif what == "rollback" and len(marks) > 1:
+            buffer.rollback(marks.pop())
+        if table is not None:
+            rows = [(part_of(change.image), key) for key, change in table.changes.items() if change.image is not None]
+            for start, stop in [(0, 255), (place, 40)]:
+                expected = sorted(row for row in rows if bytes([start]) <= row[0] < bytes([stop]))
+                assert table.rows_between("order", part_of, bytes([start]), bytes([stop])) == expected
+
+
+def test_looking_after_each_row_makes_the_part_of_each_row_once() -> None:
+    buffer, made = Buffer(), 0
+
+    def counted(image: tuple[object, ...]) -> bytes:
+        nonlocal made
+        made += 1
+        return part_of(image)
+
+    for number in range(500):
+        buffer.insert(T, 1, b"%04d" % number, (number % 50,))
+        found = buffer.tables[T].rows_between("order", counted, bytes([number % 50]), bytes([number % 50 + 1]))
+        assert len(found) == number // 50 + 1
+    assert made == 500
+
+
+def test_an_order_that_was_interrupted_is_made_anew() -> None:
+    buffer = Buffer()
+    for number in range(20):
+        buffer.insert(T, 1, b"%04d" % number, (number,))
+
+    def interrupted(image: tuple[object, ...]) -> bytes:
+        if image == (10,):
+            raise KeyboardInterrupt
+        return part_of(image)
+
+    with pytest.raises(KeyboardInterrupt):
+        buffer.tables[T].rows_between("order", interrupted, b"", b"\xff")
+    for number in range(20):
+        buffer.update(T, 1, b"%04d" % number, None, (number,), (number + 1,), frozenset({1}))
+    assert len(buffer.tables[T].rows_between("order", part_of, b"", b"\xff")) == 20

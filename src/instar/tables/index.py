@@ -20,7 +20,7 @@ from instar.store.engine import Reader, rowset_prefix
 from instar.store.versions import entry_at, read_row
 from instar.tables.rowset import TableReader, described, scanned
 from instar.tables.view import END, RowVersion, View
-from instar.transactions.buffer import Change
+from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.reads import Place
 
 ENTRIES_PER_READ = 512
@@ -38,6 +38,7 @@ class IndexCodec:
         self.types = tuple(table.columns[ordinal].type for ordinal in self.ordinals)
         self.descending = tuple(part.descending for part in index.columns)
         self._encode = keys.compile_encoder(self.types, self.descending)
+        self.order = self.ordinals, self.types, self.descending  # what `whole` depends on
         self._columns = [table.columns[ordinal] for ordinal in self.ordinals]
 
     def values(self, image: Sequence[object]) -> list[object]:
@@ -128,20 +129,21 @@ class IndexReader:
         if overlay is None:
             return (hit.version for hit in self._stored(view, start, stop, reverse, {}))
         stored = self._stored(view, start, stop, reverse, overlay.changes)
-        buffered = self._buffered(overlay.changes, start, stop, reverse)
+        buffered = self._buffered(overlay, start, stop, reverse)
         self._wanted.note_own(view, [hit.version.key for hit in buffered], overlay)
         merged = heapq.merge(stored, buffered, key=_order, reverse=reverse)
         return (hit.version for hit in merged)
 
-    def _buffered(self, changes: dict[bytes, Change], start: bytes, stop: bytes, reverse: bool) -> list[_Hit]:
-        hits = []
-        for key, change in changes.items():
-            if change.image is None:
-                continue
-            part = self.codec.whole(change.image)
-            if start <= part < stop:
-                hits.append(_Hit(part, RowVersion(key, change.base, self._wanted.project(change.image)), False))
-        hits.sort(key=_order, reverse=reverse)
+    def _buffered(self, overlay: TableBuffer, start: bytes, stop: bytes, reverse: bool) -> list[_Hit]:
+        """This transaction's own rows in the range, in index order."""
+        changes, project = overlay.changes, self._wanted.project
+        hits = [
+            _Hit(part, RowVersion(key, changes[key].base, project(image)), False)
+            for part, key in overlay.rows_between(self.codec.order, self.codec.whole, start, stop)
+            if (image := changes[key].image) is not None
+        ]
+        if reverse:
+            hits.reverse()
         return hits
 
     def _stored(

@@ -11,12 +11,14 @@ the primary key is another one by then, it is found by its old image (tables/upg
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from instar import errors
 
 DEFAULT_MAX_ROWS = 1_000_000
+# Fewer than one in so many rows are put in their places in an order one by one.
+_FEW = 16
 
 
 class Change(NamedTuple):
@@ -41,15 +43,54 @@ class Change(NamedTuple):
     gone: int = 0
 
 
-class TableBuffer:
-    """The changes of one table: net change by key, keys also in order for range scans."""
+class _Order:
+    """The new rows of a buffer in another order than that of their keys: as pairs of what `part_of` makes of them and
+    their key. Brought up to date when it is asked for: who writes row by row and asks in between pays for those rows
+    only."""
 
-    __slots__ = ("_ordered", "changes", "table")
+    __slots__ = ("_pairs", "_part_of", "_parts", "stale")
+
+    def __init__(self, part_of: Callable[[tuple[object, ...]], bytes], keys: Mapping[bytes, Change]) -> None:
+        self._part_of = part_of
+        self._parts: dict[bytes, bytes] = {}
+        self._pairs: list[tuple[bytes, bytes]] = []
+        self.stale = set(keys)  # those whose change may be another one by now
+
+    def between(self, changes: Mapping[bytes, Change], start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        """The pairs with start <= part < stop."""
+        if self.stale:
+            self._refresh(changes)
+        pairs = self._pairs
+        return pairs[bisect.bisect_left(pairs, (start, b"")) : bisect.bisect_left(pairs, (stop, b""))]
+
+    def _refresh(self, changes: Mapping[bytes, Change]) -> None:
+        parts, pairs = self._parts, self._pairs
+        # Each of a few takes a search and a move in memory; many are sorted at less.
+        few = len(self.stale) * _FEW < len(pairs)
+        for key in self.stale:
+            before = parts.pop(key, None)
+            if few and before is not None:
+                del pairs[bisect.bisect_left(pairs, (before, key))]
+            change = changes.get(key)
+            if change is not None and change.image is not None:
+                part = parts[key] = self._part_of(change.image)
+                if few:
+                    bisect.insort(pairs, (part, key))
+        if not few:
+            self._pairs = sorted((part, key) for key, part in parts.items())
+        self.stale.clear()
+
+
+class TableBuffer:
+    """The changes of one table: net change by key, keys also in order for range scans, new rows in that of indexes."""
+
+    __slots__ = ("_ordered", "_orders", "changes", "table")
 
     def __init__(self, table: int) -> None:
         self.table = table
         self.changes: dict[bytes, Change] = {}
         self._ordered: list[bytes] | None = None
+        self._orders: dict[Hashable, _Order] = {}
 
     def ordered(self) -> list[bytes]:
         """All changed keys in key order (made anew only after a change)."""
@@ -62,6 +103,20 @@ class TableBuffer:
         keys = self.ordered()
         return keys[bisect.bisect_left(keys, start) : bisect.bisect_left(keys, stop)]
 
+    def rows_between(
+        self, order: Hashable, part_of: Callable[[tuple[object, ...]], bytes], start: bytes, stop: bytes
+    ) -> list[tuple[bytes, bytes]]:
+        """What `part_of` makes of the images of the new rows, with their keys, where it is in [start, stop); in order.
+        `order` stands for `part_of`: two that make the same of an image may bear the same one."""
+        known = self._orders.get(order)
+        if known is None:
+            known = self._orders[order] = _Order(part_of, self.changes)
+        try:
+            return known.between(self.changes, start, stop)
+        except BaseException:  # an interrupt, too, leaves it half brought up to date
+            del self._orders[order]
+            raise
+
     def set(self, key: bytes, change: Change | None) -> Change | None:
         """Replace the net change of `key` (None: no change any more); returns what was there."""
         before = self.changes.get(key)
@@ -71,6 +126,8 @@ class TableBuffer:
             self.changes[key] = change
         if (before is None) != (change is None):
             self._ordered = None
+        for order in self._orders.values():
+            order.stale.add(key)
         return before
 
 
