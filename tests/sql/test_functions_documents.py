@@ -6,6 +6,7 @@ import pytest
 
 from instar import errors
 from instar.sql.functions import Function, resolve_function, resolve_operator
+from instar.sql.functions.documents import path_steps, position_of
 from instar.sql.planner import Engines
 from instar.types import BIGINT, DATE, JSONB, TEXT, TIMESTAMP, TIMESTAMPTZ
 from instar.values import from_text
@@ -206,3 +207,47 @@ def test_a_document_that_is_nested_too_deeply_is_told_as_that() -> None:
         with pytest.raises(errors.Error) as caught:
             found.entry.closure(found.arguments)(*[deep for _ in found.arguments])
         assert caught.value.sqlstate == "54000"
+
+
+@pytest.mark.parametrize(
+    ("path", "steps"),
+    [
+        (r"{a\\b}", [r"a\b"]),
+        (r" {a\,b , c\}\"} ", ["a,b", 'c}"']),
+        (r"{a\ }", ["a "]),
+        (r"{\ , b c }", [" ", "b c"]),
+        (r'{"a\"b", " c ", ""}', ['a"b', " c ", ""]),
+        (r'{null,NULL,nul\l,\null,"null"}', [None, None, "null", "null", "null"]),
+        ("{ }", []),
+        ("{\u00a0}", ["\u00a0"]),  # no space to PostgreSQL
+    ],
+)
+def test_a_path_is_read_as_the_text_of_an_array(path: str, steps: list[str | None]) -> None:
+    assert path_steps(path) == steps
+
+
+@pytest.mark.parametrize("path", ["{a,}", "{,a}", "{a, }", r"{a\}", '{a"b"}', '{"a"b}', "{{a}}", "{a} b", "", "{"])
+def test_no_path(path: str) -> None:
+    with pytest.raises(errors.Error, match="malformed array literal"):
+        path_steps(path)
+
+
+@pytest.mark.parametrize(
+    ("step", "position"),
+    [
+        ("1", 1),
+        ("+1", 1),
+        (" -1", -1),
+        ("0" * 5000 + "7", 7),
+        ("2147483647", 2**31 - 1),
+        ("2147483648", None),
+        ("-2147483649", None),
+        ("9" * 5000, None),
+        ("1 ", None),
+        ("1_0", None),
+        ("\u0663", None),  # a digit of another script
+        ("", None),
+    ],
+)
+def test_positions_are_what_postgresql_takes_for_integers(step: str, position: int | None) -> None:
+    assert position_of(step) == position

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from instar import errors
-from instar.sql.functions.documents import document_function, document_operator, path_steps, within_depth
-from instar.types import BOOLEAN, INTEGER, INTEGER_RANGES, JSONB, TEXT, Kind
+from instar.sql.functions.documents import document_function, document_operator, path_steps, position_of, within_depth
+from instar.types import BOOLEAN, INTEGER, JSONB, TEXT
 from instar.values import jsonb
 
 
@@ -48,18 +47,16 @@ def _without_element(text: str, position: int) -> str:
 
 # --- at a path -------------------------------------------------------------------------------------------------------
 
-_INDEX = re.compile(r"[ \t\n\v\f\r]*[+-]?\d+", re.ASCII)
-
 # What is done to the member or element that a path ends in: there is one, or there is none.
 _Change = Callable[[Any, Any], None]
 
 
 def _position(step: str, level: int) -> int:
-    low, high = INTEGER_RANGES[Kind.INTEGER]
-    if not _INDEX.fullmatch(step) or not low <= int(step) <= high:
+    position = position_of(step)
+    if position is None:
         message = f'path element at position {level + 1} is not an integer: "{step}"'
         raise errors.error(errors.INVALID_TEXT, message)
-    return int(step)
+    return position
 
 
 def _at_path(text: str, path: str, what: str, there: _Change, absent: _Change) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from instar import errors
 from instar.sql.functions.model import Function
 from instar.sql.functions.udfs import STRING_LIST, register
-from instar.types import BOOLEAN, INTEGER, JSONB, TEXT, Type
+from instar.types import BOOLEAN, INTEGER, INTEGER_RANGES, JSONB, TEXT, Kind, Type
 from instar.values import jsonb
 
 P = ParamSpec("P")
@@ -59,26 +59,45 @@ def _get_text(text: str, step: str | int) -> str | None:
     return _as_text(*_member(text, step))
 
 
-_ELEMENT = re.compile(r'\s*(?:"((?:[^"\\]|\\.)*)"|([^",{}\s\\](?:[^",{}\\]*[^",{}\s\\])?))\s*(,|\Z)', re.DOTALL)
+# In quotes, or bare: then it ends with its last character that is escaped or no space.
+_ELEMENT = re.compile(
+    r'\s*(?:"((?:[^"\\]|\\.)*)"|((?:[^",{}\s\\]|\\.)(?:(?:[^",{}\\]|\\.)*(?:[^",{}\s\\]|\\.))?))\s*(,|\Z)',
+    re.ASCII | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_SPACES = " \t\n\v\f\r"
+_POSITION = re.compile(rf"[{_SPACES}]*([+-]?)0*(\d{{1,10}})", re.ASCII)
 
 
 def path_steps(path: str) -> list[str | None]:
     """The elements of a path such as {a,0,"b c"}, PostgreSQL's text of a text[], where NULL is None. Errors: 22P02."""
-    inner = path.strip()
+    inner = path.strip(_SPACES)
     if not (inner.startswith("{") and inner.endswith("}")):
         raise errors.error(errors.INVALID_TEXT, f'malformed array literal: "{path}"')
     steps: list[str | None] = []
-    inner, position = inner[1:-1].strip(), 0
+    inner, position = inner[1:-1], 0
+    if not inner.strip(_SPACES):
+        return steps
     while position < len(inner):
         match = _ELEMENT.match(inner, position)
         if match is None or (match[3] == "," and match.end() == len(inner)):
             raise errors.error(errors.INVALID_TEXT, f'malformed array literal: "{path}"')
-        if match[2] is None:
-            steps.append(re.sub(r"\\(.)", r"\1", match[1], flags=re.DOTALL))
+        if match[2] is not None and match[2].lower() == "null":
+            steps.append(None)
         else:
-            steps.append(None if match[2].lower() == "null" else match[2])
+            steps.append(_ESCAPED.sub(r"\1", match[1] if match[2] is None else match[2]))
         position = match.end()
     return steps
+
+
+def position_of(step: str) -> int | None:
+    """The position in an array that an element of a path is; None if it is none."""
+    match = _POSITION.fullmatch(step)
+    if match is None:
+        return None
+    low, high = INTEGER_RANGES[Kind.INTEGER]
+    position = int(match[1] + match[2])
+    return position if low <= position <= high else None
 
 
 def _follow(text: str, path: str) -> tuple[bool, Any]:
@@ -87,11 +106,9 @@ def _follow(text: str, path: str) -> tuple[bool, Any]:
     for step in path_steps(path):
         if step is None:
             return False, None
-        key: str | int = step
-        if isinstance(document, list):
-            if not re.fullmatch(r"[+-]?\d{1,9}", step):
-                return False, None
-            key = int(step)
+        key = position_of(step) if isinstance(document, list) else step
+        if key is None:
+            return False, None
         found, document = _child(document, key)
         if not found:
             return False, None
