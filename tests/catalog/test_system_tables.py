@@ -47,3 +47,16 @@ def test_primary_keys_are_indexes() -> None:
             ("keyed", True),
             ("t", True),
         ]
+
+
+def test_the_definition_of_an_index_can_be_executed() -> None:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        run(
+            connection,
+            'CREATE TABLE "A t" ("B b" int, "order" int, c int, PRIMARY KEY ("B b", c))',
+            'CREATE INDEX "I ""i" ON "A t" ("order" DESC, "B b", c)',
+        )
+        assert rows(connection, "SELECT indexdef FROM pg_indexes ORDER BY indexname") == [
+            ('CREATE UNIQUE INDEX "A t_pkey" ON public."A t" USING btree ("B b", c)',),
+            ('CREATE INDEX "I ""i" ON public."A t" USING btree ("order" DESC, "B b", c)',),
+        ]

@@ -5,7 +5,7 @@ What a view is, and is made from, is in system_views.py; those of constraints ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from instar.catalog.catalog import PUBLIC_SCHEMA
 from instar.catalog.constraint_tables import CONSTRAINT_VIEWS
@@ -45,8 +45,8 @@ def _indexes(source: Source) -> Iterator[Row]:
             yield (table.id, table.name, index.id, index.name, _listed(table, index), index.unique, index.state.value)
 
 
-def _listed(table: Table, index: Index) -> str:
-    names = {column.id: column.name for column in table.columns}
+def _listed(table: Table, index: Index, written: Callable[[str], str] = str) -> str:
+    names = {column.id: written(column.name) for column in table.columns}
     return ", ".join(names[part.column] + (" DESC" if part.descending else "") for part in index.columns)
 
 
@@ -160,15 +160,16 @@ def _pg_tables(source: Source) -> Iterator[Row]:
 
 
 def _pg_indexes(source: Source) -> Iterator[Row]:
+    quoted = source.quoted
     for table in source.catalog.tables():
-        names = {column.id: column.name for column in table.columns}
-        listed = [(index.name, index.unique, _listed(table, index)) for index in table.indexes]
+        names = {column.id: quoted(column.name) for column in table.columns}
+        listed = [(index.name, index.unique, _listed(table, index, quoted)) for index in table.indexes]
         if not has_row_id(table):
             key = ", ".join(names[column] for column in table.primary_key)
             listed.insert(0, (table.primary_key_name, True, key))
         for name, is_unique, columns in listed:
             unique = "UNIQUE " if is_unique else ""
-            definition = f"CREATE {unique}INDEX {name} ON public.{table.name} USING btree ({columns})"
+            definition = f"CREATE {unique}INDEX {quoted(name)} ON public.{quoted(table.name)} USING btree ({columns})"
             yield (PUBLIC_SCHEMA, table.name, name, definition)
 
 

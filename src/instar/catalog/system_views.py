@@ -16,13 +16,14 @@ Row = tuple[object, ...]
 
 class Source(NamedTuple):
     """What system views are made from: the catalog of the statement's snapshot, the store for latest states, and how
-    SQL writes a column's default and a table's checks with the names of that catalog."""
+    SQL writes a column's default and a table's checks with the names of that catalog, and a name."""
 
     catalog: CatalogSnapshot
     store: Store
     database: str
     default_of: Callable[[Column, CatalogSnapshot], str | None]
     check_of: Callable[[str, Table, CatalogSnapshot], str]
+    quoted: Callable[[str], str]
 
 
 @dataclass(frozen=True)
