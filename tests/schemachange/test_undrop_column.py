@@ -70,11 +70,12 @@ def test_not_null_comes_back(engine: Engine) -> None:
         connection,
         "CREATE TABLE t (id int PRIMARY KEY, a int, b int CONSTRAINT n NOT NULL, c int)",
         "INSERT INTO t VALUES (1, 1, 1, 1)",
-        "ALTER TABLE t ALTER a SET NOT NULL, ADD NOT NULL c NOT VALID",
+        "ALTER TABLE t ALTER a SET NOT NULL, ADD CONSTRAINT late NOT NULL c NOT VALID",
         *(f"ALTER TABLE t DROP COLUMN {column}" for column in "abc"),
         "ALTER TABLE t ADD CONSTRAINT n CHECK (id > 0)",
         *(f"ALTER TABLE t UNDROP COLUMN {column}" for column in "abc"),
     )
+    assert [notice for notice in connection.notices if '"late"' in notice]
     listed = rows(connection, "SELECT name, state FROM instar.constraints WHERE kind = 'NOT NULL'")
     assert listed == [(f"t_{column}_not_null", "public") for column in ("id", "a", "b")]
 

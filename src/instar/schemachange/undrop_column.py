@@ -16,7 +16,7 @@ import msgspec
 from instar import errors
 from instar.catalog.descriptors import Column, Sequence, State, StepKind, Table
 from instar.catalog.history import DroppedColumn
-from instar.catalog.naming import constraint_names
+from instar.catalog.naming import constraint_names, not_null_names
 from instar.schemachange import wanted as want
 from instar.schemachange.creation import require_columns
 from instar.schemachange.draft import Draft
@@ -126,6 +126,8 @@ def _users(lost: DroppedColumn) -> Iterator[str]:
         for constraint in listed:
             if column in constraint.columns:
                 yield f'constraint "{constraint.name}"'
+    if lost.column.not_null_not_valid:
+        yield f'constraint "{not_null_names(then)[column]}"'
     for lock in then.locks:
         if column in lock.columns:
             yield f'the cover of lock "{lock.name}"'
