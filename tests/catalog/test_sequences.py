@@ -158,3 +158,37 @@ def test_what_could_not_be_reserved_is_not_handed_out(before: int) -> None:
     assert len(set(values)) == len(values)
     one.close()
     assert Sequences(store).next_value(sequence()) not in values
+
+
+def test_a_block_that_another_thread_is_reserving_is_left_too_after_a_setval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was reserved before the setval, and is there only after a statement has looked whether there was one."""
+    store = MemoryStore()
+    here, elsewhere = Sequences(store), Sequences(store)
+    write, reserved, go_on = Sequences._write, threading.Event(), threading.Event()
+
+    def held_up(self: Sequences, *args: Any) -> bytes:
+        record = write(self, *args)
+        if self is here and not reserved.is_set():
+            reserved.set()
+            go_on.wait(10)
+        return record
+
+    monkeypatch.setattr(Sequences, "_write", held_up)
+    got: dict[str, int] = {}
+
+    def draw(name: str) -> None:
+        with store.read() as reader:
+            here.heed_settings(sequence(), reader)
+        got[name] = here.next_value(sequence())
+
+    before = threading.Thread(target=draw, args=("before",))
+    before.start()
+    assert reserved.wait(10)
+    elsewhere.set_value(sequence(), 1000, True)
+    after = threading.Thread(target=draw, args=("after",))
+    after.start()
+    after.join(0.2)  # it waits for the other's lock now
+    go_on.set()
+    before.join()
+    after.join()
+    assert got == {"before": 1, "after": 1001}

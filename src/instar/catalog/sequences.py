@@ -132,15 +132,14 @@ class Sequences:
 
     def heed_settings(self, sequence: Sequence, reader: Reader) -> None:
         """Leave what was reserved before a setval that `reader` sees, of whichever process."""
-        block = self._blocks.get(sequence.counts_by)
-        if block is None or not block.left:
-            return
         stored = reader.get(counter_key(sequence.counts_by))
-        if stored is None or stored == block.stored:
+        block = self._blocks.get(sequence.counts_by)
+        if stored is None or (block is not None and block.stored == stored):
             return
         settings = _DECODER.decode(stored).settings
-        with self._lock:
-            if block.settings < settings:  # else another thread has seen it, and reserved since
+        with self._lock:  # after whoever is reserving now: that may be from before the setval, too
+            block = self._blocks.get(sequence.counts_by)
+            if block is not None and block.settings < settings:  # else another thread has seen it, and reserved since
                 block.left = 0
 
     def last_value(self, sequence: Sequence) -> int | None:
