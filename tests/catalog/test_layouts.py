@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from instar.catalog.descriptors import Column, Layout, encoded_columns, may_have_column
+from instar.catalog.descriptors import Column, Layout
+from instar.catalog.encoded_columns import encoded_columns, may_have_column
 from instar.catalog.layouts import encode_layout
 from instar.types import BIGINT, TEXT
 

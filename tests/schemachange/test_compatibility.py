@@ -19,6 +19,7 @@ VETOED = {
     StepKind.DROP_COLUMN,
     StepKind.UNDROP_COLUMN,
     StepKind.ADD_REQUIRED_COLUMN,
+    StepKind.DROP_EXPRESSION,
     StepKind.TRUNCATE,
     StepKind.DROP_TABLE,
 }
@@ -29,7 +30,7 @@ def test_the_table_of_verdicts(kind: StepKind) -> None:
     step = Step(version=2, kind=kind, columns=(COLUMN,))
     assert (verdict(step, WRITER) is Vote.INCOMPATIBLE) == (kind in VETOED)
     assert verdict(step, READER) is Vote.COMPATIBLE
-    gone = kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE}
+    gone = kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE, StepKind.DROP_EXPRESSION}
     assert (verdict(step, SERIALIZABLE) is Vote.INCOMPATIBLE) == gone
     assert verdict(step, Usage(wrote=False, read=frozenset({1}))) is Vote.COMPATIBLE
 

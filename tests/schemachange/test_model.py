@@ -132,6 +132,9 @@ def consistent(model: Model, node: Node, table: Table, last: Table) -> None:
         if column.state is State.PUBLIC:
             assert column.nullable or None not in values, f"clause 2: {column.name} is NULL"
             assert not column.per_row or column.derived or values <= {GIVEN}, f"clause 2: {column.name} has no value"
+        if column.generated and column.state is State.PUBLIC:
+            for image in rows.values():
+                assert image[ordinal] == converted(image[1]), f"clause 2: {column.name} is not what it is made of"
     for key in table.foreign_keys:
         if key.state is State.PUBLIC:
             ordinal = next(i for i, column in enumerate(table.columns) if column.id == key.columns[0])
@@ -167,7 +170,7 @@ def _orders(model: Model, node: Node, table: Table, committed: Sequence[int]) ->
     if isinstance(model.wanted[0], want.Truncate) and node.change.moment.stage:
         yield from permutations([*committed, None])
         return
-    converts = any(column.derived is not None and column.state is State.PUBLIC for column in table.columns)
+    converts = any(column.replaces is not None and column.state is State.PUBLIC for column in table.columns)
     before = [number for number in committed if not node.servers[number].anew]
     after = [number for number in committed if node.servers[number].anew]
     for one in permutations(before):
@@ -290,7 +293,7 @@ def leased(*before: want.Wanted) -> Callable[[], ChangingWorld]:
 
 
 def converted(value: Any) -> int | None:
-    """What the conversions of the column a make of a value of it; -1 has none."""
+    """What conversions of the column a, and columns generated of it, make of a value of it; -1 has none."""
     return None if value is None else int(100 / (value + 1))
 
 
@@ -302,6 +305,10 @@ def conversion(using: str) -> want.ConvertColumns:
 
 
 CONVERSION = conversion('CAST(100 / ("#2" + 1) AS integer)')
+MADE = Frozen('CAST(100 / ("#2" + 1) AS bigint)', (2,))
+GENERATED = want.AddColumn("t", NewColumn("g", types.BIGINT, generated=lambda _: MADE))
+OF_UNIQUE = (want.Unique(("g",), "ug"),)
+GENERATED_UNIQUE = want.AddColumn("t", replace(GENERATED.column, nullable=False), OF_UNIQUE)
 ANOTHER_EACH_TIME = conversion('CAST(CASE WHEN random() >= 0 THEN 100 / ("#2" + 1) END AS integer)')
 
 Pairs = tuple[tuple[str, str], ...]
@@ -336,6 +343,9 @@ CHANGES: dict[str, tuple[Callable[[], ChangingWorld], tuple[want.Wanted, ...], P
     "conversion with an index": (lambda: built(INDEX), (CONVERSION,), CONVERTED),
     "conversion with a check": (lambda: built(CHECK), (CONVERSION,), CONVERTED),
     "conversion with locks": (locked, (CONVERSION,), (("update a", "update b"), ("insert bad", "count b"))),
+    "generated column": (built, (GENERATED,), CONVERTED),
+    "generated column with a unique key": (built, (GENERATED_UNIQUE,), CONVERTED),
+    "generated column with locks": (locked, (GENERATED,), (("update a", "update b"), ("insert bad", "count b"))),
     "conversion that is another each time": (lambda: built(INDEX), (ANOTHER_EACH_TIME,), CONVERTED),
 }
 
@@ -355,6 +365,7 @@ AT_ONCE: dict[str, tuple[want.Wanted, ...]] = {
     "set a default": (want.SetDefault("t", "b", SEVEN),),
     "drop a default": (want.SetDefault("t", "c", None),),
     "drop not null": (want.DropNotNull("t", "c"),),
+    "drop an expression": (want.DropExpression("t", "g"),),
     "add an identity": (want.AddIdentity("t", "id", "always", want.SequenceOptions()),),
     "rename an index": (want.RenameIndex("i", "j"),),
     "rename a constraint": (want.RenameConstraint("t", "other", "another"),),
@@ -393,7 +404,7 @@ def test_two_transactions_beside_a_change_corrupt_nothing(name: str) -> None:
 
 def at_once() -> ChangingWorld:
     """With what the changes at once change."""
-    return built(UNDROPPED, want.DropColumn("t", "gone"), NARROW, INDEX, OTHER)
+    return built(UNDROPPED, want.DropColumn("t", "gone"), NARROW, INDEX, OTHER, GENERATED)
 
 
 @pytest.mark.parametrize("name", AT_ONCE)

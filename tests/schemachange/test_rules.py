@@ -86,7 +86,7 @@ def test_direct_steps_raise_the_floor_if_they_are_incompatible_or_convert_what_i
     after = step(before, kind, (2,))
     incompatible = {
         StepKind.DROP_COLUMN, StepKind.UNDROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.CHANGE_TYPE,
-        StepKind.CHANGE_TYPE_TO_TEXT, StepKind.TRUNCATE, StepKind.DROP_TABLE,
+        StepKind.CHANGE_TYPE_TO_TEXT, StepKind.DROP_EXPRESSION, StepKind.TRUNCATE, StepKind.DROP_TABLE,
     }  # fmt: skip
     assert rules.floor(before, after) == (6 if kind in incompatible else "keep")
 

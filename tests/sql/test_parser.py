@@ -213,7 +213,7 @@ def test_syntax_errors_have_their_position(text: str, message: str, position: in
         ("CREATE TEMP TABLE t (a int)", "CREATE TEMP"),
         ("CREATE TABLE t (a int[])", "type integer[]"),
         ("CREATE TABLE t (a char(3))", "type character"),
-        ("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED)", "a generated column"),
+        ("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) VIRTUAL)", "a virtual generated column"),
         ("CREATE TABLE t (a int) PARTITION BY HASH (a)", "PARTITION of CREATE TABLE"),
         ("CREATE TABLE t (a int REFERENCES u DEFERRABLE)", "DEFERRABLE of a constraint"),
         ("CREATE INDEX ON t (a) WHERE a > 1", "a partial index"),

@@ -104,6 +104,7 @@ OF_A_COLUMN: dict[str, Any] = {
     "not_null_name": "other",
     "derived": Derivation(expression="1", type=TEXT, sources=(), now=0, zone="UTC"),
     "replaces": 3,
+    "generated": True,
 }
 OF_AN_INDEX: dict[str, Any] = {
     "id": 12,

@@ -31,7 +31,8 @@ class State(enum.Enum):
 
 
 class Derivation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a column that takes the place of another one has in rows that were written without it (ALTER COLUMN TYPE).
+    """What a column that is computed of others has in rows that were written without it: one that takes the place of
+    another (ALTER COLUMN TYPE), or a generated one.
 
     `expression` is SQL text over `sources`, the columns that it reads as they were then; its value is assigned to
     `type`. What it reads of time and session is pinned: `now`, microseconds since 1970 UTC, and the time zone.
@@ -49,7 +50,8 @@ class Column(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     `per_row`: they have nothing, and a job gives each a value of the default before anybody sees the column.
 
     `replaces` is the id of the column whose place it takes, or took, with another type; `derived` what rows in layouts
-    without it have then: whoever reads them computes it, or, with `per_row`, a job has stored it.
+    without it have then: whoever reads them computes it, or, with `per_row`, a job has stored it. `generated`: rows
+    have never anything else in it (GENERATED ALWAYS AS ... STORED).
     """
 
     id: int
@@ -69,6 +71,7 @@ class Column(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
     not_null_name: str | None = None  # of the NOT NULL; None: the one that naming.py generates
     derived: Derivation | None = None
     replaces: int | None = None
+    generated: bool = False
 
     @property
     def generated_always(self) -> bool:
@@ -86,7 +89,13 @@ class Column(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=
 
     @property
     def is_derived(self) -> bool:
-        """Whether whoever writes a row makes the column's value of the others: until it takes another one's place."""
+        """Whether whoever writes a row makes the column's value of the others: a generated one's, and that of one which
+        is to take another one's place."""
+        return self.derived is not None and (self.generated or self.state is not State.PUBLIC)
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether there may be rows that the column's value cannot be computed of."""
         return self.derived is not None and self.state is not State.PUBLIC
 
     def takes_from(self, sequence: int) -> bool:
@@ -180,26 +189,6 @@ class ForeignKey(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 _columns = msgspec.msgpack.Decoder(tuple[Column, ...])
-
-
-_column = msgspec.msgpack.Encoder()
-_ARRAY_32 = 0xDD  # begins an array in MessagePack; its length follows, in four bytes
-
-
-def encoded_columns(columns: tuple[Column, ...], before: bytes = b"") -> bytes:
-    """Columns as a layout keeps those that are dropped, behind those that it keeps so already, and which are not
-    looked at: there may be thousands."""
-    if not columns:
-        return before
-    if before and before[0] != _ARRAY_32:  # as the first versions wrote them
-        return encoded_columns((*_columns.decode(before), *columns))
-    count = int.from_bytes(before[1:5], "big") + len(columns)
-    return bytes((_ARRAY_32,)) + count.to_bytes(4, "big") + before[5:] + b"".join(map(_column.encode, columns))
-
-
-def may_have_column(encoded: bytes, column: int) -> bool:
-    """False if no column of this id is among those that are `encoded`."""
-    return b"\xa2id" + _column.encode(column) in encoded
 
 
 class Layout(msgspec.Struct, frozen=True, gc=False):
@@ -448,6 +437,7 @@ class StepKind(enum.Enum):
     SET_DEFAULT = "set default"
     DROP_DEFAULT = "drop default"
     DROP_NOT_NULL = "drop not null"
+    DROP_EXPRESSION = "drop expression"  # of a generated column, which is set like any other from then on
     WIDEN_TYPE = "widen type"
     CHANGE_TYPE = "change type"  # rows of older writers may have no value of the new type
     CHANGE_TYPE_TO_TEXT = "change type to text"  # every value has a text, so what was written is converted

@@ -123,12 +123,16 @@ def _all_columns(source: Source) -> Iterator[Row]:
         for position, column in enumerate(user_columns(table), 1):
             always = column.identity is not None
             default = None if always else source.default_of(column, source.catalog)
-            yield _column_row(source, table.name, column.name, position, column.type, column.nullable, default, always)
+            made_of = source.generation_of(column, table, source.catalog)
+            yield (
+                *_column_row(source, table.name, column.name, position, column.type, column.nullable, default),
+                "YES" if always else "NO", "NEVER" if made_of is None else "ALWAYS", made_of,
+            )  # fmt: skip
     for found in source.catalog.views():
         if found.materialized is not None:
             continue
         for position, (name, type_) in enumerate(found.columns, 1):
-            yield _column_row(source, found.name, name, position, type_, True, None, False)
+            yield (*_column_row(source, found.name, name, position, type_, True, None), "NO", "NEVER", None)
 
 
 def _column_row(
@@ -139,12 +143,11 @@ def _column_row(
     type_: Type,
     nullable: bool,
     default: str | None,
-    identity: bool,
 ) -> Row:
     precision, scale = (type_.precision, type_.scale) if type_.kind in NUMBERS else (None, None)
     return (
         source.database, PUBLIC_SCHEMA, table, name, position, default, "YES" if nullable else "NO", type_.kind.value,
-        type_.length if type_.kind is Kind.VARCHAR else None, precision, scale, "YES" if identity else "NO",
+        type_.length if type_.kind is Kind.VARCHAR else None, precision, scale,
     )  # fmt: skip
 
 
@@ -243,6 +246,7 @@ SYSTEM_VIEWS: tuple[View, ...] = (
         "information_schema", "columns", _all_columns, table_catalog=TEXT, table_schema=TEXT, table_name=TEXT,
         column_name=TEXT, ordinal_position=INTEGER, column_default=TEXT, is_nullable=TEXT, data_type=TEXT,
         character_maximum_length=INTEGER, numeric_precision=INTEGER, numeric_scale=INTEGER, is_identity=TEXT,
+        is_generated=TEXT, generation_expression=TEXT,
     ),
     *CONSTRAINT_VIEWS,
     view("information_schema", "schemata", _schemata, catalog_name=TEXT, schema_name=TEXT),

@@ -16,7 +16,8 @@ Row = tuple[object, ...]
 
 class Source(NamedTuple):
     """What system views are made from: the catalog of the statement's snapshot, the store for latest states, and how
-    SQL writes a column's default and a table's checks with the names of that catalog, and a name."""
+    SQL writes a column's default, a table's checks and what generated columns are made of with the names of that
+    catalog, and a name."""
 
     catalog: CatalogSnapshot
     store: Store
@@ -24,6 +25,7 @@ class Source(NamedTuple):
     default_of: Callable[[Column, CatalogSnapshot], str | None]
     check_of: Callable[[str, Table, CatalogSnapshot], str]
     quoted: Callable[[str], str]
+    generation_of: Callable[[Column, Table, CatalogSnapshot], str | None]
 
 
 @dataclass(frozen=True)

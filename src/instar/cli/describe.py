@@ -159,6 +159,8 @@ def _state(state: State) -> str:
 def _default(column: Column, table: Table, by_id: Mapping[int, Object]) -> str:
     if column.identity is not None:
         text = f"generated {column.identity} as identity"
+    elif column.generated and column.derived is not None:
+        text = f"generated always as ({named(column.derived.expression, table)}) stored"
     elif column.sequence is not None and column.sequence in by_id:
         text = f"nextval('{quoted(by_id[column.sequence].name)}')"
     else:

@@ -154,7 +154,7 @@ def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
             return False  # its job goes on with the rows that it has begun with
         if column.name not in given and column.default is not None and is_volatile(bind_default(column, catalog)):
             return False
-        if column.identity == "always" and column.name in given:
+        if (column.identity == "always" or column.generated) and column.name in given:
             return False
     prefix = rowset_prefix(table.rowset)
     with session.database.store.read() as reader:

@@ -28,7 +28,7 @@ from instar.database.result import Result
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
-from instar.sql.binder import bind, thaw_check, thaw_default
+from instar.sql.binder import bind, thaw_check, thaw_default, thaw_generated
 from instar.sql.binder.deparse import quote_identifier
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
@@ -373,5 +373,5 @@ def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Itera
     if name == "instar.layouts":
         return layout_rows(session.database.store, catalog)
     database = session.database
-    source = Source(catalog, database.store, database.name, thaw_default, thaw_check, quote_identifier)
-    return _SYSTEM_VIEWS[name].rows(source)
+    texts = (thaw_default, thaw_check, quote_identifier, thaw_generated)
+    return _SYSTEM_VIEWS[name].rows(Source(catalog, database.store, database.name, *texts))

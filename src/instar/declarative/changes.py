@@ -109,6 +109,20 @@ class DropIdentity(msgspec.Struct, frozen=True):
     column: str
 
 
+class DropExpression(msgspec.Struct, frozen=True):
+    table: str
+    column: str
+
+
+class SetExpression(msgspec.Struct, frozen=True):
+    """Another expression of a generated column, or one of a column that had none. No statement does that yet; the plan
+    says so."""
+
+    table: str
+    column: str
+    expression: str
+
+
 class AddElement(msgspec.Struct, frozen=True):
     table: str
     element: model.Element
@@ -197,7 +211,7 @@ Change = (
     | SetDefault | DropDefault | SetNotNull | RenameNotNull | DropNotNull | AddIdentity | SetIdentity | DropIdentity
     | AddElement | DropElement | ReplaceElement | ValidateConstraint | CreateSequence | AlterSequence | OwnSequence
     | DisownSequence | DropSequence | CreateView | DropView | AddLock | AlterLock | DropLock | SetMigration
-    | SetCompaction
+    | SetCompaction | DropExpression | SetExpression
 )  # fmt: skip
 
 

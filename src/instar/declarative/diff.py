@@ -225,6 +225,10 @@ def _columns(
 def _column(table: str, old: model.Column, new: model.Column, *, endangered: bool) -> Iterator[Change]:
     """`endangered`: the old default takes values of a sequence that goes, though another may come by its name."""
     name = new.name
+    if old.generated is not None and new.generated is None:
+        yield to.DropExpression(table, name)
+    elif new.generated is not None and old.generated != new.generated:
+        yield to.SetExpression(table, name, new.generated)
     if old.type != new.type:
         yield to.SetType(table, name, old.type, new.type)
         # A default that is to be another may be nothing that the new type can be assigned.

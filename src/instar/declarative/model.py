@@ -56,6 +56,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     default: Default | None = None
     identity: Identity | None = None
     not_null: NotNull | None = None
+    generated: str | None = None  # the expression of a generated column
 
 
 class PrimaryKey(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ PHASES = (
     Phase("An index goes before its columns.", ((to.DropElement, model.Index),)),
     Phase("A primary key goes when no foreign key needs it.", ((to.DropElement, model.PrimaryKey),)),
     Phase("A default goes before the sequence that it takes values of.", (to.DropDefault,)),
+    Phase("An expression goes before the columns that it reads.", (to.DropExpression, to.SetExpression)),
     Phase("A sequence that stays leaves its owner before that is dropped.", (to.DisownSequence,)),
     Phase("A table goes when nothing refers to it any more, and its name is free then.", (to.DropTable,)),
     Phase("What is the same but for its name takes its new one when that is free.",

@@ -14,7 +14,7 @@ from instar.catalog.naming import not_null_names
 from instar.declarative import model
 from instar.schemachange.alteration import widens
 from instar.schemachange.elements import moving, name_of
-from instar.sql.binder import canonical_view, thaw_check, thaw_default, thaw_view
+from instar.sql.binder import canonical_view, thaw_check, thaw_default, thaw_generated, thaw_view
 from instar.types import Type
 
 _ID = re.compile(r"#(\d+)")
@@ -86,7 +86,9 @@ def _table(table: descriptors.Table, catalog: CatalogSnapshot, wanted: model.Tab
     names = not_null_names(table)
     columns = tuple(
         msgspec.structs.replace(
-            _column(column, catalog, aims.get(column.name)), not_null=_not_null(column, names.get(column.id))
+            _column(column, catalog, aims.get(column.name)),
+            not_null=_not_null(column, names.get(column.id)),
+            generated=thaw_generated(column, table, catalog),
         )
         for column in table.columns
         if column.visible

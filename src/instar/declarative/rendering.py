@@ -50,6 +50,8 @@ def column_definition(column: model.Column) -> str:
         return f"{text}{named} NOT NULL" if named else text
     if column.default is not None:
         text += f" DEFAULT {column.default.text}"
+    if column.generated is not None:
+        text += f" GENERATED ALWAYS AS ({column.generated}) STORED"
     return text if column.nullable else f"{text}{named} NOT NULL"
 
 
@@ -197,6 +199,8 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     to.DropNotNull: lambda c: _alter_column(c.table, c.column, "DROP NOT NULL"),
     to.AddIdentity: _add_identity,
     to.SetIdentity: _set_identity,
+    to.DropExpression: lambda c: _alter_column(c.table, c.column, "DROP EXPRESSION"),
+    to.SetExpression: lambda c: _alter_column(c.table, c.column, f"SET EXPRESSION AS ({c.expression})"),
     to.DropIdentity: lambda c: _alter_column(c.table, c.column, "DROP IDENTITY"),
     to.AddElement: _add_element,
     to.DropElement: _drop_element,

@@ -209,7 +209,7 @@ def decode_columns(joined: Joined, form: RowFormat, positions: Sequence[int]) ->
 # Arrow to rows ------------------------------------------------------------------------------------------------------
 
 
-def _conformed(column: Column, type_: Type) -> Column:
+def conformed(column: Column, type_: Type) -> Column:
     """The column in its Arrow type, and what Arrow does not check: 22003, 22001, 22021, 22P02."""
     wanted = arrow_type(type_)
     if column.type != wanted:
@@ -287,7 +287,7 @@ def compile_batch_encoder(form: RowFormat) -> BatchEncoder:
 
     def encode(batch: pa.RecordBatch, header: bytes = b"") -> list[bytes]:
         count = batch.num_rows
-        columns = [_conformed(column, type_) for column, type_ in zip(batch.columns, form.types, strict=True)]
+        columns = [conformed(column, type_) for column, type_ in zip(batch.columns, form.types, strict=True)]
         if not count:
             return []
         fixed = np.zeros(count, _dtype(form, len(header)))

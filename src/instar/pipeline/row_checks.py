@@ -20,6 +20,7 @@ from instar.encoding import keys
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import ENTRY_VALUE, Reader, Store, prefix_end, rowset_prefix
 from instar.store.versions import read_row, scan_rows
+from instar.tables.derivations import DerivedColumn, derived_columns
 from instar.tables.index import IndexCodec
 from instar.tables.locks import LockTimestamps
 from instar.tables.resolver import LAYOUT_OFFSET
@@ -192,6 +193,7 @@ class _RowChecker:
         self._locks = [DEFAULT_LOCK, *(lock.id for lock in table.locks)] if table.locks else []
         self._timestamps = LockTimestamps(table, snapshot.layouts)
         self._checks = [(found.name, compile_check(table, found)) for found in table.checks if _is_public(found)]
+        self._generated = [found for found in derived_columns(table) if table.columns[found.ordinal].visible]
         self._indexes = [_Indexed(table, index) for index in table.indexes if index.state is State.PUBLIC]
         self._parents = [
             Referenced(snapshot, table, found) for found in table.foreign_keys if found.state is State.PUBLIC
@@ -224,6 +226,8 @@ class _RowChecker:
         for name, holds in self._checks:
             if holds(image) is False:
                 yield self.problem(f'check "{name}"', CONSTRAINTS, key, f'the row violates check constraint "{name}"')
+        for found in self._generated:
+            yield from self._computed(found, image, key)
         for indexed in self._indexes:
             yield from self._entry(reader, indexed, image, key)
         for parent in self._parents:
@@ -233,6 +237,18 @@ class _RowChecker:
                     self._pairs.references.append(Pair(parent.foreign_key.id, wanted, key))
             elif not parent.holds(reader, image):
                 yield orphaned(self.table, parent.foreign_key, key)
+
+    def _computed(self, found: DerivedColumn, image: tuple[object, ...], key: bytes) -> Iterator[Problem]:
+        """Whether a generated column has what its expression gives."""
+        what = f'column "{self.table.columns[found.ordinal].name}"'
+        try:
+            value = found.compute([image[source] for source in found.sources])
+        except errors.Error as failed:
+            yield self.problem(what, COLUMNS, key, f"{what} cannot be computed: {failed.message}")
+            return
+        # 1.0 and 1.00 are equal and not the same; NaN is the same and not equal.
+        if repr(value) != repr(image[found.ordinal]):
+            yield self.problem(what, COLUMNS, key, f"{what} is not what its expression gives")
 
     def _entry(self, reader: Reader, indexed: _Indexed, image: tuple[object, ...], key: bytes) -> Iterator[Problem]:
         part = indexed.codec.unique_prefix(image) if indexed.unique else None

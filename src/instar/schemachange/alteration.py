@@ -20,6 +20,7 @@ from instar.catalog.naming import constraint_names, not_null_named
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind
+from instar.schemachange.generation import require_own_type
 from instar.schemachange.next_layout import next_layout
 from instar.schemachange.publishing import without_not_null
 from instar.schemachange.sequences import create_owned
@@ -128,6 +129,10 @@ def set_default(draft: Draft, wanted: want.SetDefault) -> None:
         raise errors.error(
             errors.SYNTAX_ERROR, f'column "{column.name}" of relation "{table.name}" is an identity column'
         )
+    if column.generated:
+        message = f'column "{column.name}" of relation "{table.name}" is a generated column'
+        instead = "Use ALTER TABLE ... ALTER COLUMN ... DROP EXPRESSION instead." if wanted.default is None else None
+        raise errors.error(errors.SYNTAX_ERROR, message, hint=instead)
     if wanted.default is None:
         _alter(draft, table, column, StepKind.DROP_DEFAULT, default=None, sequence=None)
     else:
@@ -146,7 +151,7 @@ def add_identity(draft: Draft, wanted: want.AddIdentity) -> None:
         raise errors.error(errors.OBJECT_NOT_READY, message)
     if column.identity is not None:
         raise errors.error(errors.OBJECT_NOT_READY, f"{what} is already an identity column")
-    if column.default is not None or column.sequence is not None:
+    if column.default is not None or column.sequence is not None or column.generated:
         raise errors.error(errors.OBJECT_NOT_READY, f"{what} already has a default value")
     if column.type.kind not in INTEGERS:
         raise errors.error(errors.INVALID_PARAMETER, "identity column type must be smallint, integer, or bigint")
@@ -184,6 +189,7 @@ def set_type(draft: Draft, wanted: want.SetType) -> None:
         raise errors.unsupported(
             f'changing column "{column.name}" of table "{table.name}" from {column.type} to {wanted.type}'
         )
+    require_own_type(table, column)
     require_no_view(draft, table, column)
     stored = tuple((part[0], wanted.type) if part[0] == column.id else part for part in table.layout.columns)
     missing = None

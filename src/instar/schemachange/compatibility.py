@@ -77,9 +77,10 @@ def readers_only(step: Step, usage: Usage) -> Vote:
 
 def read_column(step: Step, usage: Usage) -> Vote:
     """SERIALIZABLE transactions come in the order of their commits: whoever commits after a change, and so after those
-    that have seen it, can have read no column that was gone by then. (To put him before the change is no way out: one
+    that have seen it, can have read no column that was gone by then, nor one that was still generated, which is told by
+    other locks. (To put him before the change is no way out: one
     that has seen it may have read, before he committed, what he writes.)"""
-    gone = step.kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE}
+    gone = step.kind in {StepKind.DROP_COLUMN, StepKind.CHANGE_TYPE, StepKind.DROP_EXPRESSION}
     return Vote.INCOMPATIBLE if gone and not usage.read.isdisjoint(step.columns) else Vote.DONT_CARE
 
 
@@ -99,6 +100,11 @@ def other_type(step: Step, usage: Usage) -> Vote:
     return Vote.INCOMPATIBLE if step.kind is StepKind.CHANGE_TYPE and usage.wrote else Vote.DONT_CARE
 
 
+def dropped_expression(step: Step, usage: Usage) -> Vote:
+    """What was written has the expression's value in a column that others may have set since."""
+    return Vote.INCOMPATIBLE if step.kind is StepKind.DROP_EXPRESSION and usage.wrote else Vote.DONT_CARE
+
+
 def vanished_rows(step: Step, usage: Usage) -> Vote:
     """The rows or the table that the writes were made on are gone."""
     gone = step.kind in {StepKind.TRUNCATE, StepKind.DROP_TABLE}
@@ -107,7 +113,7 @@ def vanished_rows(step: Step, usage: Usage) -> Vote:
 
 VALIDATORS: tuple[Validator, ...] = (
     forward_compatible, derived_anew, readers_only, read_column, dropped_column, rows_without_value, other_type,
-    vanished_rows,
+    dropped_expression, vanished_rows,
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.alteration import require_no_view
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.generation import require_own_type
 from instar.schemachange.next_layout import next_layout
 from instar.schemachange.replacements import handed_on, swapped, uses
 from instar.schemachange.stages import Scheduled
@@ -75,6 +76,7 @@ def _require_convertible(draft: Draft, table: Table, pairs: list[tuple[Column, w
     """0A000 for columns of keys, primary or foreign, and for those that views use; 22023 for an identity that would be
     no integer."""
     for column, new in pairs:
+        require_own_type(table, column)
         what = f'converting column "{column.name}" of table "{table.name}" to {new.type}'
         if column.id in table.primary_key:
             raise errors.unsupported(f"{what}, as it is part of the primary key,")

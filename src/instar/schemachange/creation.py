@@ -28,10 +28,11 @@ from instar.schemachange.alteration import rename_constraint
 from instar.schemachange.draft import Draft, busy, unfinished
 from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.foreign_keys import add_foreign_key
+from instar.schemachange.generation import generate
 from instar.schemachange.positions import layout_of, place_of
 from instar.schemachange.sequences import create_owned
 from instar.schemachange.stages import Scheduled
-from instar.schemachange.states import first_state
+from instar.schemachange.states import Work, first_state
 from instar.types import BIGINT, INTEGERS
 
 FIRST_LAYOUT = 1
@@ -72,6 +73,7 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
         )
     )
     _freeze_defaults(draft, table_id, wanted.columns)
+    generate(draft, table_id, dict(enumerate(wanted.columns, 1)))
     _require_own_names(draft, table_id)
     # Unique keys first: a foreign key of the table to itself may refer to one.
     for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
@@ -126,6 +128,7 @@ def _column(draft: Draft, table_id: int, table_name: str, number: int, new: want
         identity=new.identity,
         sequence=sequence,
         not_null_name=new.not_null_name,
+        generated=new.generated is not None,
     )
 
 
@@ -180,7 +183,8 @@ def _freeze_defaults(draft: Draft, table_id: int, columns: Listing[want.NewColum
 
 def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     """ADD COLUMN: one direct step. Rows that are there have the default's value of now, frozen (thesis §3.1). Where
-    each has a value of its own, a job gives it to them, and the column is write-only until it has."""
+    each has a value of its own, a job gives it to them, and the column is write-only until it has. What is generated is
+    computed when they are read; a job sees that it can be."""
     table = draft.find(Table, wanted.table)
     new = wanted.column
     if any(column.name == new.name and not column.hidden for column in draft.seen_columns(table)):
@@ -190,8 +194,9 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     if per_row:
         _require_alone(draft, table)
     missing = new.default.value if new.default is not None and not new.is_per_row else None
+    computed = new.generated is not None and not draft.has_no_rows(table)
     required = not new.nullable or new.identity is not None
-    if required and missing is None and not per_row and not draft.has_no_rows(table):
+    if required and missing is None and not (per_row or computed) and not draft.has_no_rows(table):
         raise errors.error(
             errors.NOT_NULL_VIOLATION, f'column "{new.name}" of relation "{table.name}" contains null values'
         )
@@ -203,16 +208,18 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     )
     at_once = new.is_per_row or (required and missing is None)
     kind = StepKind.ADD_REQUIRED_COLUMN if at_once else StepKind.ADD_COLUMN
-    if draft.staged or per_row:
+    if draft.staged or per_row or computed:
         kind, column = StepKind.ELEMENT_STATE, msgspec.structs.replace(column, state=first_state(ElementKind.COLUMN))
         element = Element(ElementKind.COLUMN, table.id, number)
-        rows = draft.facts.estimated_rows(table) if per_row else None
-        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows))
+        rows = draft.facts.estimated_rows(table) if per_row or computed else None
+        work = Work.VALIDATE if computed else None
+        draft.schedule(Scheduled(element, Phase.ABSENT, Phase.PUBLIC, rows, work=work))
     at = place_of(draft, table, table.columns, wanted.place)
     columns = (*table.columns[:at], column, *table.columns[at:])
     layout = layout_of(table, columns, [(number, new.type)], populated=per_row)
     table = draft.edit(table.id, (kind, (number,)), columns=columns, layout=layout, next_id=number + 1)
     _freeze_defaults(draft, table.id, [new])
+    generate(draft, table.id, {number: new})
     for constraint in wanted.constraints:
         add_constraint(draft, table.id, constraint)
 

@@ -14,6 +14,7 @@ from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Object, Table, View
 from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of, phases, used_columns
+from instar.schemachange.generation import require_own_type
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.publishing import advance
 from instar.schemachange.stages import Move, Publication, Stage
@@ -138,6 +139,7 @@ def _left_without(
     kinds = ((ElementKind.INDEX, table.indexes), (ElementKind.CHECK, table.checks))
     elements = [Element(kind, table.id, found.id) for kind, listed in kinds for found in listed]
     elements += [Element(ElementKind.FOREIGN_KEY, table.id, key.id) for key in table.foreign_keys]
+    elements += [Element(ElementKind.COLUMN, table.id, column.id) for column in table.columns if column.generated]
     for element in elements if gone else ():
         for used in used_columns(table, element):
             if used.id in gone:
@@ -212,6 +214,9 @@ def _keys_without(
 def _require_types(catalog: CatalogSnapshot, before: Table, after: Table) -> None:
     old = {column.id: column.type for column in before.columns}
     changed = {column.id: column.name for column in after.columns if old.get(column.id, column.type) != column.type}
+    for found in after.columns:
+        if found.id in changed:
+            require_own_type(after, found)
     for view in catalog.views() if changed else ():
         for column in sorted(_columns_of(view, after) & changed.keys()):
             raise errors.error(

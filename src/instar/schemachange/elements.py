@@ -98,8 +98,12 @@ def _states(table: Table) -> Iterator[tuple[Element, State]]:
 
 
 def used_columns(table: Table, element: Element) -> tuple[Element, ...]:
-    """The columns that an index or a constraint of the table stands on: they go no earlier than it does (rule 25)."""
+    """The columns that an index, a constraint or a generated column of the table stands on: they go no earlier than it
+    does (rule 25)."""
     columns = {element.id} if element.kind is ElementKind.NOT_NULL else set()
+    if element.kind is ElementKind.COLUMN:
+        made = (found.derived for found in table.columns if found.id == element.id and found.generated)
+        columns = {source.id for derived in made if derived is not None for source in derived.sources}
     if element.kind is ElementKind.INDEX:
         columns = {part.column for index in table.indexes if index.id == element.id for part in index.columns}
     elif element.kind in (ElementKind.CHECK, ElementKind.FOREIGN_KEY):

@@ -10,6 +10,7 @@ from instar.encoding.keys import same_key_family
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
+from instar.schemachange.generation import require_actions
 from instar.schemachange.key_elements import relatives
 from instar.schemachange.probed_indexes import found_otherwise, heirs, leading_index, leads, unique_index
 from instar.schemachange.stages import Scheduled
@@ -22,6 +23,7 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
     table = draft.table(table_id)
     empty = draft.has_no_rows(table)
     columns = [draft.column(table, name) for name in wanted.columns]
+    require_actions(columns, wanted)
     parent = draft.find(Table, wanted.parent)
     parent_columns, parent_index = _referenced_key(draft, parent, wanted)
     name = _name(draft, table, wanted)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from instar.catalog.descriptors import Layout, State, Table, encoded_columns, may_have_column
+from instar.catalog.descriptors import Layout, State, Table
+from instar.catalog.encoded_columns import encoded_columns, may_have_column
 from instar.types import Type
 
 

@@ -23,6 +23,7 @@ from instar.schemachange import (
     conversion,
     creation,
     ending,
+    generation,
     locks,
     positions,
     primary_key,
@@ -49,7 +50,9 @@ _ON_PATHS = (
     want.CreateIndex, want.AddConstraint, want.SetNotNull, want.ValidateConstraint, want.AddLock, want.AlterLock,
     want.DropLock,
 )  # fmt: skip
-_LATER = (want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint)
+_LATER = (
+    want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint, want.DropExpression,
+)  # fmt: skip
 
 _OWN_CHANGE = "This transaction has begun that itself, and its job starts at COMMIT: end the transaction first."
 
@@ -200,7 +203,8 @@ def _added_names(wanted: Sequence[want.Wanted]) -> set[tuple[str, str | None]]:
 def _takes_job(draft: Draft, action: want.Wanted) -> bool:
     """Whether the action, on a table with rows, takes more than one step."""
     on_path = isinstance(action, _ON_PATHS) or (
-        isinstance(action, want.AddColumn) and (bool(action.constraints) or action.column.is_per_row)
+        isinstance(action, want.AddColumn)
+        and (bool(action.constraints) or action.column.is_per_row or action.column.generated is not None)
     )
     table = draft.view.lookup("public", action.table) if on_path else None  # type: ignore[union-attr] # all of them have
     return isinstance(table, Table) and not draft.has_no_rows(table)
@@ -368,6 +372,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     want.RenameConstraint: alteration.rename_constraint,
     want.SetDefault: alteration.set_default,
     want.DropNotNull: alteration.drop_not_null,
+    want.DropExpression: generation.drop_expression,
     want.SetNotNull: creation.set_not_null,
     want.ValidateConstraint: creation.validate_constraint,
     want.SetType: alteration.set_type,

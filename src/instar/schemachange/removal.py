@@ -19,6 +19,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft, busy
 from instar.schemachange.elements import Element, ElementKind
 from instar.schemachange.foreign_keys import bump_relatives, spare_index, unlink_parent
+from instar.schemachange.generation import reading
 from instar.schemachange.key_elements import without_column
 from instar.schemachange.leaving import leave, leave_column, leave_foreign_keys, leave_tables, takes_path
 from instar.schemachange.online.kept_views import needs_index
@@ -34,6 +35,7 @@ class Dependent(NamedTuple):
     view: View | None = None
     key: tuple[int, int] | None = None  # (table, foreign key)
     default: tuple[int, int] | None = None  # (table, column)
+    column: tuple[str, str] | None = None  # a generated one, by the names of the table and its own
 
 
 def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: bool) -> None:
@@ -61,6 +63,8 @@ def _resolve(draft: Draft, what: str, dependents: list[Dependent], *, cascade: b
             remove_foreign_keys(draft, found.key[0], {found.key[1]})
         if found.default is not None:
             _drop_default(draft, *found.default)
+        if found.column is not None:
+            drop_column(draft, want.DropColumn(*found.column, cascade=True))
 
 
 # --- who depends -----------------------------------------------------------------------------------------------------
@@ -259,8 +263,14 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
     for sequence in sequences:
         users = _sequence_users(draft, sequence, set())
         dependents += [user for user in users if user.default != (table.id, column.id)]
+    dependents += _generated_of(draft, table, column)
     _resolve(draft, f"column {column.name} of table {table.name}", dependents, cascade=wanted.cascade)
-    path = takes_path(draft, table) and bool(indexes or checks or keys)
+    left_with = draft.table(table.id)
+    _require_droppable(left_with, column)
+    staying = any(True for _ in reading(left_with, column.id))  # those that go by their path
+    path = takes_path(draft, table) and bool(indexes or checks or keys or staying)
+    checks &= {check.id for check in left_with.checks} - draft.leaving(table)
+    keys -= draft.leaving(table)
     if checks:
         _remove_checks(draft, table.id, checks)
     keys &= {key.id for key in draft.table(table.id).foreign_keys}
@@ -278,6 +288,20 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
         draft.drop(sequence)
     fields = without_column(draft.table(table.id), column.id)
     draft.edit(table.id, (StepKind.DROP_COLUMN, (column.id,)), **fields)
+
+
+def _generated_of(draft: Draft, table: Table, column: Column) -> list[Dependent]:
+    """The generated columns that are made of a column, as far as the statement has not sent them on their way."""
+    going = {move.element for move in draft.at_the_end}
+    return [
+        Dependent(
+            f"column {found.name} of table {table.name}",
+            f"column {column.name} of table {table.name}",
+            column=(table.name, found.name),
+        )
+        for found in reading(table, column.id)
+        if Element(ElementKind.COLUMN, table.id, found.id) not in going
+    ]
 
 
 def _require_droppable(table: Table, column: Column) -> None:

@@ -20,7 +20,7 @@ from instar.schemachange.states import PATHS
 # Direct steps under which nothing that an older version writes has a meaning.
 INCOMPATIBLE = frozenset({
     StepKind.DROP_COLUMN, StepKind.UNDROP_COLUMN, StepKind.ADD_REQUIRED_COLUMN, StepKind.CHANGE_TYPE,
-    StepKind.TRUNCATE, StepKind.DROP_TABLE,
+    StepKind.DROP_EXPRESSION, StepKind.TRUNCATE, StepKind.DROP_TABLE,
 })  # fmt: skip
 
 
@@ -55,6 +55,12 @@ def _incompatible(before: Table, after: Table) -> int:
 def _converted(before: Table, after: Table) -> int:
     new = (step for step in after.steps if step.version > before.version)
     return after.version if any(step.kind is StepKind.CHANGE_TYPE_TO_TEXT for step in new) else 0
+
+
+def _generated(before: Table, after: Table) -> int:
+    known = {column.id for column in before.columns}
+    new = any(column.generated and column.visible and column.id not in known for column in after.columns)
+    return after.version if new else 0
 
 
 def _rowset_changed(before: Table, after: Table) -> int:
@@ -106,6 +112,11 @@ FLOOR_RULES = (
     FloorRule("incompatible", "Versions before an incompatible direct step are never admitted: f = c.", _incompatible),
     FloorRule(
         "converted", "What was meant for another type is converted before it is written, by whoever: f = c.", _converted
+    ),
+    FloorRule(
+        "generated",
+        "Nobody writes a row that a generated column's value cannot be computed of: f = c where it comes in one step.",
+        _generated,
     ),
     FloorRule("rowset", "A stage that changes a rowset of a table sets f = c (rule 24).", _rowset_changed),
     FloorRule(

@@ -31,6 +31,9 @@ def undrop_column(draft: Draft, wanted: want.UndropColumn) -> None:
     table = draft.find(Table, wanted.table)
     draft.require_settled(table)
     lost = _found(draft, table, wanted.column)
+    if lost.column.generated:
+        # Rows that were written since would have the values of then, which their columns do not give any more.
+        raise errors.unsupported(f'bringing back generated column "{lost.column.name}"')
     name = wanted.new or wanted.column
     if any(column.name == name and not column.hidden for column in table.columns):
         raise errors.error(

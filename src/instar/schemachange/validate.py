@@ -208,7 +208,9 @@ class Validation(Task):
         if offenders and offenders[0].sqlstate:
             rows = "1 row" if count == 1 else f"{count} rows"
             some = ", among them" if count > len(offenders[:NAMED_ROWS]) else ""
-            detail = f"{rows} cannot be converted{some}: {shown}."
+            generated = any(found.generated for found in self.table.columns if found.id == self.element.id)
+            what = "would have no value of it" if generated else "cannot be converted"
+            detail = f"{rows} {what}{some}: {shown}."
             return errors.error(offenders[0].sqlstate, offenders[0].why, detail=detail)
         sqlstate, message = self._judge.problem()
         what = f"{count} row violates it" if count == 1 else f"{count} rows violate it"
@@ -247,7 +249,7 @@ def judge_of(snapshot: CatalogSnapshot, table: Table, element: Element, compile_
             if foreign_key.id == element.id:
                 return ReferenceJudge(table, foreign_key, snapshot)
     else:
-        judge = _ConversionJudge if element.kind is ElementKind.COLUMN else _NotNullJudge
+        judge = _DerivedJudge if element.kind is ElementKind.COLUMN else _NotNullJudge
         for column in table.columns:
             if column.id == element.id:
                 return judge(table, column)
@@ -305,8 +307,9 @@ class _NotNullJudge:
         return errors.NOT_NULL_VIOLATION, message
 
 
-class _ConversionJudge:
-    """The column that is to take the place of another one: whether all rows have a value of it."""
+class _DerivedJudge:
+    """A column that is derived of others, generated or to take the place of another one: whether all rows have a value
+    of it."""
 
     def __init__(self, table: Table, column: Column) -> None:
         self._table, self._column = table, column

@@ -101,7 +101,8 @@ Constraint = Unique | Check | ForeignKey
 
 @dataclass(frozen=True)
 class NewColumn:
-    """`sequence` is given for identity and serial columns, which own one."""
+    """`sequence` is given for identity and serial columns, which own one; `generated` is what a generated column is
+    made of."""
 
     name: str
     type: Type
@@ -110,6 +111,7 @@ class NewColumn:
     identity: IdentityKind | None = None
     sequence: SequenceOptions | None = None
     not_null_name: str | None = None
+    generated: Freezer | None = None
 
     @property
     def is_per_row(self) -> bool:
@@ -302,6 +304,12 @@ class AddIdentity:
 
 @dataclass(frozen=True)
 class DropIdentity:
+    table: str
+    column: str
+
+
+@dataclass(frozen=True)
+class DropExpression:
     table: str
     column: str
 
@@ -528,5 +536,5 @@ Wanted = (
     | AddIdentity | DropIdentity | CreateIndex | DropIndexes | RenameIndex | CreateSequence | AlterSequence
     | DropSequences | CreateView | DropViews | AddLock | AlterLock | DropLock | AlterPrimaryKey
     | CompactTable | UndropTables | UndropColumn | SetMigration | SetCompaction | ConvertColumns | SplitTable
-    | JoinTables | CreateMaterializedView | PopulateAnew
+    | JoinTables | CreateMaterializedView | PopulateAnew | DropExpression
 )  # fmt: skip

@@ -9,9 +9,11 @@ from instar.catalog.descriptors import Check, Column, Table
 from instar.catalog.naming import constraint_names, not_null_named
 from instar.schemachange import wanted as want
 from instar.schemachange.alteration import widens
+from instar.schemachange.generation import not_generated
 from instar.sql import statements as ast
 from instar.sql.binder import freeze_check, freeze_conversion, freeze_default_as, thaw_check
 from instar.sql.ddl_context import DdlContext, identity_kind
+from instar.sql.generated_statement import DropExpression
 from instar.sql.not_null_statement import NotNull
 from instar.sql.parser import parse_expression
 from instar.types import Type
@@ -85,6 +87,8 @@ class TableAlteration:
                 yield from self._drop_constraint(table, action)
             case ast.DropIdentity():
                 yield from self._drop_identity(table, action)
+            case DropExpression():
+                yield from self._drop_expression(table, action)
             case ast.AddLock() | ast.AlterLock() | ast.DropLock():
                 yield from self._alter_lock(table, action)
             case ast.SetNotNull():
@@ -184,6 +188,13 @@ class TableAlteration:
             return
         yield want.DropIdentity(table.name, action.column)
 
+    def _drop_expression(self, table: Table, action: DropExpression) -> Iterable[want.Wanted]:
+        plain = any(found.name == action.column and not found.generated for found in table.columns if found.visible)
+        if action.if_exists and plain:
+            self._context.notice(f"{not_generated(table.name, action.column)}, skipping")
+            return
+        yield want.DropExpression(table.name, action.column)
+
     @staticmethod
     def _has_column(table: Table, name: str) -> bool:
         return any(column.name == name and not column.hidden for column in table.columns)
@@ -223,7 +234,7 @@ def _frozen(text: str) -> want.Freezer:
     return lambda table: want.Frozen(text, ())
 
 
-_DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity)
+_DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression)
 
 
 def _is_of_key(table: Table, action: ast.AlterAction) -> bool:

@@ -13,7 +13,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Sequence, Table, View
 from instar.schemachange import wanted as want
 from instar.sql import statements as ast
-from instar.sql.binder import freeze_check, freeze_default
+from instar.sql.binder import freeze_check, freeze_default, freeze_generated
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.traversal import is_volatile
@@ -118,9 +118,14 @@ class DdlContext:
         elif column.serial:
             sequence = want.SequenceOptions()
         identity = None if column.identity is None else identity_kind(column.identity)
+        generated = None if column.generated is None else self._generated(column.generated, column.name, column.type)
         return want.NewColumn(
-            column.name, column.type, column.nullable, default, identity, sequence, column.not_null_name
+            column.name, column.type, column.nullable, default, identity, sequence, column.not_null_name, generated
         )
+
+    def _generated(self, node: exp.Expr, column: str, type_: Type) -> want.Freezer:
+        zone = self.functions.zone
+        return lambda table: want.Frozen(*freeze_generated(node, table, column, type_, self.catalog, zone))
 
     def constraints(self, constraints: Iterable[ast.Constraint]) -> Iterable[want.Constraint]:
         """All but the primary key."""

@@ -28,6 +28,7 @@ from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
 from instar.sql.traversal import walk
 from instar.store.engine import ROW_TOMBSTONE, Store, rowset_prefix
+from instar.tables.derivations import derived_columns
 from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
 from instar.tables.rowset import Decoder, TableReader
 from instar.types import INTEGER_RANGES, STRINGS, Kind, Type
@@ -238,9 +239,9 @@ class PointWrite:
 
     `operation` insert: `image(None, frame)` is the new row, `key_of(image)` its key, `duplicate(image)` the error if
     a row stands there. Update and delete: `key(frame)` is the key sought (None: no row can have it) and
-    `image(old, frame)` the new row (None: delete). `changed` are the ordinals that an update sets. Images have all
-    columns. `assigned` are the ordinals that an update sets and a function to their new values, which
-    needs nothing of the row, where only NOT NULL is to be judged; else None.
+    `image(old, frame)` the new row (None: delete). `changed` are the ordinals that an update sets, and of what is
+    derived of these. Images have all columns. `assigned` are the ordinals that an update sets and a function to their
+    new values, which needs nothing of the row, where only NOT NULL is to be judged; else None.
     """
 
     def __init__(
@@ -327,19 +328,21 @@ def _modify(
     statement: tree.Update | tree.Delete, key: Callable[[Frame], bytes | None], layout: FrameLayout, rules: Rules
 ) -> PointWrite | None:
     table = statement.target.table
-    if any(column.is_derived for column in table.columns):
+    if any(column.is_unproven for column in table.columns):
         return None
     if isinstance(statement, tree.Delete):
         if table.referenced_by:
             return None
         return PointWrite("delete", statement, layout, rules, key, None, frozenset())
     changed = frozenset(ordinal for ordinal, _ in statement.assignments)
+    derived = derived_columns(table)
+    changed |= {found.ordinal for found in derived if not changed.isdisjoint(found.sources)}
     if not _entangled(table, rules).isdisjoint(table.columns[ordinal].id for ordinal in changed):
         return None
     # The row is read as a whole.
     scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
     image = updated_image(Compiler(scope, layout), statement, statement.assignments)
-    assigned = None if rules.of(table).has_checks else _assigned(statement.assignments, layout)
+    assigned = None if derived or rules.of(table).has_checks else _assigned(statement.assignments, layout)
     return PointWrite("update", statement, layout, rules, key, image, changed, assigned)
 
 
@@ -375,7 +378,7 @@ def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointW
     if statement.on_conflict is not None or known.unique or known.parents:
         return None
     row = single_row(statement)
-    if row is None or any(column.is_derived for column in table.columns):
+    if row is None or any(column.is_unproven for column in table.columns):
         return None
     image = Compiler(Scope({}), layout).row(insert_image(statement, row))
     return PointWrite("insert", statement, layout, rules, lambda frame: None, image, frozenset())

@@ -31,6 +31,9 @@ def shape_of(table: Table) -> Table | None:
         named.update([part.column for part in index.columns])
     for check in table.checks:
         named.update(check.columns)
+    for column in table.columns:
+        if column.is_derived and column.derived is not None:
+            named.update([source.id for source in column.derived.sources])
     return replace(
         table,
         version=0,

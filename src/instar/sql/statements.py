@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from instar import errors
 from instar.catalog.descriptors import Action, Migration
+from instar.sql.generated_statement import DropExpression
 from instar.sql.materialized_statements import (
     CreateMaterializedView,
     DropMaterializedView,
@@ -130,6 +131,7 @@ class ColumnDef:
     constraints: tuple[Constraint, ...] = ()
     position: int | None = field(default=None, compare=False)
     not_null_name: str | None = None
+    generated: exp.Expr | None = None  # GENERATED ALWAYS AS (...) STORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +313,7 @@ class DropLock:
 AlterAction = (
     AddColumn | DropColumn | RenameColumn | RenameTable | RenameConstraint | SetDefault | DropDefault | SetNotNull
     | ValidateConstraint | DropNotNull | SetType | AddIdentity | DropIdentity | AddConstraint | DropConstraint
-    | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn | MoveColumn
-    | SetMigration
+    | AddLock | AlterLock | DropLock | AlterPrimaryKey | UndropColumn | MoveColumn | DropExpression | SetMigration
     | SetCompaction
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Columns that are derived of others: what a column that takes the place of another one, with another type, has in rows
-that were written without it (thesis §3: rows are converted when they are read).
+"""Columns that are derived of others: generated ones, and what a column that takes the place of another one, with
+another type, has in rows that were written without it (thesis §3: rows are converted when they are read).
 
 Expressions are SQL's business, which lies above. That a row needs one is seen when its bytes are read, in whichever
 process reads them, a Spark task too. So the evaluator is looked up by name when it is first needed.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import Derivation, Table
@@ -41,14 +41,32 @@ def computation(derivation: Derivation, *, lenient: bool = False) -> Compute:
     return forgiving
 
 
-def deriver(table: Table) -> Callable[[Image], Image] | None:
-    """A function that gives a whole row its values of the columns that are derived of it; None if there are none."""
+class DerivedColumn(NamedTuple):
+    """A column that is derived of each row as it is written: its place in the row, the function, and the places of what
+    that takes."""
+
+    ordinal: int
+    compute: Compute
+    sources: list[int]
+
+
+def derived_columns(table: Table, *, lenient: bool = False) -> list[DerivedColumn]:
+    """Those of a table; `lenient` as of `computation`."""
     ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
-    steps = [
-        (ordinal, computation(column.derived), [ordinals[source.id] for source in column.derived.sources])
+    return [
+        DerivedColumn(
+            ordinal,
+            computation(column.derived, lenient=lenient),
+            [ordinals[source.id] for source in column.derived.sources],
+        )
         for ordinal, column in enumerate(table.columns)
         if column.is_derived and column.derived is not None
     ]
+
+
+def deriver(table: Table, *, lenient: bool = False) -> Callable[[Image], Image] | None:
+    """A function that gives a whole row its values of the columns that are derived of it; None if there are none."""
+    steps = derived_columns(table, lenient=lenient)
     if not steps:
         return None
 

@@ -16,9 +16,12 @@ import pyarrow as pa
 
 from instar import errors
 from instar.catalog.descriptors import Column, Index, State, Table
+from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import MAX_PRIMARY_KEY_BYTES, limited_index_key, limited_primary_key
+from instar.encoding.row_batches import conformed
 from instar.store.engine import ENTRY_VALUE, Section, prefix_end, rowset_prefix
+from instar.tables.derivations import derived_columns
 from instar.tables.layout import batch_encoder, row_start
 from instar.tables.rowset import describe_key
 
@@ -33,11 +36,12 @@ class TableLoad:
     """Encodes batches for the new rowsets of one table, and puts them.
 
     `table` is the descriptor to be published, with its new rowsets. Batches have one column per column of the table,
-    in order, in `arrow_type`s.
+    in order, in `arrow_type`s; what they have in columns that are derived of the others is of no account.
     """
 
     def __init__(self, table: Table, timestamp: int) -> None:
         self.table = table
+        self._derived = derived_columns(table)
         self._header = row_start(table.layout, timestamp)
         self._encode = batch_encoder(table.layout)
         places = {column.id: place for place, column in enumerate(table.columns)}
@@ -50,6 +54,7 @@ class TableLoad:
 
     def steps(self, batch: pa.RecordBatch) -> Iterator[Step]:
         """Atomic steps that put the rows and entries of a batch. 23502, 23505 naming column, constraint and key."""
+        batch = self._with_derived(batch)
         self._require_values(batch)
         keys = self._encode_keys([batch.column(place) for place in self._key_places])
         if len(keys) and max(map(len, keys)) > MAX_PRIMARY_KEY_BYTES:
@@ -67,6 +72,17 @@ class TableLoad:
             yield self._put_rows(keys[chunk], rows[chunk], probe=not ordered)
         for index in self._indexes:
             yield from index.steps(batch, keys)
+
+    def _with_derived(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with what is derived of its rows, row by row: expressions have no other form here."""
+        arrays = list(batch.columns)
+        for ordinal, compute, places in self._derived:
+            types = [self.table.columns[place].type for place in places]
+            sources = [conformed(arrays[place], type_) for place, type_ in zip(places, types, strict=True)]
+            values = [internal_values(array, type_) for array, type_ in zip(sources, types, strict=True)]
+            rows = zip(*values, strict=True) if values else [()] * batch.num_rows
+            arrays[ordinal] = arrow_array(self.table.columns[ordinal].type, [compute(row) for row in rows])
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if self._derived else batch
 
     def _in_order(self, keys: list[bytes]) -> bool:
         """Whether the keys ascend and follow all those before them: then none of them can be there already."""

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable
 
 from instar import errors
-from instar.catalog.descriptors import DEFAULT_LOCK, Layout, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.rows import BODY_OFFSET, LOCK_BYTES
 from instar.store.engine import ROW_HEADER
@@ -31,6 +31,14 @@ _ROW_TIMESTAMP = 0  # where the commit timestamp lies in a stored row
 def lock_places(layout: Layout) -> dict[int, int]:
     """Where the timestamps of the locks that a layout knows lie in its stored rows."""
     return {lock: BODY_OFFSET + LOCK_BYTES * number for number, lock in enumerate(layout.locks)}
+
+
+def guarding(table: Table, column: Column) -> tuple[int, ...]:
+    """The locks one of which moves when a row gets another value in the column: those that cover it, or, since nobody
+    sets a generated one, those that cover what it is made of."""
+    sources = column.derived.sources if column.generated and column.derived is not None else ()
+    found = dict.fromkeys(lock for source in sources for lock in table.covering(source.id))
+    return tuple(found) or table.covering(column.id)
 
 
 class LockTimestamps:
@@ -63,7 +71,7 @@ class RowLocks:
     def __init__(self, table: Table, layouts: Layouts) -> None:
         self._table = table
         self._ids = table.layout.locks
-        self._covering = {column.id: table.covering(column.id) for column in table.columns}
+        self._covering = {column.id: guarding(table, column) for column in table.columns}
         self._timestamps = LockTimestamps(table, layouts)
 
     def touched(self, change: Change) -> frozenset[int]:

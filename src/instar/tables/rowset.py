@@ -53,7 +53,7 @@ def wanted(column: Column) -> Wanted:
     missing = None if column.missing is None else from_text(column.type, column.missing)
     derived = None if column.per_row else column.derived
     # A row that has no value of the new type is found by the validation. It can be changed and deleted meanwhile.
-    return Wanted(column.id, column.type, missing, derived, lenient=column.is_derived)
+    return Wanted(column.id, column.type, missing, derived, lenient=column.is_unproven)
 
 
 def key_encoder(table: Table) -> Callable[[Sequence[object]], bytes]:

@@ -17,7 +17,7 @@ from instar.store.apply import is_live
 from instar.store.engine import ROW_HEADER, View
 from instar.tables.completion import Default, completed, unseen
 from instar.tables.copies import duplicate_key, image_key
-from instar.tables.derivations import computation
+from instar.tables.derivations import computation, deriver
 from instar.tables.resolver import conversion, source
 from instar.tables.rowset import describe_key, wanted
 from instar.tables.writes import TableWriter, row_conflict
@@ -40,7 +40,7 @@ def image_upgrader(meant: Table, newest: Table, *, lenient: bool = False) -> Cal
     for column in newest.columns:
         place = places.get(column.id)
         if place is None and column.derived is not None:
-            derived.append((len(steps), _derived(column, meant, lenient=lenient and column.is_derived)))
+            derived.append((len(steps), _derived(column, meant, lenient=lenient and column.is_unproven)))
         if place is None:
             steps.append((None, wanted(column).missing))
         else:
@@ -100,8 +100,21 @@ def crossed(buffer: TableBuffer, meant: Table, writer: TableWriter, view: View, 
             _require_found(buffer.changes.values(), meant, writer, view)
         buffer = upgraded(buffer, meant, newest)
     if writer.per_row and unseen(meant, newest):
-        buffer = completed(buffer, meant, writer.reader, view, default)
+        buffer = _derived_anew(completed(buffer, meant, writer.reader, view, default), newest)
     return buffer
+
+
+def _derived_anew(buffer: TableBuffer, table: Table) -> TableBuffer:
+    """The changes with what is derived of columns that have got their values only now."""
+    derive, derive_old = deriver(table), deriver(table, lenient=True)
+    if derive is None or derive_old is None:
+        return buffer
+    made = TableBuffer(buffer.table)
+    for key, change in buffer.changes.items():
+        image = None if change.image is None else derive(change.image)
+        old = None if change.old is None else derive_old(change.old)
+        made.changes[key] = change._replace(image=image, old=old)
+    return made
 
 
 def _require_found(changes: Iterable[Change], meant: Table, writer: TableWriter, view: View) -> None:

@@ -30,7 +30,7 @@ from instar.store.engine import (
 )
 from instar.store.engine import View as StoreView
 from instar.tables.index import IndexCodec
-from instar.tables.locks import LockTimestamps
+from instar.tables.locks import LockTimestamps, guarding
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, described, named_row
 from instar.transactions.commit import Conflict
@@ -120,7 +120,8 @@ def _moved(table: Table, place: Place, snapshot: int, layouts: Layouts) -> Moved
         return None
     timestamps = LockTimestamps(table, layouts)
     # A key never changes: a row under another key is another row, and moves all locks.
-    covering = {lock for column in place.columns.difference(table.primary_key) for lock in table.covering(column)}
+    read = place.columns.difference(table.primary_key)
+    covering = {lock for column in table.columns if column.id in read for lock in guarding(table, column)}
     everything = table.layout.locks
 
     def moved(stored: bytes) -> bool:

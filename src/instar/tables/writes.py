@@ -50,6 +50,8 @@ from instar.transactions.commit import Conflict
 
 _TIMESTAMP = struct.Struct("<Q")
 
+_DATA_EXCEPTION = "22"  # the class of errors that computing a value ends with
+
 # Which CHECKs (by their ids) and NOT NULLs (by their columns') of a table that yield a row of it violates.
 Violated = Callable[[Table, tuple[object, ...]], Iterable[int]]
 # Where the flag of a constraint lies, and what it says.
@@ -347,9 +349,10 @@ class Derivation:
         try:
             return merged(writer.reader, change, stored, self._recheck)
         except errors.Error as violated:
-            if violated.sqlstate not in (errors.CHECK_VIOLATION, errors.NOT_NULL_VIOLATION):
+            held_to = (errors.CHECK_VIOLATION, errors.NOT_NULL_VIOLATION)
+            if violated.sqlstate not in held_to and violated.sqlstate[:2] != _DATA_EXCEPTION:
                 raise
-            # Either change alone was right (rule 16).
+            # Either change alone was right (rule 16), and what is derived of the row could be computed.
             conflict = row_conflict(writer.table, key)
             conflict.reported.detail = f"Together with a change that committed first, {violated.message}."
             raise conflict from None

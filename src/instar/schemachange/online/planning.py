@@ -111,6 +111,11 @@ def require_source(draft: Draft, table: Table) -> None:
         )
     if draft.is_new(table) or draft.facts.has_buffered(table):
         raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
+    for column in table.columns:
+        if column.generated:
+            raise errors.unsupported(
+                f'joining or splitting table "{table.name}", which has generated column "{column.name}",'
+            )
     if table.locks:
         raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
 

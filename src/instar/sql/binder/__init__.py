@@ -23,6 +23,7 @@ from instar.sql.binder.frozen import (
     thaw_materialized,
     thaw_view,
 )
+from instar.sql.binder.generated import freeze_generated, thaw_generated
 from instar.sql.binder.statement import bind
 
 __all__ = [
@@ -39,9 +40,11 @@ __all__ = [
     "freeze_conversion",
     "freeze_default",
     "freeze_default_as",
+    "freeze_generated",
     "freeze_query",
     "thaw_check",
     "thaw_default",
+    "thaw_generated",
     "thaw_materialized",
     "thaw_view",
 ]

@@ -179,12 +179,15 @@ class DmlBinder:
         return made
 
     def _refuse_generated(self, column: Column, position: int | None, verb: str) -> None:
-        if not column.generated_always or (verb == "insert" and self.statement.overriding is not None):
+        overridden = column.generated_always and verb == "insert" and self.statement.overriding is not None
+        if overridden or not (column.generated_always or column.generated):
             return
-        detail = f'Column "{column.name}" is an identity column defined as GENERATED ALWAYS.'
+        detail, hint = f'Column "{column.name}" is a generated column.', None
+        if column.generated_always:
+            detail = f'Column "{column.name}" is an identity column defined as GENERATED ALWAYS.'
+            hint = "Use OVERRIDING SYSTEM VALUE to override."
         if verb == "insert":
             message = f'cannot insert a non-DEFAULT value into column "{column.name}"'
-            hint = "Use OVERRIDING SYSTEM VALUE to override."
             raise errors.error(errors.GENERATED_ALWAYS, message, detail=detail, hint=hint, position=position)
         message = f'column "{column.name}" can only be updated to DEFAULT'
         raise errors.error(errors.GENERATED_ALWAYS, message, detail=detail, position=position)

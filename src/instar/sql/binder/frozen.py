@@ -29,6 +29,8 @@ from instar.sql.traversal import children, is_volatile, locks_rows, walk
 from instar.sql.tree import Expr
 from instar.types import Kind, Type
 
+_TRANSFORMS = "transform expressions"
+
 
 class FrozenQuery(NamedTuple):
     """A view's query: its text by ids, its columns, and per table or view that it needs the columns' ids."""
@@ -85,10 +87,10 @@ def freeze_default(
         message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
         hint = "You will need to rewrite or cast the expression."
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
-    return Deparser(catalog, by_ids=True).expression(_kept(expr, found)), found
+    return Deparser(catalog, by_ids=True).expression(kept(expr, found)), found
 
 
-def _kept(expr: Expr, found: Expr) -> Expr:
+def kept(expr: Expr, found: Expr) -> Expr:
     """What a descriptor says of a default that is `found` as the column's type: a constant, of whatever it was meant
     to be, as that type; else what was written, since the column's type may change."""
     return found if isinstance(found, tree.Literal) or expr.type.kind is Kind.UNKNOWN else expr
@@ -109,7 +111,7 @@ def freeze_conversion(
     else:
         message = f'result of USING clause for column "{column.name}" cannot be cast automatically to type {type_}'
         hint = "You might need to add an explicit cast."
-    expr = _bound(QueryBinder(context), node, table, 0)
+    expr = bound_over(QueryBinder(context), node, table, _TRANSFORMS)
     found = coercion.coerce(context, expr, type_, "assignment")
     if found is None:
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
@@ -119,7 +121,7 @@ def freeze_conversion(
         if isinstance(part, tree.OfSequence):
             raise errors.unsupported("a function of sequences in a transform expression")
     ids = {table.columns[part.ordinal].id for part in walk(found) if isinstance(part, tree.ColumnRef)}
-    text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(_kept(expr, found))
+    text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(kept(expr, found))
     return FrozenConversion(text, tuple(sorted(ids)), is_volatile(found))
 
 
@@ -144,9 +146,9 @@ def freeze_default_as(column: Column, type_: Type, catalog: CatalogReader) -> st
 
 
 def bind_conversion(derivation: Derivation, table: Table, catalog: CatalogReader) -> Expr:
-    """A frozen conversion over the columns of `table`, as relation 0."""
+    """A frozen conversion, or the expression of a generated column, over the columns of `table`, as relation 0."""
     binder = QueryBinder(Context(catalog), by_ids=True)
-    expr = unplaced(lambda: _bound(binder, parsed_expression(derivation.expression), table, 0))
+    expr = unplaced(lambda: bound_over(binder, parsed_expression(derivation.expression), table, _TRANSFORMS))
     return coercion.assign(Context(catalog), expr, derivation.type, "?")
 
 
@@ -211,9 +213,10 @@ def _bind(binder: QueryBinder, node: exp.Expr, table: Table, relation: int, clau
     return binder.binder(Scope(Namespace.of(item)), clause).condition(node, what)
 
 
-def _bound(binder: QueryBinder, node: exp.Expr, table: Table, relation: int) -> Expr:
-    item = Item(table.name, relation, table_columns(table, relation, binder.by_ids), None, table)
-    return binder.binder(Scope(Namespace.of(item)), "transform expressions").bind(node)
+def bound_over(binder: QueryBinder, node: exp.Expr, table: Table, clause: str) -> Expr:
+    """An expression over the columns of `table`, as relation 0; `clause` is what messages call it."""
+    item = Item(table.name, 0, table_columns(table, 0, binder.by_ids), None, table)
+    return binder.binder(Scope(Namespace.of(item)), clause).bind(node)
 
 
 def _default(binder: QueryBinder, node: exp.Expr) -> Expr:
@@ -299,8 +302,8 @@ def thaw_default(column: Column, catalog: CatalogReader) -> str | None:
         expr = tree.NextValue(column.sequence, types.BIGINT)
     else:
         return None
-    kept = _kept(expr, coercion.assign(context, expr, column.type, column.name))
-    return None if isinstance(kept, tree.Literal) and kept.value is None else Deparser(catalog).expression(kept)
+    found = kept(expr, coercion.assign(context, expr, column.type, column.name))
+    return None if isinstance(found, tree.Literal) and found.value is None else Deparser(catalog).expression(found)
 
 
 def thaw_view(view: View, catalog: CatalogReader) -> str:

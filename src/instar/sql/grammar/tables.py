@@ -10,6 +10,7 @@ from sqlglot import exp
 from instar import errors
 from instar.catalog.descriptors import COMPACTION_SHARE, Action
 from instar.sql import statements as ast
+from instar.sql.generated_statement import DropExpression
 from instar.sql.grammar.lexer import WORD
 from instar.sql.grammar.locks import LockGrammar
 from instar.sql.grammar.not_nulls import conflicting_null, one_name, with_not_nulls
@@ -44,6 +45,7 @@ class _Column:
     not_null_name: str | None = None
     default: exp.Expr | None = None
     identity: ast.Identity | None = None
+    generated: exp.Expr | None = None
 
 
 class TableGrammar(TransformationGrammar, LockGrammar):
@@ -111,14 +113,11 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             constraint = self._column_constraint(column)
             if constraint is not None:
                 constraints.append(constraint)
-        if (column.default is not None) + (column.identity is not None) + column.serial > 1:
-            kinds = "both default and identity" if column.identity else "multiple default values"
-            message = f'{kinds} specified for column "{name}"'
-            raise errors.error(errors.SYNTAX_ERROR, message, position=position)
-        generated = column.serial or column.identity is not None
-        if column.nullable is True and generated:
+        _require_one_source(column, position)
+        numbered = column.serial or column.identity is not None
+        if column.nullable is True and numbered:
             raise conflicting_null(name, position)
-        nullable = column.nullable is not False and not generated
+        nullable = column.nullable is not False and not numbered
         return ast.ColumnDef(
             name,
             column.type,
@@ -129,6 +128,7 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             tuple(constraints),
             position,
             column.not_null_name,
+            column.generated,
         )
 
     def _column_constraint(self, column: _Column) -> ast.Constraint | None:
@@ -152,7 +152,7 @@ class TableGrammar(TransformationGrammar, LockGrammar):
                 raise errors.error(errors.SYNTAX_ERROR, message, position=position)
             column.default = self.limited_expression()
         elif word == "generated":
-            column.identity = self.identity()
+            self._generated(column)
         elif word in ("primary", "unique", "check", "references"):
             return self._column_key(column, word, named)
         elif word == "initially":
@@ -187,14 +187,37 @@ class TableGrammar(TransformationGrammar, LockGrammar):
         if self.at("no", "inherit"):
             raise errors.unsupported("NO INHERIT", position=self.position)
 
+    def _generated(self, column: _Column) -> None:
+        """After GENERATED: an identity, or ALWAYS AS (expression) STORED."""
+        position = self.position
+        always = self._always_as()
+        if not self.at_operator("("):
+            column.identity = self._identity(always)
+            return
+        if not always:
+            message = "for a generated column, GENERATED ALWAYS must be specified"
+            raise errors.error(errors.SYNTAX_ERROR, message, position=position)
+        if column.generated is not None:
+            message = f'multiple generation clauses specified for column "{column.name}"'
+            raise errors.error(errors.SYNTAX_ERROR, message, position=position)
+        self.take_operator("(")
+        column.generated = self.expression()
+        self.take_operator(")")
+        if not self.try_words("stored"):
+            raise errors.unsupported("a virtual generated column", position=self.position)
+
     def identity(self) -> ast.Identity:
         """After GENERATED: ALWAYS | BY DEFAULT AS IDENTITY [(options)]."""
+        return self._identity(self._always_as())
+
+    def _always_as(self) -> bool:
         always = self.try_words("always")
         if not always:
             self.take_words("by", "default")
         self.take_words("as")
-        if self.at_operator("("):
-            raise errors.unsupported("a generated column", position=self.position)
+        return always
+
+    def _identity(self, always: bool) -> ast.Identity:
         self.take_words("identity")
         options = ast.SequenceOptions()
         if self.try_operator("("):
@@ -433,6 +456,8 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             return ast.SetNotNull(column, self.at("with") and self.violation_policy())
         if self.try_words("drop", "not", "null"):
             return ast.DropNotNull(column)
+        if self.try_words("drop", "expression"):
+            return DropExpression(column, self.try_words("if", "exists"))
         if self.try_words("drop", "identity"):
             return ast.DropIdentity(column, self.try_words("if", "exists"))
         if self.try_words("add", "generated"):
@@ -446,6 +471,21 @@ class TableGrammar(TransformationGrammar, LockGrammar):
             what = " ".join(self.peek(offset).value.upper() for offset in range(2))
             raise errors.unsupported(f"ALTER COLUMN ... {what}".strip(), position=self.position)
         raise self.syntax_error(self.token)
+
+
+def _require_one_source(column: _Column, position: int) -> None:
+    """42601 if the column is to have its values from two places."""
+    kinds = None
+    if column.generated is not None and (column.default is not None or column.serial):
+        kinds = "both default and generation expression"
+    elif column.generated is not None and column.identity is not None:
+        kinds = "both identity and generation expression"
+    elif column.identity is not None and (column.default is not None or column.serial):
+        kinds = "both default and identity"
+    elif column.default is not None and column.serial:
+        kinds = "multiple default values"
+    if kinds is not None:
+        raise errors.error(errors.SYNTAX_ERROR, f'{kinds} specified for column "{column.name}"', position=position)
 
 
 _UNSUPPORTED_ACTIONS = frozenset(

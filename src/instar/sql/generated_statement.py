@@ -1,0 +1,13 @@
+"""The syntax of what is done to a generated column, beside its definition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DropExpression:
+    """ALTER COLUMN ... DROP EXPRESSION: the column stays, with its values, as one like any other."""
+
+    column: str
+    if_exists: bool = False
