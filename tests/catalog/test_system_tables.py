@@ -28,6 +28,26 @@ def test_defaults_are_shown_as_sql_would_have_them() -> None:
     ]
 
 
+def test_generated_columns() -> None:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        run(
+            connection,
+            "CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a + 1) STORED, c int GENERATED ALWAYS AS IDENTITY)",
+            "CREATE VIEW v AS SELECT b FROM t",
+            "ALTER TABLE t RENAME a TO x",
+        )
+        assert rows(
+            connection,
+            "SELECT table_name, column_name, column_default, is_identity, is_generated, generation_expression "
+            "FROM information_schema.columns ORDER BY table_name, ordinal_position",
+        ) == [
+            ("t", "x", None, "NO", "NEVER", None),
+            ("t", "b", None, "NO", "ALWAYS", "(x + 1)"),
+            ("t", "c", None, "YES", "NEVER", None),
+            ("v", "b", None, "NO", "NEVER", None),
+        ]
+
+
 def test_primary_keys_are_indexes() -> None:
     with instar.connect(":memory:", autocommit=True) as connection:
         run(

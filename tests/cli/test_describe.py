@@ -12,6 +12,7 @@ from instar.catalog.descriptors import (
     Check,
     Column,
     CoverageChange,
+    Derivation,
     ForeignKey,
     Index,
     IndexColumn,
@@ -62,6 +63,20 @@ ORDERS = table(
     foreign_keys=(ForeignKey(id=13, name="owner", columns=(3,), parent=2, parent_columns=(1,), on_delete="cascade"),),
 )
 CUSTOMER = table(2, "customer", (Column(id=1, name="id", type=INTEGER, nullable=False),), referenced_by=(1,))
+COMPUTED = table(
+    7,
+    "computed",
+    (
+        Column(id=1, name="id", type=INTEGER, nullable=False),
+        Column(
+            id=2,
+            name="twice",
+            type=INTEGER,
+            generated=True,
+            derived=Derivation(expression='"#1" * 2', type=INTEGER, sources=(), now=0, zone="UTC"),
+        ),
+    ),
+)
 KEYLESS = table(5, "keyless", (Column(id=1, name="row", type=BIGINT, hidden=True), Column(id=2, name="a", type=TEXT)))
 LOCKED = table(
     6,
@@ -99,6 +114,13 @@ def test_table():
         '    "positive" CHECK ("Total" > 0)',
         "Foreign-key constraints:",
         '    "owner" FOREIGN KEY (customer) REFERENCES customer(id) ON DELETE CASCADE',
+    ]
+
+
+def test_a_generated_column():
+    assert shown(COMPUTED)[3:5] == [
+        " id     | integer | not null |",
+        " twice  | integer |          | generated always as (id * 2) stored",
     ]
 
 

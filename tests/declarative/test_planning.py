@@ -45,6 +45,9 @@ def changed(*replacements: tuple[str, str]) -> str:
 GOLDEN = {
     "nothing": SHOP,
     "add_column": changed(("note text UNIQUE", "note text UNIQUE, paid boolean NOT NULL DEFAULT false")),
+    "add_generated": changed(
+        ("note text UNIQUE", "note text UNIQUE, gross numeric GENERATED ALWAYS AS (amount * rate) STORED, rate int")
+    ),
     "add_index": SHOP + "CREATE UNIQUE INDEX sale_note ON sale (note, customer);",
     "rename_index": changed(("INDEX sale_customer ", "INDEX by_customer ")),
     "drop_column_under_views": changed(("id, customer, amount FROM", "id, customer FROM"), ("amount > 100", "id > 100"))

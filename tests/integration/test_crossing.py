@@ -39,6 +39,11 @@ KINDS = {
     "add column": ("", "ALTER TABLE t ADD COLUMN c int DEFAULT 5"),
     "add column, not null": ("", "ALTER TABLE t ADD COLUMN c int NOT NULL DEFAULT 5"),
     "add column, populated": ("", "ALTER TABLE t ADD COLUMN c bigserial"),
+    "add column, generated": ("", "ALTER TABLE t ADD COLUMN c int GENERATED ALWAYS AS (a * 2) STORED UNIQUE"),
+    "drop expression": (
+        "ALTER TABLE t ADD COLUMN c int GENERATED ALWAYS AS (a * 2) STORED",
+        "ALTER TABLE t ALTER c DROP EXPRESSION",
+    ),
     "drop column": ("", "ALTER TABLE t DROP COLUMN b"),
     "undrop column": (
         "ALTER TABLE t ADD COLUMN z int; ALTER TABLE t DROP COLUMN z",
@@ -110,13 +115,14 @@ KINDS = {
 # After these, what was written under an older version means nothing.
 INCOMPATIBLE = {
     "drop column", "undrop column", "compound, drop column", "truncate", "drop table",
-    "change type", "change type, indexed", "change type, populated",
+    "change type", "change type, indexed", "change type, populated", "drop expression",
 }  # fmt: skip
 # After these the rows that were read are others': a SERIALIZABLE transaction that writes cannot be ordered before them.
 ROWS_REPLACED = {"truncate", "drop table", "alter primary key"}
 # After these a column that was read is gone, and so is a place for such a transaction.
 COLUMN_GONE = {
     "drop column", "compound, drop column", "change type", "change type, indexed", "change type, populated",
+    "drop expression",
 }  # fmt: skip
 # After these nobody can say any more whether a key was free that was judged before the row was changed once more.
 PROBES_GONE = {"drop unique"}

@@ -111,13 +111,17 @@ def require_source(draft: Draft, table: Table) -> None:
         )
     if draft.is_new(table) or draft.facts.has_buffered(table):
         raise errors.unsupported(f'joining or splitting table "{table.name}", made or written by this transaction,')
+    if table.locks:
+        raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
+
+
+def require_ungenerated(table: Table) -> None:
+    """0A000 naming a generated column: what it is made of may come to stand in another table."""
     for column in table.columns:
         if column.generated:
             raise errors.unsupported(
                 f'joining or splitting table "{table.name}", which has generated column "{column.name}",'
             )
-    if table.locks:
-        raise errors.unsupported(f'joining or splitting table "{table.name}", which has optimistic locks,')
 
 
 def require_no_views(draft: Draft, table: Table, gone: Iterable[int] | None = None) -> None:

@@ -42,6 +42,7 @@ from instar.schemachange.online.planning import (
     require_exact,
     require_no_views,
     require_source,
+    require_ungenerated,
     take_names,
 )
 from instar.schemachange.online.seeing import seen
@@ -76,6 +77,7 @@ def join_tables(draft: Draft, wanted: want.JoinTables) -> Plan:
         raise errors.unsupported(f'joining table "{r.name}" with itself')
     for source in (r, s):
         require_source(draft, source)
+        require_ungenerated(source)
         require_no_views(draft, source)
     target = _described(_Described, draft, wanted, r, s)
     made = made_by_join(target)

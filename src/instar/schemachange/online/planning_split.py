@@ -36,6 +36,7 @@ from instar.schemachange.online.planning import (
     require_exact,
     require_no_views,
     require_source,
+    require_ungenerated,
     take_names,
 )
 from instar.schemachange.online.seeing import seen, without_columns
@@ -50,6 +51,7 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     2BP01 naming indexes and checks that stand on columns of both sides."""
     source = draft.find(Table, wanted.table)
     require_source(draft, source)
+    require_ungenerated(source)
     on = columns_of(source, wanted.on, "the split columns")
     for column in on:
         require_exact(column, "splitting by column")
