@@ -133,6 +133,35 @@ def test_values_put_into_a_row_are_checked_and_indexed(engine: Engine) -> None:
         assert rows(connection, "SELECT id FROM u WHERE b = ?", number - 1) == []
 
 
+def test_generated_columns_are_computed_on_the_short_way(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+    run_short = PointWriter.run
+
+    def counted(self: PointWriter, parameters: Sequence[object], session: Session) -> int:
+        nonlocal taken
+        taken += 1
+        return run_short(self, parameters, session)
+
+    monkeypatch.setattr(PointWriter, "run", counted)
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, s text, g int GENERATED ALWAYS AS (100 / a) STORED)",
+        "CREATE INDEX tg ON t (g)",
+    )
+    for number in range(1, TIMES + 1):
+        connection.execute("INSERT INTO t (id, a) VALUES (?, ?)", (number, 10 * number))
+    for number in range(1, TIMES + 1):
+        connection.execute("UPDATE t SET a = ? WHERE id = ?", (5 * number, number))
+        assert rows(connection, "SELECT id FROM t WHERE g = ?", 20 // number) == [(number,)]
+        connection.execute("UPDATE t SET s = ? WHERE id = ?", ("x", number))
+        with fails(errors.DIVISION_BY_ZERO):
+            connection.execute("UPDATE t SET a = ? WHERE id = ?", (0, number))
+    connection.execute("DELETE FROM t WHERE id = 1")
+    assert taken > TIMES
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 @pytest.mark.parametrize("text", ["SELECT ?", "SELECT ? FROM t WHERE id = 1", "SELECT max(?) FROM t"])
 def test_naive_and_aware_times_are_different_classes(engine: Engine, text: str) -> None:
     connection = engine.connect(timezone="Europe/Oslo")
@@ -299,6 +328,15 @@ THERE_AND_BACK = [
     (
         "CREATE TABLE child_of_{0} (id int PRIMARY KEY REFERENCES {0} (id) ON DELETE CASCADE)",
         "DROP TABLE child_of_{0}",
+    ),
+    ("ALTER TABLE {0} ADD COLUMN c int GENERATED ALWAYS AS (a * 2) STORED", "ALTER TABLE {0} DROP COLUMN c"),
+    (
+        "ALTER TABLE {0} ADD COLUMN c int GENERATED ALWAYS AS (10 / (a - 9)) STORED",
+        "ALTER TABLE {0} ALTER COLUMN c DROP EXPRESSION",
+    ),
+    (
+        "ALTER TABLE {0} ADD COLUMN c text GENERATED ALWAYS AS (coalesce(b, '') || id::text) STORED UNIQUE FIRST",
+        "ALTER TABLE {0} DROP COLUMN c",
     ),
     ("TRUNCATE {0}", "INSERT INTO {0} (id, a) VALUES (-1, 1)"),
 ]

@@ -9,6 +9,9 @@ import pytest
 from instar.catalog.descriptors import State
 from instar.database.bulk import SMALLEST_LOAD
 from instar.dbapi import Connection
+from instar.schemachange.online.changes import SourceRows
+from instar.store.engine import prefix_end, rowset_prefix
+from instar.transformations.records import Source
 from schemachange.test_conversion import collect, finish, layouts, pending, table
 from support.databases import Engine, fails, rows, run, value
 
@@ -448,6 +451,17 @@ def test_a_materialized_view_follows_it(engine: Engine, connection: Connection) 
     run(connection, "REFRESH MATERIALIZED VIEW m")
     assert rows(connection, "SELECT n FROM m WHERE g = 20") == [(5,)]
     assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_a_view_that_lags_behind_meets_rows_that_went_before_it(connection: Connection) -> None:
+    """They may have no value of it, and nobody who follows them asks for one."""
+    store, prefix = connection.database.store, rowset_prefix(table(connection).rowset)
+    with store.read() as reader:
+        before = [stored for _, stored in reader.scan(prefix, prefix_end(prefix))]
+    run(connection, "DELETE FROM t WHERE id = 3", ADDED)
+    with store.read() as reader:
+        source = SourceRows(Source.T, table(connection))
+        assert [source.row(stored, reader)[3] for stored in before[:4]] == [-5, -10, None, 10]
 
 
 def test_check_tells_of_a_row_that_has_another_value(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:

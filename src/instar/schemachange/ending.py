@@ -23,7 +23,7 @@ from instar.schemachange.stages import Change, Edit, Move, Stage, Superseded
 # Does what one action says to a draft.
 Act = Callable[[Draft, want.Wanted], None]
 
-_DROPS = (want.DropColumn, want.DropConstraint)
+_DROPS = (want.DropColumn, want.DropConstraint, want.DropExpression)
 
 
 def tables(change: Change | None) -> set[int]:

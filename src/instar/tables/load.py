@@ -75,6 +75,8 @@ class TableLoad:
 
     def _with_derived(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch with what is derived of its rows, row by row: expressions have no other form here."""
+        if not self._derived:
+            return batch
         arrays = list(batch.columns)
         for ordinal, compute, places in self._derived:
             types = [self.table.columns[place].type for place in places]
@@ -82,7 +84,7 @@ class TableLoad:
             values = [internal_values(array, type_) for array, type_ in zip(sources, types, strict=True)]
             rows = zip(*values, strict=True) if values else [()] * batch.num_rows
             arrays[ordinal] = arrow_array(self.table.columns[ordinal].type, [compute(row) for row in rows])
-        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if self._derived else batch
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _in_order(self, keys: list[bytes]) -> bool:
         """Whether the keys ascend and follow all those before them: then none of them can be there already."""

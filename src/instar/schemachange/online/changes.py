@@ -33,7 +33,8 @@ class SourceRows:
         found = column_places(table)
         # A row's primary key.
         self.key = choosing(tuple([found[column] for column in table.primary_key]))
-        self._wanted = [wanted(column) for column in table.columns]
+        # A row that went before a column of it was made may have no value of that; nothing here asks for it.
+        self._wanted = [wanted(column)._replace(lenient=True) for column in table.columns]
         self._comparable = comparable(table.columns)
         self._decoders: dict[int, Callable[[bytes], Row]] = {}
 
