@@ -133,8 +133,9 @@ def consistent(model: Model, node: Node, table: Table, last: Table) -> None:
             assert column.nullable or None not in values, f"clause 2: {column.name} is NULL"
             assert not column.per_row or column.derived or values <= {GIVEN}, f"clause 2: {column.name} has no value"
         if column.generated and column.state is State.PUBLIC:
+            made_of = [found.id for found in table.columns].index(MADE.columns[0])
             for image in rows.values():
-                assert image[ordinal] == converted(image[1]), f"clause 2: {column.name} is not what it is made of"
+                assert image[ordinal] == converted(image[made_of]), f"clause 2: {column.name} is not what it is made of"
     for key in table.foreign_keys:
         if key.state is State.PUBLIC:
             ordinal = next(i for i, column in enumerate(table.columns) if column.id == key.columns[0])
