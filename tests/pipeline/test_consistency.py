@@ -409,7 +409,7 @@ def test_beside_writers(database):
         try:
             while not stop.is_set():
                 number = drawn.choice(list(known))
-                if drawn.random() < 0.2:
+                if len(known) > 1_000 and drawn.random() < 0.2:  # however fast it is, some are left
                     database.delete(child, known.pop(number))
                     continue
                 new = (number, drawn.randrange(100), drawn.randrange(9), f"b{number}-{drawn.random()}", number)
