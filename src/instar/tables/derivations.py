@@ -50,8 +50,12 @@ class DerivedColumn(NamedTuple):
     sources: list[int]
 
 
-def derived_columns(table: Table, *, lenient: bool = False) -> list[DerivedColumn]:
-    """Those of a table; `lenient` as of `computation`."""
+def derived_columns(table: Table) -> list[DerivedColumn]:
+    """Those of a table."""
+    return _derived_columns(table)
+
+
+def _derived_columns(table: Table, *, lenient: bool = False, generated: bool = False) -> list[DerivedColumn]:
     ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
     return [
         DerivedColumn(
@@ -60,13 +64,17 @@ def derived_columns(table: Table, *, lenient: bool = False) -> list[DerivedColum
             [ordinals[source.id] for source in column.derived.sources],
         )
         for ordinal, column in enumerate(table.columns)
-        if column.is_derived and column.derived is not None
+        if column.is_derived and column.derived is not None and (column.generated or not generated)
     ]
 
 
-def deriver(table: Table, *, lenient: bool = False) -> Callable[[Image], Image] | None:
-    """A function that gives a whole row its values of the columns that are derived of it; None if there are none."""
-    steps = derived_columns(table, lenient=lenient)
+def deriver(table: Table, *, lenient: bool = False, generated: bool = False) -> Callable[[Image], Image] | None:
+    """A function that gives a whole row its values of the columns that are derived of it; None if there are none.
+
+    `lenient` as of `computation`. `generated`: of generated columns alone, which have the same value whenever it is
+    asked for; a conversion may have another one each time.
+    """
+    steps = _derived_columns(table, lenient=lenient, generated=generated)
     if not steps:
         return None
 

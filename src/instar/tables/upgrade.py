@@ -105,8 +105,8 @@ def crossed(buffer: TableBuffer, meant: Table, writer: TableWriter, view: View, 
 
 
 def _derived_anew(buffer: TableBuffer, table: Table) -> TableBuffer:
-    """The changes with what is derived of columns that have got their values only now."""
-    derive, derive_old = deriver(table), deriver(table, lenient=True)
+    """The changes with what is generated of columns that have got their values only now."""
+    derive, derive_old = deriver(table, generated=True), deriver(table, lenient=True, generated=True)
     if derive is None or derive_old is None:
         return buffer
     made = TableBuffer(buffer.table)
