@@ -26,7 +26,7 @@ from instar.store.engine import prefix_end, rowset_prefix
 from instar.store.lock_modes import Mode
 from instar.worker import NICENESS
 from instar.worker.process import serve
-from support.changes import ChangingWorld, Server
+from support.changes import ChangingWorld
 from support.databases import rows, run
 
 
@@ -61,39 +61,6 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(10) == 0
         assert not store.worker_present()
-    finally:
-        worker.kill()
-        worker.wait()
-        store.close()
-
-
-def test_beside_others_it_computes_in_a_thread_that_yields(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    store = open_store(path, synchronous="off", clock=SystemClock())
-    world = ChangingWorld(store)
-    world.clock = SystemClock()  # type: ignore[assignment]
-    world.jobs = Jobs(store, world.clock)
-    world.create_t([(number, number * 10, "x") for number in range(200)])
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-    worker = subprocess.Popen([sys.executable, "-m", "instar.worker", str(path)], env=environment)
-    try:
-        wait_for(store.worker_present, 60.0)
-        number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
-        assert number is not None
-
-        def finished() -> bool:
-            writer = Server(world)
-            writer.update(1, b="tick")
-            writer.commit()
-            return world.jobs.get(number).is_finished
-
-        wait_for(finished, 60.0)
-        world.check_index("i")
-        classes = {int(task): os.sched_getscheduler(int(task)) for task in os.listdir(f"/proc/{worker.pid}/task")}
-        assert classes.pop(worker.pid) == os.SCHED_OTHER
-        assert os.SCHED_IDLE in classes.values()
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(10) == 0
     finally:
         worker.kill()
         worker.wait()
