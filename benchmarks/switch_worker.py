@@ -31,7 +31,6 @@ from instar.schemachange.tasks import Reorganizer
 from instar.store import open_store
 from instar.store.engine import Commit, StaleRow, Store, View
 from instar.worker import NICENESS
-from instar.worker.standing_back import StandingBack
 from instar.worker.work import Worker
 
 _SWITCH_SECONDS = 0.0005  # as the worker has it
@@ -209,17 +208,13 @@ def _serve(path: Path, pipe: Pipe) -> None:
     watched = _Watched(store, path, pipe)
     following.check_all = watched.check_all  # type: ignore[attr-defined]  # as it is used there
     store.announce_worker(True)
-    computing = StandingBack(store, clock)
-    worker = Worker(
-        cast("Store", watched), clock, lambda: _spark(path), stopping=lambda: watched.is_over, computing=computing
-    )
+    worker = Worker(cast("Store", watched), clock, lambda: _spark(path), stopping=lambda: watched.is_over)
     pipe.send("ready")
     while not watched.is_over:
         watched.heed()
         if not worker.turn():
             time.sleep(_TURN_SECONDS)
     store.announce_worker(False)
-    computing.close()
     store.close()
 
 

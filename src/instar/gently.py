@@ -59,10 +59,9 @@ def in_idle_thread(action: Callable[[], Any]) -> Any:
     milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
     from it without privileges, hence the thread.
     """
-    with ThreadPoolExecutor(1, initializer=become_idle) as pool:
+    with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
         return pool.submit(action).result()
 
 
-def become_idle() -> None:
-    """Have the calling thread yield to everybody from now on."""
+def _become_idle() -> None:
     os.sched_setscheduler(0, STANDS_BACK, os.sched_param(0))

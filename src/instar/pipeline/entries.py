@@ -147,17 +147,15 @@ def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], Non
     `between` is called between two batches and may raise. What an earlier attempt has put is passed over.
     """
     position, rows = _resumed(backfill, todo)
-    computed = backfill.computing.run
     with pa.memory_map(str(run)) as file:
         for batch in pa.ipc.open_file(file).read_all().to_batches(max_chunksize=PUT_ROWS):
             between()
-            entries = computed(partial(_entries, backfill, batch, position))
+            entries = _entries(backfill, batch, position)
             if entries:
                 rows += len(entries)
                 position = entries[-1].key + b"\x00"
                 at = Checkpoint(todo.start, todo.stop, position, rows)
-                steps = computed(partial(list, backfill.steps(entries)))
-                steps.append(backfill.checkpoint(todo.number, at))
+                steps = [*backfill.steps(entries), backfill.checkpoint(todo.number, at)]
                 backfill.store.background(steps, claim=backfill.claim, pace=backfill.pace)
     done = Checkpoint(todo.start, todo.stop, todo.stop, rows, True)
     backfill.store.background([backfill.checkpoint(todo.number, done)], claim=backfill.claim)

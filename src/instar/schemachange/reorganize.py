@@ -245,17 +245,10 @@ class InProcess:
 
     def run(self, task: Task, pulse: Callable[[], None]) -> None:
         """As in `Reorganizer`."""
-        for number, at in task.ranges(task.computing.outside(pulse)):
+        for number, at in task.ranges(pulse):
             pulse()
-            for steps, reached in _computed(task, at):
+            for steps, reached in task.batches(at):
                 task.put(number, steps, at, reached)
                 at = reached
                 if not reached.done:
                     pulse()
-
-
-def _computed(task: Task, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-    """The batches of a task, each computed where it computes."""
-    batches = task.batches(at)
-    while (found := task.computing.run(lambda: next(batches, None))) is not None:
-        yield found

@@ -17,7 +17,6 @@ from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import layout_key
 from instar.clock import SystemClock
-from instar.schemachange.computing import Computing, Here
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
@@ -50,10 +49,8 @@ class Task(ABC):
         self.claim = claim
         self.rows = rows
         self.place = place
-        # How fast; where it computes; what the work is at, in words; how many rows are read, where all are before
-        # anything is put.
+        # How fast; what the work is at, in words; how many rows are read, where all are before anything is put.
         self.pace: Pace | None = None
-        self.computing: Computing = Here()
         self.urgency = 1.0  # of its pace, at first
         self.doing = ""
         self.rows_read: int | None = None
@@ -113,8 +110,7 @@ class Task(ABC):
         """Run the steps of a batch under the claim, and record in the same that key range `number` stood at `before`
         and is at `reached` now."""
         counted = 0 if self.pace is None else self.pace.rows
-        made = self.computing.run(lambda: [*steps, self.checkpoint(number, reached)])
-        self.store.background(made, claim=self.claim, pace=self.pace)
+        self.store.background([*steps, self.checkpoint(number, reached)], claim=self.claim, pace=self.pace)
         if self.pace is not None:  # what steps have not counted: rows that were only read
             self.pace.rows = max(self.pace.rows, counted + reached.rows - before.rows)
 

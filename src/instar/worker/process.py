@@ -19,7 +19,6 @@ from instar.schemachange.job_records import Job
 from instar.schemachange.tasks import Reorganizer
 from instar.store import open_store
 from instar.store.engine import Store
-from instar.worker.standing_back import StandingBack
 from instar.worker.work import Worker
 
 # Nothing to do for so long, and the process ends.
@@ -39,11 +38,10 @@ def serve(
 ) -> None:
     """Work on the store at `path` until told to stop, or idle for so long. Another worker there: return at once."""
     store = open_store(path, create=False, clock=clock)
-    computing = StandingBack(store, clock)
     try:
         if store.worker_present():
             return
-        worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping, hook=hook, computing=computing)
+        worker = Worker(store, clock, lambda: _spark(path, store), stopping=stopping, hook=hook)
         while not store.worker_present():
             store.announce_worker(True)
             over = _until_idle(path, store, clock, worker, stopping, idle_seconds)
@@ -53,7 +51,6 @@ def serve(
             if over or not worker.turn():
                 return
     finally:
-        computing.close()
         store.close()
 
 

@@ -17,7 +17,6 @@ from instar.catalog.layouts import Layouts, layout_key
 from instar.catalog.sequences import Sequences
 from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
-from instar.schemachange.computing import Computing, Here
 from instar.schemachange.executor import Executor
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.jobs import Jobs
@@ -57,9 +56,8 @@ from instar.store.records import (
 from instar.tables.garbage import DeadEntries
 from instar.worker.compaction import Compactor
 
-# Up to so many rows are reorganized in this process: it takes less than starting Spark does, above all beside clients,
-# to whom both leave the processors.
-WITHOUT_SPARK_ROWS = 500_000
+# Up to so many rows are reorganized in this process: it takes less than starting Spark does.
+WITHOUT_SPARK_ROWS = 100_000
 # A validation only reads, a million rows per second and core.
 VALIDATED_WITHOUT_SPARK_ROWS = 2_000_000
 _COLLECT_SECONDS = 1.0
@@ -77,8 +75,7 @@ _NOT_THE_JOBS_FAULT = frozenset({errors.OBJECT_NOT_READY, errors.IO_ERROR, error
 
 
 class Worker:
-    """Turns of background work on one store. It reads no clock but the given one, and stops between two batches.
-    `computing`: where the tasks of jobs compute; else here."""
+    """Turns of background work on one store. It reads no clock but the given one, and stops between two batches."""
 
     def __init__(
         self,
@@ -88,13 +85,11 @@ class Worker:
         *,
         stopping: Callable[[], bool] = lambda: False,
         hook: Callable[[Job], str] | None = None,
-        computing: Computing | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._large = large
         self._stopping = stopping
-        self._computing = computing or Here()
         self._catalog = Catalog(store, clock, loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
         self._jobs = Jobs(store, clock)
@@ -219,7 +214,6 @@ class Worker:
         return None
 
     def _reorganizer(self, task: Task) -> Reorganizer:
-        task.computing = self._computing
         few = VALIDATED_WITHOUT_SPARK_ROWS if isinstance(task, Validation) else WITHOUT_SPARK_ROWS
         if task.rows <= few:
             return InProcess()
