@@ -208,3 +208,21 @@ def test_a_terminated_export_leaves_nothing(connection: Connection, tmp_path: Pa
         assert process.stderr.read() == ""
         assert process.wait(timeout=20) == 143
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_names_that_are_key_words(connection: Connection, tmp_path: Path):
+    words = pa.table({"select": [1, 2], "user": ["a", "b"], 'a "b': [None, 3], "plain": [4, 5]})
+    file = parquet(tmp_path / "words.parquet", words)
+    assert import_files(connection, "order", [file], create=True) == 2
+    assert import_files(connection, "order", [file], create=False, in_batches=True) == 2
+    assert rows(connection, 'SELECT "select", "user", "a ""b" FROM "order" ORDER BY 1 LIMIT 2') == [(1, "a", None)] * 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_is_said(connection: Connection, tmp_path: Path, encoding: str):
+    file = tmp_path / "t.csv"
+    file.write_bytes("\ufeffid,a\r\n1,x\r\n2,y\r\n".encode(encoding))
+    run(connection, "CREATE TABLE t (id bigint PRIMARY KEY, a text)")
+    with fails(errors.CHARACTER_NOT_IN_REPERTOIRE) as failed:
+        import_files(connection, "t", [file], create=False)
+    assert failed.error.detail == "The file begins as UTF-16 does."

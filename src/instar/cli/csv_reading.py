@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import deque
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from instar.cli.csv_columns import reader_type
 CSV_BLOCK = 8 << 20  # bytes; where a table is created, types are inferred from the first block
 COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
 _CSV_HEAD = 64 << 10
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LONG_ROW = "straddl"  # what Arrow says of a row that reaches over more than one block
 _STRANGE_ROW = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 
@@ -84,10 +86,12 @@ def not_utf8(path: Path, byte: int, detail: str | None = None) -> errors.Error:
 
 def name_row(path: Path, found: pa.ArrowInvalid) -> None:
     """Raise what Arrow has `found` wrong in a CSV file with its row, which it knows if it reads without threads: 22P04
-    for a row of more or fewer columns, 22021 for a text that is no UTF-8; or 54000 for a row that is too long. Nothing
-    happens if it was something else."""
+    for a row of more or fewer columns, 22021 for a text that is no UTF-8, or a file in UTF-16; or 54000 for a row that
+    is too long. Nothing happens if it was something else."""
     if _LONG_ROW in str(found):
         raise errors.error(errors.LIMIT_EXCEEDED, f"{path}: a row is longer than {CSV_BLOCK >> 20} MiB") from None
+    if (head := _csv_stream(path)[0].read(2)) in _UTF16:
+        raise not_utf8(path, head[0], "The file begins as UTF-16 does.") from None
     parse = pa.csv.ParseOptions(newlines_in_values=True)
     read = pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False)
     inferred = pa.csv.ConvertOptions(check_utf8=False)

@@ -23,14 +23,9 @@ from instar.catalog.descriptors import (
 from instar.catalog.naming import not_null_names
 from instar.cli.output import Column as Heading
 from instar.cli.output import Row, write_table
+from instar.sql.binder.deparse import quote_identifier as quoted
 
 _ID = re.compile(r'"#(\d+)"')
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
-
-
-def quoted(name: str) -> str:
-    """The name as SQL wants it: quoted where it is not a plain one in lower case."""
-    return name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '""') + '"'
 
 
 def named(expression: str, table: Table) -> str:

@@ -18,9 +18,9 @@ from pygments.lexers.sql import PostgresLexer
 from instar import __version__, errors
 from instar.catalog.descriptors import Object, Table, View
 from instar.cli.commands import COMMANDS, Commands, Quit
-from instar.cli.describe import quoted
 from instar.cli.runner import Runner
 from instar.cli.statements import split, unfinished
+from instar.sql.binder.deparse import quote_identifier as quoted
 
 # What somebody types, not what the grammar has.
 KEYWORDS = """

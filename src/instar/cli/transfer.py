@@ -25,12 +25,12 @@ from instar.catalog.system_views import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
 from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8
-from instar.cli.describe import quoted
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
 from instar.database.scan import table_rows
 from instar.pipeline.transfer import export
+from instar.sql.binder.deparse import quote_identifier as quoted
 from instar.store.directory import DISK_ERRNOS
 
 if TYPE_CHECKING:
