@@ -126,16 +126,17 @@ def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while rows + batch.num_rows >= ROWS_PER_BATCH:
             held.append(batch.slice(0, ROWS_PER_BATCH - rows))
             batch = batch.slice(ROWS_PER_BATCH - rows)
-            yield _joined(held)
+            yield from _joined(held)
             held, rows = [], 0
         held.append(batch)
         rows += batch.num_rows
     if rows:
-        yield _joined(held)
+        yield from _joined(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """All of their rows in one batch; in several where one would have more than 2 GiB of text in a column."""
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()
 
 
 def _loadable(session: Session, table: Table, names: Sequence[str]) -> bool:
