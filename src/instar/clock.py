@@ -21,6 +21,10 @@ class Clock(Protocol):
         """Nanoseconds since an arbitrary point of this boot, the same for all processes of the host; never falls."""
         ...
 
+    def computed_ns(self) -> int:
+        """For how many nanoseconds the calling thread has had a processor; never falls."""
+        ...
+
     def boot_id(self) -> bytes:
         """16 bytes, the same for all processes until the host is started again."""
         ...
@@ -47,6 +51,8 @@ class SystemClock:
     # It goes on while the host is suspended: else a laptop's wall clock would seem to have jumped when it wakes.
     monotonic_ns = staticmethod(functools.partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME))
 
+    computed_ns = staticmethod(time.thread_time_ns)
+
     def boot_id(self) -> bytes:
         return self._boot
 
@@ -60,6 +66,7 @@ class ManualClock:
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000) -> None:
         self.wall = wall_ns
         self.monotonic = 1_000_000_000
+        self.computed = 0
         self.boot = b"\x01" * 16
 
     def wall_ns(self) -> int:
@@ -67,6 +74,9 @@ class ManualClock:
 
     def monotonic_ns(self) -> int:
         return self.monotonic
+
+    def computed_ns(self) -> int:
+        return self.computed
 
     def boot_id(self) -> bytes:
         return self.boot

@@ -140,11 +140,12 @@ class Compaction(Task):
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys. Superseded once the table has a newer layout."""
         while not at.done:
+            most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
                 self._require_newest(reader)
-                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                keys, rows = reader.batch(at.position, at.stop, most)
                 made = [found for pair in zip(keys, rows, strict=True) if (found := self._compacted(reader, *pair))]
-            done = len(keys) < BATCH_ROWS
+            done = len(keys) < most
             position = at.stop if done else keys[-1] + b"\x00"
             at = Checkpoint(at.start, at.stop, position, at.rows + len(keys), done)
             yield self._steps(made), at

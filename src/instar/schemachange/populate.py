@@ -135,22 +135,23 @@ class Population(RowTask[Populated]):
 
     def derive(self, start: bytes, stop: bytes) -> Derived[Populated]:
         """As in `RowTask`."""
-        keys, stored, rewriters = self._read(start, stop)
+        most = self.at_once(BATCH_ROWS)
+        keys, stored, rewriters = self._read(start, stop, most)
         # The reader is closed: a sequence may have to reserve its next values.
         rows = [
             Populated(key, value[: rewriter.start], self._made(key, value, rewriter))
             for key, value, rewriter in zip(keys, stored, rewriters, strict=True)
             if rewriter is not None and rewriter.is_needed
         ]
-        done = len(keys) < BATCH_ROWS
+        done = len(keys) < most
         live = sum(rewriter is not None for rewriter in rewriters)
         return Derived(rows, stop if done else keys[-1] + b"\x00", live, done)
 
-    def _read(self, start: bytes, stop: bytes) -> tuple[list[bytes], list[bytes], list[_Rewriter | None]]:
-        """A batch of rows, and what each needs."""
+    def _read(self, start: bytes, stop: bytes, most: int) -> tuple[list[bytes], list[bytes], list[_Rewriter | None]]:
+        """A batch of at most so many rows, and what each needs."""
         with self.store.read() as reader:
             self._refresh(reader)
-            keys, stored = reader.batch(start, stop, BATCH_ROWS)
+            keys, stored = reader.batch(start, stop, most)
             return keys, stored, [self._rewriter(value, reader) for value in stored]
 
     # --- values of sequences -----------------------------------------------------------------------------------------
@@ -170,7 +171,7 @@ class Population(RowTask[Populated]):
         later, since no row loses a value."""
         done = False
         while not done:
-            keys, _, rewriters = self._read(start, stop)
+            keys, _, rewriters = self._read(start, stop, BATCH_ROWS)
             lacking = Counter(ordinal for found in rewriters if found is not None for ordinal in found.lacking)
             taken: Counter[int] = Counter()
             for ordinal, rows in lacking.items():

@@ -49,10 +49,11 @@ class Propagation(RowTask[bytes]):
 
     def derive(self, start: bytes, stop: bytes) -> Derived[bytes]:
         """As in `RowTask`."""
+        most = self.at_once(BATCH_ROWS)
         with self.store.read() as reader:
-            keys, rows = reader.batch(start, stop, BATCH_ROWS)
+            keys, rows = reader.batch(start, stop, most)
             behind = [key for key, row in zip(keys, rows, strict=True) if self._caught_up(reader, row) != row]
-        done = len(keys) < BATCH_ROWS
+        done = len(keys) < most
         return Derived(behind, stop if done else keys[-1] + b"\x00", len(keys), done)
 
     def steps(self, made: Sequence[bytes]) -> Iterator[Step]:

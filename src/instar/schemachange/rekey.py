@@ -74,13 +74,14 @@ class KeyBackfill(RowTask[Copy]):
 
     def derive(self, start: bytes, stop: bytes) -> Derived[Copy]:
         """As in `RowTask`."""
+        most = self.at_once(BATCH_ROWS)
         with self.store.read() as reader:
-            keys, rows = reader.batch(start, stop, BATCH_ROWS)
+            keys, rows = reader.batch(start, stop, most)
             copies = [
                 self._copy(reader, key, stored) for key, stored in zip(keys, rows, strict=True) if not _is_gone(stored)
             ]
         copies.sort(key=lambda copy: copy.key)
-        done = len(keys) < BATCH_ROWS
+        done = len(keys) < most
         return Derived(copies, stop if done else keys[-1] + b"\x00", len(copies), done)
 
     def steps(self, made: Sequence[Copy]) -> Iterator[Step]:

@@ -10,7 +10,7 @@ index probes in the same section (rule 21).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -152,10 +152,11 @@ class Backfill(Task):
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys."""
         while not at.done:
+            most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
-                keys, rows = reader.batch(at.position, at.stop, BATCH_ROWS)
+                keys, rows = reader.batch(at.position, at.stop, most)
                 entries = self.entries(reader, keys, rows)
-            done = len(keys) < BATCH_ROWS
+            done = len(keys) < most
             position = at.stop if done else keys[-1] + b"\x00"
             at = Checkpoint(at.start, at.stop, position, at.rows + len(entries), done)
             entries.sort()
@@ -247,8 +248,24 @@ class InProcess:
         """As in `Reorganizer`."""
         for number, at in task.ranges(pulse):
             pulse()
-            for steps, reached in task.batches(at):
+            for steps, reached in _gathered(task, at, pulse):
                 task.put(number, steps, at, reached)
                 at = reached
                 if not reached.done:
                     pulse()
+
+
+def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
+    """The batches of a task; where it breathes, small ones together if it lets them. A pause at the gate follows each
+    commit, however little there is in it."""
+    waiting: list[Iterable[Step]] = []
+    put = before = at.rows
+    for steps, reached in task.batches(at):
+        task.rest(reached.rows - before)
+        before = reached.rows
+        waiting.append(steps)
+        if task.breath is not None and task.gathers and not reached.done and before - put < BATCH_ROWS:
+            pulse()
+            continue
+        yield chain.from_iterable(waiting), reached
+        waiting, put = [], before

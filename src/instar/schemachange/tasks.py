@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import layout_key
 from instar.clock import SystemClock
+from instar.schemachange.breath import RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
@@ -37,7 +39,10 @@ Step = Callable[[Section], None]
 
 
 class Task(ABC):
-    """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is."""
+    """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is. `gathers`:
+    a batch may be made before the one before it is put."""
+
+    gathers = True
 
     def __init__(
         self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0
@@ -49,8 +54,10 @@ class Task(ABC):
         self.claim = claim
         self.rows = rows
         self.place = place
-        # How fast; what the work is at, in words; how many rows are read, where all are before anything is put.
+        # How fast; with which rests from computing; what the work is at, in words; how many rows are read, where all
+        # are before anything is put.
         self.pace: Pace | None = None
+        self.breath: Breath | None = None
         self.urgency = 1.0  # of its pace, at first
         self.doing = ""
         self.rows_read: int | None = None
@@ -62,6 +69,17 @@ class Task(ABC):
     def rows_to_read(self) -> int:
         """About how many rows there are to be read: each once, whatever is made of it."""
         return self.rows
+
+    def at_once(self, most: int) -> int:
+        """How many rows a batch has now: `most`, or as many as a piece of work beside commits has."""
+        return most if self.breath is None else min(most, self.breath.rows)
+
+    def rest(self, rows: int = 0) -> None:
+        """Where it breathes, rest from what was computed, of `rows` rows if that is said."""
+        if self.breath is not None:
+            # That it makes longer pauses at the gate than others does not make its rests longer.
+            factor = 1.0 if self.pace is None else self.pace.factor * min(self.pace.urgency, 1.0)
+            self.breath.draw(RESTS * factor, rows)
 
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
@@ -110,9 +128,16 @@ class Task(ABC):
         """Run the steps of a batch under the claim, and record in the same that key range `number` stood at `before`
         and is at `reached` now."""
         counted = 0 if self.pace is None else self.pace.rows
-        self.store.background([*steps, self.checkpoint(number, reached)], claim=self.claim, pace=self.pace)
+        breathing = chain(self._breathing(steps), [self.checkpoint(number, reached)])
+        self.store.background(breathing, claim=self.claim, pace=self.pace)
         if self.pace is not None:  # what steps have not counted: rows that were only read
             self.pace.rows = max(self.pace.rows, counted + reached.rows - before.rows)
+
+    def _breathing(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The steps, with rests after those that took long to make."""
+        for step in steps:
+            self.rest()
+            yield step
 
 
 def planned(task: Task) -> list[Checkpoint]:

@@ -138,11 +138,12 @@ class Validation(Task):
         """Judge the rows that stand in [start, stop) (whole store keys), batch by batch, each in a short read."""
         position: bytes | None = start
         while position is not None:
+            most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
                 self._refresh(reader)
-                keys, stored = reader.batch(position, stop, BATCH_ROWS)
+                keys, stored = reader.batch(position, stop, most)
                 rows, violations, offenders = self._judged(reader, keys, stored)
-            position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
+            position = keys[-1] + b"\x00" if len(keys) == most else None
             yield Examined(rows, violations, offenders, position)
 
     def _judged(

@@ -17,10 +17,12 @@ from instar.catalog.layouts import Layouts, layout_key
 from instar.catalog.sequences import Sequences
 from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
+from instar.schemachange.breath import Breath
 from instar.schemachange.executor import Executor
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.followed import followed_key
+from instar.schemachange.online.image import Image
 from instar.schemachange.online.keeping import ViewKeeper
 from instar.schemachange.online.retention import kept, needed
 from instar.schemachange.pulse import Interrupted
@@ -56,8 +58,10 @@ from instar.store.records import (
 from instar.tables.garbage import DeadEntries
 from instar.worker.compaction import Compactor
 
-# Up to so many rows are reorganized in this process: it takes less than starting Spark does.
-WITHOUT_SPARK_ROWS = 100_000
+# Up to so many rows are reorganized in this process: it takes less than starting Spark does, above all beside clients.
+WITHOUT_SPARK_ROWS = 500_000
+# An image reads its sources once for each range of its targets, one after the other.
+IMAGED_WITHOUT_SPARK_ROWS = 100_000
 # A validation only reads, a million rows per second and core.
 VALIDATED_WITHOUT_SPARK_ROWS = 2_000_000
 _COLLECT_SECONDS = 1.0
@@ -92,6 +96,7 @@ class Worker:
         self._stopping = stopping
         self._catalog = Catalog(store, clock, loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
+        self._breath = Breath(store, clock)
         self._jobs = Jobs(store, clock)
         self._sequences = Sequences(store)
         owner = b"worker %d:%s" % (os.getpid(), os.urandom(8))
@@ -214,8 +219,8 @@ class Worker:
         return None
 
     def _reorganizer(self, task: Task) -> Reorganizer:
-        few = VALIDATED_WITHOUT_SPARK_ROWS if isinstance(task, Validation) else WITHOUT_SPARK_ROWS
-        if task.rows <= few:
+        task.breath = self._breath
+        if task.rows <= _without_spark(task):
             return InProcess()
         return _WithFallback(self._large())
 
@@ -362,6 +367,13 @@ def replanner(store: Store, clock: Clock) -> Callable[[CatalogChange, Job], Plan
     """Plans statements that have waited, on what is stored."""
     facts = StoreFacts(store, Jobs(store, clock), Sequences(store))
     return lambda change, job: replan(change, facts, job, clock.wall_ns() // 1000)
+
+
+def _without_spark(task: Task) -> int:
+    """Up to how many rows the task is done in this process."""
+    if isinstance(task, Validation):
+        return VALIDATED_WITHOUT_SPARK_ROWS
+    return min(IMAGED_WITHOUT_SPARK_ROWS, WITHOUT_SPARK_ROWS) if isinstance(task, Image) else WITHOUT_SPARK_ROWS
 
 
 class _WithFallback:

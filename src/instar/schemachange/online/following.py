@@ -79,6 +79,8 @@ class Following(Task):
     """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
     when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
 
+    gathers = False
+
     def __init__(
         self,
         store: Store,
@@ -218,6 +220,7 @@ class Following(Task):
             self._cycle.changes += len(changes)
             self.at = self._reached(timestamp, len(changes))
             waiting += len(changes)
+            self.rest()
             if self._overlay.waiting < _FULL_STEP and not batch.is_late:
                 continue
             self._take(batch, waiting)

@@ -1,0 +1,66 @@
+"""Rests of what computes beside foreground commits: short pieces, each followed by several times as much of nothing.
+
+Work in the background has a low weight (nice), and still whoever wakes up beside it may have to wait until its slice
+ends, some milliseconds; and a client wakes up for each of its operations. The scheduling class that yields at once
+(SCHED_IDLE) is no way out for what holds claims and the interpreter: where others have work for all processors, it is
+kept from them for minutes. So whoever reads and derives many rows for a job does that for a millisecond at a time, and
+rests. Where it computed a batch of thousands of rows at once, the longest operations beside it took 100 ms instead of
+15. Shorter pieces with longer rests take several times the processor time, for each begins with cold caches.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from instar.clock import Clock
+from instar.store.pace import LONGEST_PAUSE_NS
+
+# A piece takes about so long.
+PIECE_NS = 1_000_000
+# And is followed by so many times as much.
+RESTS = 3.0
+# Who has committed so lately may do so again any moment. It is more than a rest, since in one few may happen to commit.
+LATELY_NS = 100_000_000
+# Rows of a piece: at the least, where nobody knows yet how long they take, and at the most.
+LEAST_ROWS, FIRST_ROWS, MOST_ROWS = 32, 128, 4_096
+
+
+class Foreground(Protocol):
+    """Of a store, what is known of commits in the foreground."""
+
+    def foreground_about(self) -> bool: ...
+
+
+class Breath:
+    """The rests of one thread that runs tasks, and how much it is to do between two."""
+
+    def __init__(self, store: Foreground, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._rows = FIRST_ROWS
+        self._met = -LATELY_NS  # when somebody was seen to commit last
+        self._rested = clock.computed_ns()  # what the thread had computed by the end of the last rest
+
+    @property
+    def rows(self) -> int:
+        """How many rows are read at once now."""
+        return self._rows if self._is_beside() else MOST_ROWS
+
+    def draw(self, rests: float = RESTS, rows: int = 0) -> None:
+        """Rest `rests` times as long as what was computed since the last rest, if that is a piece. `rows`: so many were
+        what was computed since; the next piece has as many as take as long as a piece is to. Not in the atomic section.
+        """
+        computed = self._clock.computed_ns() - self._rested
+        if 0 < rows <= self._rows:
+            self._rows = max(LEAST_ROWS, min(rows * PIECE_NS // max(computed, 1), 2 * rows, MOST_ROWS))
+        if computed < PIECE_NS // 2:
+            return
+        if self._is_beside():
+            self._clock.sleep(min(computed * rests, LONGEST_PAUSE_NS) / 1e9)
+        self._rested = self._clock.computed_ns()
+
+    def _is_beside(self) -> bool:
+        now = self._clock.monotonic_ns()
+        if self._store.foreground_about():
+            self._met = now
+        return now - self._met < LATELY_NS

@@ -1,0 +1,188 @@
+"""What computes beside foreground commits does so in short pieces, and rests."""
+
+from __future__ import annotations
+
+import pytest
+
+from instar.clock import ManualClock
+from instar.schemachange import wanted as want
+from instar.schemachange.breath import FIRST_ROWS, LATELY_NS, LEAST_ROWS, MOST_ROWS, PIECE_NS, RESTS, Breath
+from instar.schemachange.job_records import JobState
+from instar.schemachange.reorganize import Backfill
+from instar.store.pace import LONGEST_PAUSE_NS, Pace
+from instar.worker.work import Worker
+from support.changes import ChangingWorld, Server
+
+
+class Foreground:
+    """Of a store, whether others commit."""
+
+    def __init__(self) -> None:
+        self.commits = True
+
+    def foreground_about(self) -> bool:
+        return self.commits
+
+
+class Working(ManualClock):
+    """Notes how long it was asked to sleep; its thread computes `cost` nanoseconds between two looks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+        self.cost = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        super().sleep(seconds)
+
+    def computed_ns(self) -> int:
+        self.computed += self.cost
+        return super().computed_ns()
+
+
+@pytest.fixture
+def clock() -> Working:
+    return Working()
+
+
+@pytest.fixture
+def foreground() -> Foreground:
+    return Foreground()
+
+
+@pytest.fixture
+def breath(foreground: Foreground, clock: Working) -> Breath:
+    return Breath(foreground, clock)
+
+
+def test_a_piece_is_followed_by_several_times_as_much_rest(breath: Breath, clock: Working) -> None:
+    clock.computed += PIECE_NS
+    breath.draw()
+    breath.draw()  # nothing was computed since
+    assert clock.slept == [pytest.approx(RESTS * PIECE_NS / 1e9)]
+
+
+def test_less_than_a_piece_waits_for_more(breath: Breath, clock: Working) -> None:
+    for _ in range(8):
+        clock.computed += PIECE_NS // 8
+        breath.draw()
+    assert sum(clock.slept) == pytest.approx(RESTS * PIECE_NS / 1e9)
+    assert len(clock.slept) == 2
+
+
+def test_where_nobody_commits_nobody_rests_and_batches_are_large(
+    breath: Breath, clock: Working, foreground: Foreground
+) -> None:
+    foreground.commits = False
+    clock.computed += 100 * PIECE_NS
+    breath.draw(rows=MOST_ROWS)
+    assert clock.slept == []
+    assert breath.rows == MOST_ROWS
+    foreground.commits = True  # what was computed while nobody was there is not made up for
+    breath.draw()
+    assert clock.slept == []
+
+
+def test_who_commits_now_and_then_counts_as_there(breath: Breath, clock: Working, foreground: Foreground) -> None:
+    assert breath.rows == FIRST_ROWS
+    foreground.commits = False
+    clock.advance(LATELY_NS / 2e9)
+    assert breath.rows == FIRST_ROWS
+    clock.computed += PIECE_NS
+    breath.draw()
+    assert len(clock.slept) == 1
+    clock.advance(LATELY_NS / 2e9)
+    assert breath.rows == MOST_ROWS
+
+
+def test_pieces_have_as_many_rows_as_take_as_long_as_a_piece(breath: Breath, clock: Working) -> None:
+    assert breath.rows == FIRST_ROWS
+    for rows, each in ((FIRST_ROWS, PIECE_NS // 40), (40, PIECE_NS // 200), (80, PIECE_NS // 200)):
+        assert breath.rows == rows
+        clock.computed += rows * each
+        breath.draw(rows=rows)
+    clock.computed += 10 * PIECE_NS
+    breath.draw(rows=breath.rows)
+    assert breath.rows == LEAST_ROWS
+    for _ in range(20):
+        clock.computed += 1
+        breath.draw(rows=breath.rows)
+    assert breath.rows == MOST_ROWS
+
+
+def test_a_large_batch_that_was_begun_before_others_came_says_nothing_of_pieces(breath: Breath, clock: Working) -> None:
+    clock.computed += PIECE_NS
+    breath.draw(rows=MOST_ROWS)
+    assert breath.rows == FIRST_ROWS
+
+
+@pytest.mark.parametrize(("rests", "slept_ns"), [(5.0, 5 * PIECE_NS), (0.5, PIECE_NS // 2), (1e6, LONGEST_PAUSE_NS)])
+def test_rests_are_as_long_as_asked_for_within_reason(
+    breath: Breath, clock: Working, rests: float, slept_ns: int
+) -> None:
+    clock.computed += PIECE_NS
+    breath.draw(rests)
+    assert clock.slept == [pytest.approx(slept_ns / 1e9)]
+
+
+@pytest.mark.parametrize(
+    ("urgency", "target", "times"), [(1.0, None, 1.0), (0.25, None, 1.0), (4.0, None, 0.25), (1.0, 1, 1.5)]
+)
+def test_a_task_rests_by_its_pace_where_it_has_a_breath(
+    clock: Working, foreground: Foreground, urgency: float, target: int | None, times: float
+) -> None:
+    """Its urgency makes rests shorter, as a latency target makes them longer; leisure is for pauses at the gate."""
+    world = world_of(clock, 1)
+    task = Backfill(world.store, world.table(), (), job=1, stage=1, claim=(b"", b""), rows=1)
+    clock.slept.clear()
+    clock.computed += PIECE_NS
+    task.rest()
+    assert clock.slept == []
+    task.breath = Breath(foreground, clock)
+    task.pace = Pace()
+    task.pace.urgency, task.pace.latency_target_ns = urgency, target
+    task.pace.follow(2, clock.monotonic)
+    clock.computed += PIECE_NS
+    task.rest()
+    assert clock.slept == [pytest.approx(times * RESTS * PIECE_NS / 1e9)]
+
+
+def world_of(clock: Working, rows: int) -> ChangingWorld:
+    world = ChangingWorld(clock=clock)
+    world.create_t([(number, number * 10, "x") for number in range(rows)])
+    return world
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_worker_builds_an_index_in_short_pieces_beside_commits_and_in_one_go_else(
+    monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    clock = Working()
+    world = world_of(clock, 800)
+    worker = Worker(world.store, clock)
+    batches: list[int] = []
+    derived = Backfill.entries
+
+    def noted(self, reader, keys, stored):
+        batches.append(len(keys))
+        clock.computed += len(keys) * PIECE_NS // 200  # a row takes a 200th of a piece
+        if beside:
+            writer = Server(world)
+            writer.update(batches[-1], b="beside")
+            writer.commit()
+        else:
+            clock.advance(LATELY_NS / 1e9)
+        return derived(self, reader, keys, stored)
+
+    monkeypatch.setattr(Backfill, "entries", noted)
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert number is not None
+    clock.slept.clear()
+    while not world.jobs.get(number).is_finished:
+        assert worker.turn()
+    assert world.jobs.get(number).state is JobState.SUCCEEDED
+    world.check_index("i")
+    # The stage before it was published a moment ago: that was a commit, too.
+    assert batches == ([FIRST_ROWS, 200, 200, 200, 72] if beside else [FIRST_ROWS, 672])
+    assert sum(slept >= RESTS * PIECE_NS / 4e9 for slept in clock.slept) >= (4 if beside else 0)
