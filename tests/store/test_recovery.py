@@ -9,6 +9,8 @@ import shutil
 import threading
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import instar
@@ -29,6 +31,8 @@ from support.databases import rows
 from support.power import Disk
 
 ROWS = 200
+LOADED = 3_000
+SUM_OF_IDS = LOADED * (LOADED - 1) // 2
 
 
 class Clients:
@@ -68,11 +72,54 @@ class Clients:
             self._failed.append(caught)
 
 
+class Loader:
+    """A thread that loads one table after the other in bulk and gives each an index, and knows what was acknowledged."""
+
+    def __init__(self, path: Path) -> None:
+        self.loaded = 0
+        self.indexed = 0
+        self._path = path
+        self._stop = threading.Event()
+        self._failed: list[Exception] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Loader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_caught: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert not self._failed, self._failed
+
+    def _run(self) -> None:
+        ids = np.arange(LOADED)
+        try:
+            with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
+                while not self._stop.is_set():
+                    name = f"loaded{self.loaded}"
+                    connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, a int NOT NULL)")
+                    connection.insert_arrow(name, pa.table({"id": ids, "a": ids * 7919 % 10007}))
+                    self.loaded += 1
+                    connection.execute(f"CREATE INDEX ON {name} (a)")
+                    self.indexed += 1
+        except Exception as caught:  # noqa: BLE001 - shown by the thread that joins
+            self._failed.append(caught)
+
+
 def make(path: Path, synchronous: str = "full") -> None:
     with instar.connect(path, synchronous=synchronous, autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL, b text)")
         connection.execute("CREATE INDEX t_a ON t (a)")
         connection.executemany("INSERT INTO t VALUES (?, 0, '')", [(key,) for key in range(ROWS)])
+
+
+def sync_all(path: Path) -> None:
+    """All that is in the store's files is on disk."""
+    for name in (*WAL_FILES, *CHECKPOINT_FILES, "data.mdb"):
+        file = os.open(path / name, os.O_RDWR)
+        os.fdatasync(file)
+        os.close(file)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -87,10 +134,7 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(
     images = []
     with monkeypatch.context() as patch:
         disk = Disk(path, patch)
-        for name in (*WAL_FILES, *CHECKPOINT_FILES, "data.mdb"):
-            file = os.open(path / name, os.O_RDWR)
-            os.fdatasync(file)
-            os.close(file)
+        sync_all(path)
         store = open_store(path)
         assert isinstance(store, LmdbStore)
         with contextlib.closing(store), Clients(path, 3) as clients:
@@ -113,6 +157,39 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(
             connection.execute("UPDATE t SET a = a + 1")
         with instar.connect(image, synchronous=None) as connection:  # it was left as it should be
             assert rows(connection, "SELECT sum(a) FROM t") == [(sum(found.values()) + ROWS,)]
+        shutil.rmtree(image)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_put_in_bulk_is_there_after_a_power_failure_or_is_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A load or an index that was acknowledged is whole; of what was under way no statement sees a part."""
+    draw = random.Random(seed)
+    monkeypatch.setattr(keeper, "LOG_BYTES", draw.choice((1 << 12, 1 << 17, 1 << 20)))
+    path = tmp_path / "db"
+    make(path)
+    images = []
+    with monkeypatch.context() as patch:
+        disk = Disk(path, patch)
+        sync_all(path)
+        store = open_store(path)
+        assert isinstance(store, LmdbStore)
+        with contextlib.closing(store), Clients(path, 1), Loader(path) as loader:
+            for number in range(4):
+                threading.Event().wait(draw.uniform(0.1, 0.5))
+                acknowledged = loader.loaded, loader.indexed
+                image = tmp_path / f"image{number}"
+                disk.fail(store, image, draw)
+                images.append((image, *acknowledged))
+    assert images[-1][2] > 0
+    for image, loaded, indexed in images:
+        with instar.connect(image, synchronous=None, autocommit=True) as connection:
+            for number in range(loaded):
+                assert rows(connection, f"SELECT count(*), sum(id) FROM loaded{number}") == [(LOADED, SUM_OF_IDS)]
+            seen = rows(connection, "SELECT count(*) FROM pg_indexes WHERE indexname LIKE 'loaded%_a_idx'")
+            assert seen[0][0] >= indexed
+            assert rows(connection, "CHECK DATABASE") == []
         shutil.rmtree(image)
 
 
