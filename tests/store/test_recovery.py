@@ -73,7 +73,7 @@ class Clients:
 
 
 class Loader:
-    """A thread that loads one table after the other in bulk and gives each an index, and knows what was acknowledged."""
+    """A thread that loads table after table in bulk, gives each an index, and knows what was acknowledged."""
 
     def __init__(self, path: Path) -> None:
         self.loaded = 0
