@@ -186,3 +186,23 @@ def test_a_worker_builds_an_index_in_short_pieces_beside_commits_and_in_one_go_e
     # The stage before it was published a moment ago: that was a commit, too.
     assert batches == ([FIRST_ROWS, 200, 200, 200, 72] if beside else [FIRST_ROWS, 672])
     assert sum(slept >= RESTS * PIECE_NS / 4e9 for slept in clock.slept) >= (4 if beside else 0)
+
+
+@pytest.mark.parametrize("breathes", [True, False])
+def test_a_worker_lets_tasks_breathe_that_may(clock: Working, monkeypatch: pytest.MonkeyPatch, breathes: bool) -> None:
+    monkeypatch.setattr(Backfill, "breathes", breathes)
+    world = world_of(clock, 300)
+    worker = Worker(world.store, clock)
+    batches: list[int] = []
+    derived = Backfill.entries
+
+    def noted(self, reader, keys, stored):
+        batches.append(len(keys))
+        return derived(self, reader, keys, stored)
+
+    monkeypatch.setattr(Backfill, "entries", noted)
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    assert number is not None
+    while not world.jobs.get(number).is_finished:
+        assert worker.turn()
+    assert batches == ([FIRST_ROWS, 172] if breathes else [300])

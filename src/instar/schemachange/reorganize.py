@@ -256,15 +256,15 @@ class InProcess:
 
 
 def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-    """The batches of a task; where it breathes, small ones together if it lets them. A pause at the gate follows each
-    commit, however little there is in it."""
+    """The batches of a task; where it breathes, small ones together: a pause at the gate follows each commit, however
+    little there is in it."""
     waiting: list[Iterable[Step]] = []
     put = before = at.rows
     for steps, reached in task.batches(at):
         task.rest(reached.rows - before)
         before = reached.rows
         waiting.append(steps)
-        if task.breath is not None and task.gathers and not reached.done and before - put < BATCH_ROWS:
+        if task.breath is not None and not reached.done and before - put < BATCH_ROWS:
             pulse()
             continue
         yield chain.from_iterable(waiting), reached

@@ -39,10 +39,10 @@ Step = Callable[[Section], None]
 
 
 class Task(ABC):
-    """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is. `gathers`:
-    a batch may be made before the one before it is put."""
+    """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is.
+    `breathes`: beside commits it is done in short pieces, and one may be made before the one before it is put."""
 
-    gathers = True
+    breathes = True
 
     def __init__(
         self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0
@@ -54,8 +54,8 @@ class Task(ABC):
         self.claim = claim
         self.rows = rows
         self.place = place
-        # How fast; with which rests from computing; what the work is at, in words; how many rows are read, where all
-        # are before anything is put.
+        # How fast; with which rests from computing, if any; what the work is at, in words; how many rows are read,
+        # where all are before anything is put.
         self.pace: Pace | None = None
         self.breath: Breath | None = None
         self.urgency = 1.0  # of its pace, at first

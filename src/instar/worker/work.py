@@ -219,7 +219,8 @@ class Worker:
         return None
 
     def _reorganizer(self, task: Task) -> Reorganizer:
-        task.breath = self._breath
+        if task.breathes:
+            task.breath = self._breath
         if task.rows <= _without_spark(task):
             return InProcess()
         return _WithFallback(self._large())

@@ -79,7 +79,7 @@ class Following(Task):
     """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
     when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
 
-    gathers = False
+    breathes = False  # it has to keep up with who writes, and computes little at a time as it is
 
     def __init__(
         self,
@@ -220,7 +220,6 @@ class Following(Task):
             self._cycle.changes += len(changes)
             self.at = self._reached(timestamp, len(changes))
             waiting += len(changes)
-            self.rest()
             if self._overlay.waiting < _FULL_STEP and not batch.is_late:
                 continue
             self._take(batch, waiting)

@@ -53,6 +53,8 @@ class Image(Task):
     """The work of one job on the targets of a join (R, S; T), a split (its source; R, S) or a grouping: all tables
     as they stand behind the fence of the stage that created the targets."""
 
+    breathes = False  # the log that is to be followed grows while it is made
+
     def __init__(
         self,
         store: Store,
@@ -163,7 +165,6 @@ class Image(Task):
         batch: list[TargetRow] = []
         rows = 0
         for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
-            self.rest()
             if len(batch) >= PUT_ROWS:
                 yield batch, Checkpoint(at.start, at.stop, group, rows)
                 batch = []
