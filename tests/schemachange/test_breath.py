@@ -76,9 +76,9 @@ def test_where_nobody_commits_nobody_rests_and_batches_are_large(
 ) -> None:
     foreground.commits = False
     clock.computed += 100 * PIECE_NS
-    breath.draw(rows=MOST_ROWS)
-    assert clock.slept == []
     assert breath.rows == MOST_ROWS
+    breath.draw(read=True)
+    assert clock.slept == []
     foreground.commits = True  # what was computed while nobody was there is not made up for
     breath.draw()
     assert clock.slept == []
@@ -101,19 +101,34 @@ def test_pieces_have_as_many_rows_as_take_as_long_as_a_piece(breath: Breath, clo
     for rows, each in ((FIRST_ROWS, PIECE_NS // 40), (40, PIECE_NS // 200), (80, PIECE_NS // 200)):
         assert breath.rows == rows
         clock.computed += rows * each
-        breath.draw(rows=rows)
+        breath.draw(read=True)
     clock.computed += 10 * PIECE_NS
-    breath.draw(rows=breath.rows)
+    breath.draw(read=True)
     assert breath.rows == LEAST_ROWS
     for _ in range(20):
         clock.computed += 1
-        breath.draw(rows=breath.rows)
+        breath.draw(read=True)
+        assert breath.rows <= MOST_ROWS
     assert breath.rows == MOST_ROWS
 
 
-def test_a_large_batch_that_was_begun_before_others_came_says_nothing_of_pieces(breath: Breath, clock: Working) -> None:
+def test_what_was_computed_between_two_tasks_says_nothing_of_pieces(breath: Breath, clock: Working) -> None:
+    clock.computed += 1000 * PIECE_NS
+    assert breath.rows == FIRST_ROWS
     clock.computed += PIECE_NS
-    breath.draw(rows=MOST_ROWS)
+    breath.draw(read=True)
+    assert breath.rows == FIRST_ROWS
+    assert clock.slept == [LONGEST_PAUSE_NS / 1e9]
+
+
+def test_a_large_batch_that_was_begun_before_others_came_says_nothing_of_pieces(
+    breath: Breath, clock: Working, foreground: Foreground
+) -> None:
+    foreground.commits = False
+    assert breath.rows == MOST_ROWS
+    foreground.commits = True
+    clock.computed += PIECE_NS
+    breath.draw(read=True)
     assert breath.rows == FIRST_ROWS
 
 
@@ -186,6 +201,27 @@ def test_a_worker_builds_an_index_in_short_pieces_beside_commits_and_in_one_go_e
     # The stage before it was published a moment ago: that was a commit, too.
     assert batches == ([FIRST_ROWS, 200, 200, 200, 72] if beside else [FIRST_ROWS, 672])
     assert sum(slept >= RESTS * PIECE_NS / 4e9 for slept in clock.slept) >= (4 if beside else 0)
+
+
+def test_rows_count_once_however_many_entries_are_made_of_each(
+    clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of(clock, 1000)
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), want.CreateIndex("t", (("b", False),), "j"))
+    assert number is not None
+    batches: list[int] = []
+    derived = Backfill.entries
+
+    def noted(self, reader, keys, stored):
+        batches.append(len(keys))
+        clock.computed += len(keys) * PIECE_NS // 32
+        return derived(self, reader, keys, stored)
+
+    monkeypatch.setattr(Backfill, "entries", noted)
+    worker = Worker(world.store, clock)
+    while not world.jobs.get(number).is_finished:
+        assert worker.turn()
+    assert batches[:3] == [FIRST_ROWS, 32, 32]
 
 
 @pytest.mark.parametrize("breathes", [True, False])

@@ -37,22 +37,27 @@ class Breath:
     def __init__(self, store: Foreground, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._rows = FIRST_ROWS
+        self._rows = self._given = FIRST_ROWS  # of a piece; and of the one that was asked for last
         self._met = -LATELY_NS  # when somebody was seen to commit last
-        self._rested = clock.computed_ns()  # what the thread had computed by the end of the last rest
+        # What the thread had computed by the end of the last rest, and when rows were asked for.
+        self._rested = self._asked = clock.computed_ns()
 
     @property
     def rows(self) -> int:
-        """How many rows are read at once now."""
-        return self._rows if self._is_beside() else MOST_ROWS
+        """How many rows are to be read at once now."""
+        self._given = self._rows if self._is_beside() else MOST_ROWS
+        self._asked = self._clock.computed_ns()
+        return self._given
 
-    def draw(self, rests: float = RESTS, rows: int = 0) -> None:
-        """Rest `rests` times as long as what was computed since the last rest, if that is a piece. `rows`: so many were
-        what was computed since; the next piece has as many as take as long as a piece is to. Not in the atomic section.
+    def draw(self, rests: float = RESTS, *, read: bool = False) -> None:
+        """Rest `rests` times as long as what was computed since the last rest, if that is a piece. `read`: that was for
+        the rows that were to be read at once; the next ones are as many as take a piece. Not in the atomic section.
         """
-        computed = self._clock.computed_ns() - self._rested
-        if 0 < rows <= self._rows:
-            self._rows = max(LEAST_ROWS, min(rows * PIECE_NS // max(computed, 1), 2 * rows, MOST_ROWS))
+        now = self._clock.computed_ns()
+        if read and self._given <= self._rows:
+            wanted = self._given * PIECE_NS // max(now - self._asked, 1)
+            self._rows = max(LEAST_ROWS, min(wanted, 2 * self._given, MOST_ROWS))
+        computed = now - self._rested
         if computed < PIECE_NS // 2:
             return
         if self._is_beside():

@@ -259,13 +259,12 @@ def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator
     """The batches of a task; where it breathes, small ones together: a pause at the gate follows each commit, however
     little there is in it."""
     waiting: list[Iterable[Step]] = []
-    put = before = at.rows
+    put = at.rows
     for steps, reached in task.batches(at):
-        task.rest(reached.rows - before)
-        before = reached.rows
+        task.rest(read=True)
         waiting.append(steps)
-        if task.breath is not None and not reached.done and before - put < BATCH_ROWS:
+        if task.breath is not None and not reached.done and reached.rows - put < BATCH_ROWS:
             pulse()
             continue
         yield chain.from_iterable(waiting), reached
-        waiting, put = [], before
+        waiting, put = [], reached.rows

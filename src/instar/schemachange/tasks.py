@@ -74,12 +74,12 @@ class Task(ABC):
         """How many rows a batch has now: `most`, or as many as a piece of work beside commits has."""
         return most if self.breath is None else min(most, self.breath.rows)
 
-    def rest(self, rows: int = 0) -> None:
-        """Where it breathes, rest from what was computed, of `rows` rows if that is said."""
+    def rest(self, *, read: bool = False) -> None:
+        """Where it breathes, rest from what was computed. `read`: that was for the rows of a batch."""
         if self.breath is not None:
             # That it makes longer pauses at the gate than others does not make its rests longer.
             factor = 1.0 if self.pace is None else self.pace.factor * min(self.pace.urgency, 1.0)
-            self.breath.draw(RESTS * factor, rows)
+            self.breath.draw(RESTS * factor, read=read)
 
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
