@@ -9,7 +9,7 @@ import pytest
 
 from instar import errors
 from instar.database import schema
-from instar.schemachange import reorganize
+from instar.schemachange import breath, reorganize
 from instar.store import apply
 from instar.store.section import WriteSection
 from support.chaos import Chaos
@@ -24,6 +24,8 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "SMALL_ROWS", -1)
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 3)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
+    for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(breath, rows, 2)
     monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from instar.database import Database
-from instar.schemachange import reorganize, validate
+from instar.schemachange import breath, reorganize, validate
 
 pytest.register_assert_rewrite(
     "matrix.arena", "matrix.disturbances", "matrix.one_row", "matrix.traffic", "support.leftovers"
@@ -14,6 +14,8 @@ pytest.register_assert_rewrite(
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 5)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 2)
+    for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(breath, rows, 2)
     monkeypatch.setattr(reorganize, "STEP_ENTRIES", 2)
     monkeypatch.setattr(validate, "BATCH_ROWS", 5)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from instar.clock import ManualClock
 from instar.database import Database, Session
-from instar.schemachange import reorganize, validate
+from instar.schemachange import breath, reorganize, validate
 from instar.schemachange.job_records import JobState
 from instar.schemachange.jobs import LEASE_SECONDS, Jobs
 from instar.store import open_store
@@ -69,6 +69,7 @@ def die_at_the_next_write(place: str) -> None:
 def small_steps() -> None:
     """As in conftest.py: work goes in small batches."""
     reorganize.BATCH_ROWS = validate.BATCH_ROWS = 5
+    breath.FIRST_ROWS = breath.LEAST_ROWS = breath.MOST_ROWS = 2
     reorganize.STEP_ROWS = 2
     reorganize.STEP_ENTRIES = 2
 

@@ -17,8 +17,9 @@ from instar.store.pace import LONGEST_PAUSE_NS
 
 # A piece takes about so long.
 PIECE_NS = 1_000_000
-# And is followed by so many times as much.
-RESTS = 3.0
+# And is followed by so many times as much; by no more than so many, however far a latency target is missed: a rest
+# shortens nothing that it does not stand beside, and work has to end.
+RESTS, MOST_RESTS = 3.0, 16.0
 # Who has committed so lately may do so again any moment. It is more than a rest, since in one few may happen to commit.
 LATELY_NS = 100_000_000
 # Rows of a piece: at the least, where nobody knows yet how long they take, and at the most.
@@ -61,7 +62,7 @@ class Breath:
         if computed < PIECE_NS // 2:
             return
         if self._is_beside():
-            self._clock.sleep(min(computed * rests, LONGEST_PAUSE_NS) / 1e9)
+            self._clock.sleep(min(computed * min(rests, MOST_RESTS), LONGEST_PAUSE_NS) / 1e9)
         self._rested = self._clock.computed_ns()
 
     def _is_beside(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,9 @@ from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind,
 # Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
 SMALL_ROWS = 5_000
 
+# Small batches are put together for so long at most: what is not put is lost if the work is interrupted, and the gate
+# does not see meanwhile how foreground commits fare.
+_GATHERING_SECONDS = 0.5
 # Rows per step of the gate (a step cannot be interrupted).
 STEP_ROWS = 16
 # Entries per step, which are compared with their rows before.
@@ -259,12 +263,13 @@ def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator
     """The batches of a task; where it breathes, small ones together: a pause at the gate follows each commit, however
     little there is in it."""
     waiting: list[Iterable[Step]] = []
-    put = at.rows
+    put, since = at.rows, monotonic()
     for steps, reached in task.batches(at):
         task.rest(read=True)
         waiting.append(steps)
-        if task.breath is not None and not reached.done and reached.rows - put < BATCH_ROWS:
+        many = reached.rows - put >= BATCH_ROWS or monotonic() - since >= _GATHERING_SECONDS
+        if task.breath is not None and not reached.done and not many:
             pulse()
             continue
         yield chain.from_iterable(waiting), reached
-        waiting, put = [], reached.rows
+        waiting, put, since = [], reached.rows, monotonic()

@@ -134,9 +134,17 @@ class Task(ABC):
             self.pace.rows = max(self.pace.rows, counted + reached.rows - before.rows)
 
     def _breathing(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """The steps, with rests after those that took long to make."""
-        for step in steps:
-            self.rest()
+        """The steps, with rests from making them. In rests, as in the gate's pauses, it is heard what the work is told:
+        many may be made before the next batch."""
+        source = iter(steps)
+        while True:
+            if self.breath is not None:
+                self.rest()
+                if self.pace is not None:
+                    self.pace.interrupt()
+            step = next(source, None)
+            if step is None:
+                return
             yield step
 
 
