@@ -13,7 +13,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Lock, State, Table
-from instar.schemachange import propagate, rules
+from instar.schemachange import breath, propagate, rules
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
 from instar.schemachange.executor import Executor
@@ -27,7 +27,7 @@ from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.tables.locks import LockTimestamps
 from instar.transactions.commit import Conflict
 from instar.types import BIGINT, INTEGER
-from instar.worker.work import replanner
+from instar.worker.work import Worker, replanner
 from support.changes import ChangingWorld, Server
 
 Hook = Callable[[str], object]
@@ -435,6 +435,25 @@ def test_propagation_is_killed_and_resumed(lives: int) -> None:
     lock = world.lock().id
     assert [found[lock] for found in world.timestamps()] == [found[0] for found in before]
     assert all(found[lock] < found[0] for found in before)
+    assert world.is_sound()
+
+
+def test_propagation_beside_commits_goes_through_all_rows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
+        monkeypatch.setattr(breath, rows, 2)
+    world = CountingWorld(rows=7)
+    assert world.alter(ADD).problem is None
+    for identity in range(7):
+        assert Counting(world).count("b", identity).stands()
+        assert Counting(world).count("a", identity).stands()
+    before = list(world.timestamps())
+    job = world.execute(MOVE)
+    assert job is not None
+    worker = Worker(world.store, world.clock)
+    while not world.jobs.get(job).is_finished:
+        assert worker.turn()
+    lock = world.lock().id
+    assert [found[lock] for found in world.timestamps()] == [found[0] for found in before]
     assert world.is_sound()
 
 
