@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -296,8 +295,6 @@ def test_small_batches_are_put_together_for_a_while(
     clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause at the gate follows each commit."""
-    seconds = itertools.count()
-    monkeypatch.setattr(reorganize, "monotonic", lambda: next(seconds) * reorganize._GATHERING_SECONDS / 10)
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
     for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(breath_module, rows, 3)
@@ -311,11 +308,16 @@ def test_small_batches_are_put_together_for_a_while(
     put: list[tuple[int, bool]] = []
     pulses: list[int] = []
     monkeypatch.setattr(task, "put", lambda number, steps, before, reached: put.append((reached.rows, reached.done)))
-    monkeypatch.setattr(task, "entries", lambda reader, keys, rows: [key for key in keys if live(reader, key)])
+
+    def entries(reader: View, keys: list[bytes], _rows: list[bytes]) -> list[bytes]:
+        clock.advance(breath_module.GATHERING_NS / 5e9)
+        return [key for key in keys if live(reader, key)]
+
+    monkeypatch.setattr(task, "entries", entries)
     monkeypatch.setattr(task, "steps", lambda entries: iter(()))
     reorganize.InProcess().run(task, lambda: pulses.append(1))
-    # Of rows that are there three pieces make a batch, and where none are the time does.
-    assert [rows for rows, _ in put] == [9, 15, 15]
+    # Of rows that are there three pieces make a batch; where none are five do, which take so long.
+    assert [rows for rows, _ in put] == [9, 15, 15, 15]
     assert put[-1][1]
     assert len(pulses) >= 14
 

@@ -22,6 +22,9 @@ PIECE_NS = 1_000_000
 RESTS, MOST_RESTS = 3.0, 16.0
 # Who has committed so lately may do so again any moment. It is more than a rest, since in one few may happen to commit.
 LATELY_NS = 100_000_000
+# Small batches are put together for so long at most: what is not put is lost if the work is interrupted, and the gate
+# does not see meanwhile how foreground commits fare.
+GATHERING_NS = 500_000_000
 # Rows of a piece: at the least, where nobody knows yet how long they take, and at the most.
 LEAST_ROWS, FIRST_ROWS, MOST_ROWS = 32, 128, 4_096
 
@@ -64,6 +67,14 @@ class Breath:
         if self._is_beside():
             self._clock.sleep(min(computed * min(rests, MOST_RESTS), LONGEST_PAUSE_NS) / 1e9)
         self._rested = self._clock.computed_ns()
+
+    def gathers(self, since: int) -> bool:
+        """Whether what has been gathered since then (`now`) is too little to be put."""
+        return self.now() - since < GATHERING_NS
+
+    def now(self) -> int:
+        """Monotonic time, in ns."""
+        return self._clock.monotonic_ns()
 
     def _is_beside(self) -> bool:
         now = self._clock.monotonic_ns()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -31,9 +30,6 @@ from instar.types import BIGINT, DOUBLE, INTEGERS, NUMERIC, STRINGS, TEXT, Kind,
 # Up to so many rows the DDL's own call reorganizes (about 10 ms of work); beyond, the worker does.
 SMALL_ROWS = 5_000
 
-# Small batches are put together for so long at most: what is not put is lost if the work is interrupted, and the gate
-# does not see meanwhile how foreground commits fare.
-_GATHERING_SECONDS = 0.5
 # Rows per step of the gate (a step cannot be interrupted).
 STEP_ROWS = 16
 # Entries per step, which are compared with their rows before.
@@ -262,14 +258,17 @@ class InProcess:
 def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
     """The batches of a task; where it breathes, small ones together: a pause at the gate follows each commit, however
     little there is in it."""
+    breath = task.breath
+    if breath is None:
+        yield from task.batches(at)
+        return
     waiting: list[Iterable[Step]] = []
-    put, since = at.rows, monotonic()
+    put, since = at.rows, breath.now()
     for steps, reached in task.batches(at):
         task.rest(read=True)
         waiting.append(steps)
-        many = reached.rows - put >= BATCH_ROWS or monotonic() - since >= _GATHERING_SECONDS
-        if task.breath is not None and not reached.done and not many:
+        if not reached.done and reached.rows - put < BATCH_ROWS and breath.gathers(since):
             pulse()
             continue
         yield chain.from_iterable(waiting), reached
-        waiting, put, since = [], reached.rows, monotonic()
+        waiting, put, since = [], reached.rows, breath.now()
