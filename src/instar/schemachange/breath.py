@@ -17,8 +17,8 @@ from instar.store.pace import LONGEST_PAUSE_NS
 
 # A piece takes about so long.
 PIECE_NS = 1_000_000
-# And is followed by so many times as much; by no more than so many, however far a latency target is missed: a rest
-# shortens nothing that it does not stand beside, and work has to end.
+# And is followed by so many times as much rest; by no more than so many, however far a latency target is missed: the
+# work has to end, and the gate's pauses grow besides.
 RESTS, MOST_RESTS = 3.0, 16.0
 # Who has committed so lately may do so again any moment. It is more than a rest, since in one few may happen to commit.
 LATELY_NS = 100_000_000
