@@ -81,7 +81,7 @@ def test_where_nobody_commits_nobody_rests_and_batches_are_large(
 ) -> None:
     foreground.commits = False
     clock.computed += 100 * PIECE_NS
-    assert breath.rows == MOST_ROWS
+    assert breath.piece() == MOST_ROWS
     breath.draw(read=True)
     assert clock.slept == []
     foreground.commits = True  # what was computed while nobody was there is not made up for
@@ -90,39 +90,39 @@ def test_where_nobody_commits_nobody_rests_and_batches_are_large(
 
 
 def test_who_commits_now_and_then_counts_as_there(breath: Breath, clock: Working, foreground: Foreground) -> None:
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
     foreground.commits = False
     clock.advance(LATELY_NS / 2e9)
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
     clock.computed += PIECE_NS
     breath.draw()
     assert len(clock.slept) == 1
     clock.advance(LATELY_NS / 2e9)
-    assert breath.rows == MOST_ROWS
+    assert breath.piece() == MOST_ROWS
 
 
 def test_pieces_have_as_many_rows_as_take_as_long_as_a_piece(breath: Breath, clock: Working) -> None:
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
     for rows, each in ((FIRST_ROWS, PIECE_NS // 40), (40, PIECE_NS // 200), (80, PIECE_NS // 200)):
-        assert breath.rows == rows
+        assert breath.piece() == rows
         clock.computed += rows * each
         breath.draw(read=True)
     clock.computed += 10 * PIECE_NS
     breath.draw(read=True)
-    assert breath.rows == LEAST_ROWS
+    assert breath.piece() == LEAST_ROWS
     for _ in range(20):
         clock.computed += 1
         breath.draw(read=True)
-        assert breath.rows <= MOST_ROWS
-    assert breath.rows == MOST_ROWS
+        assert breath.piece() <= MOST_ROWS
+    assert breath.piece() == MOST_ROWS
 
 
 def test_what_was_computed_between_two_tasks_says_nothing_of_pieces(breath: Breath, clock: Working) -> None:
     clock.computed += 1000 * PIECE_NS
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
     clock.computed += PIECE_NS
     breath.draw(read=True)
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
     assert clock.slept == [LONGEST_PAUSE_NS / 1e9]
 
 
@@ -130,11 +130,11 @@ def test_a_large_batch_that_was_begun_before_others_came_says_nothing_of_pieces(
     breath: Breath, clock: Working, foreground: Foreground
 ) -> None:
     foreground.commits = False
-    assert breath.rows == MOST_ROWS
+    assert breath.piece() == MOST_ROWS
     foreground.commits = True
     clock.computed += PIECE_NS
     breath.draw(read=True)
-    assert breath.rows == FIRST_ROWS
+    assert breath.piece() == FIRST_ROWS
 
 
 @pytest.mark.parametrize(
@@ -176,34 +176,49 @@ def world_of(clock: Working, rows: int) -> ChangingWorld:
     return world
 
 
+def noting(monkeypatch: pytest.MonkeyPatch, during: Callable[[int], object] = lambda rows: None) -> list[int]:
+    """How many rows each batch of a backfill has, from now on; `during` is called with that."""
+    batches: list[int] = []
+    derived = Backfill.entries
+
+    def entries(self, reader, keys, stored):
+        batches.append(len(keys))
+        during(len(keys))
+        return derived(self, reader, keys, stored)
+
+    monkeypatch.setattr(Backfill, "entries", entries)
+    return batches
+
+
+def work(world: ChangingWorld, number: int | None) -> None:
+    """A worker does that job."""
+    assert number is not None
+    worker = Worker(world.store, world.clock)
+    while not world.jobs.get(number).is_finished:
+        assert worker.turn()
+    assert world.jobs.get(number).state is JobState.SUCCEEDED
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_worker_builds_an_index_in_short_pieces_beside_commits_and_in_one_go_else(
     monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     clock = Working()
     world = world_of(clock, 800)
-    worker = Worker(world.store, clock)
-    batches: list[int] = []
-    derived = Backfill.entries
 
-    def noted(self, reader, keys, stored):
-        batches.append(len(keys))
-        clock.computed += len(keys) * PIECE_NS // 200  # a row takes a 200th of a piece
+    def during(rows: int) -> None:
+        clock.computed += rows * PIECE_NS // 200  # a row takes a 200th of a piece
         if beside:
             writer = Server(world)
-            writer.update(batches[-1], b="beside")
+            writer.update(rows, b="beside")
             writer.commit()
         else:
             clock.advance(LATELY_NS / 1e9)
-        return derived(self, reader, keys, stored)
 
-    monkeypatch.setattr(Backfill, "entries", noted)
+    batches = noting(monkeypatch, during)
     number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
-    assert number is not None
     clock.slept.clear()
-    while not world.jobs.get(number).is_finished:
-        assert worker.turn()
-    assert world.jobs.get(number).state is JobState.SUCCEEDED
+    work(world, number)
     world.check_index("i")
     # The stage before it was published a moment ago: that was a commit, too.
     assert batches == ([FIRST_ROWS, 200, 200, 200, 72] if beside else [FIRST_ROWS, 672])
@@ -211,24 +226,17 @@ def test_a_worker_builds_an_index_in_short_pieces_beside_commits_and_in_one_go_e
     assert rests >= 4 if beside else rests == 0
 
 
-def test_rows_count_once_however_many_entries_are_made_of_each(
-    clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_count_once_however_many_entries_are_made_of_each(clock: Working, monkeypatch: pytest.MonkeyPatch) -> None:
     world = world_of(clock, 1000)
-    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), want.CreateIndex("t", (("b", False),), "j"))
-    assert number is not None
-    batches: list[int] = []
-    derived = Backfill.entries
 
-    def noted(self, reader, keys, stored):
-        batches.append(len(keys))
-        clock.computed += len(keys) * PIECE_NS // 32
-        return derived(self, reader, keys, stored)
+    def during(rows: int) -> None:
+        clock.computed += rows * PIECE_NS // 32
 
-    monkeypatch.setattr(Backfill, "entries", noted)
-    worker = Worker(world.store, clock)
-    while not world.jobs.get(number).is_finished:
-        assert worker.turn()
+    batches = noting(monkeypatch, during)
+    work(
+        world,
+        world.execute(want.CreateIndex("t", (("a", False),), "i"), want.CreateIndex("t", (("b", False),), "j")),
+    )
     assert batches[:3] == [FIRST_ROWS, 32, 32]
 
 
@@ -236,19 +244,8 @@ def test_rows_count_once_however_many_entries_are_made_of_each(
 def test_a_worker_lets_tasks_breathe_that_may(clock: Working, monkeypatch: pytest.MonkeyPatch, breathes: bool) -> None:
     monkeypatch.setattr(Backfill, "breathes", breathes)
     world = world_of(clock, 300)
-    worker = Worker(world.store, clock)
-    batches: list[int] = []
-    derived = Backfill.entries
-
-    def noted(self, reader, keys, stored):
-        batches.append(len(keys))
-        return derived(self, reader, keys, stored)
-
-    monkeypatch.setattr(Backfill, "entries", noted)
-    number = world.execute(want.CreateIndex("t", (("a", False),), "i"))
-    assert number is not None
-    while not world.jobs.get(number).is_finished:
-        assert worker.turn()
+    batches = noting(monkeypatch)
+    work(world, world.execute(want.CreateIndex("t", (("a", False),), "i")))
     assert batches == ([FIRST_ROWS, 172] if breathes else [300])
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -114,12 +115,21 @@ def make(path: Path, synchronous: str = "full") -> None:
         connection.executemany("INSERT INTO t VALUES (?, 0, '')", [(key,) for key in range(ROWS)])
 
 
-def sync_all(path: Path) -> None:
-    """All that is in the store's files is on disk."""
-    for name in (*WAL_FILES, *CHECKPOINT_FILES, "data.mdb"):
-        file = os.open(path / name, os.O_RDWR)
-        os.fdatasync(file)
-        os.close(file)
+@contextlib.contextmanager
+def watched(path: Path, monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Iterator[tuple[Disk, LmdbStore]]:
+    """A new database at `path` that is all on disk, its store, and what watches over its files from then on."""
+    monkeypatch.setattr(keeper, "LOG_BYTES", draw.choice((1 << 12, 1 << 17, 1 << 20)))
+    make(path)
+    with monkeypatch.context() as patch:
+        disk = Disk(path, patch)
+        for name in (*WAL_FILES, *CHECKPOINT_FILES, "data.mdb"):
+            file = os.open(path / name, os.O_RDWR)
+            os.fdatasync(file)
+            os.close(file)
+        store = open_store(path)
+        assert isinstance(store, LmdbStore)
+        with contextlib.closing(store):
+            yield disk, store
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -128,16 +138,10 @@ def test_nothing_acknowledged_is_lost_when_the_power_fails(
 ) -> None:
     """Nor is a transaction there by half: each leaves one value in all rows that it writes."""
     draw = random.Random(seed)
-    monkeypatch.setattr(keeper, "LOG_BYTES", draw.choice((1 << 12, 1 << 17, 1 << 20)))
     path = tmp_path / "db"
-    make(path)
     images = []
-    with monkeypatch.context() as patch:
-        disk = Disk(path, patch)
-        sync_all(path)
-        store = open_store(path)
-        assert isinstance(store, LmdbStore)
-        with contextlib.closing(store), Clients(path, 3) as clients:
+    with watched(path, monkeypatch, draw) as (disk, store):
+        with Clients(path, 3) as clients:
             for number in range(5):
                 threading.Event().wait(draw.uniform(0.05, 0.4))
                 acknowledged = {key: value for known in clients.acknowledged for key, value in dict(known).items()}
@@ -166,24 +170,17 @@ def test_what_was_put_in_bulk_is_there_after_a_power_failure_or_is_not_begun(
 ) -> None:
     """A load or an index that was acknowledged is whole; of what was under way no statement sees a part."""
     draw = random.Random(seed)
-    monkeypatch.setattr(keeper, "LOG_BYTES", draw.choice((1 << 12, 1 << 17, 1 << 20)))
     path = tmp_path / "db"
-    make(path)
     images = []
-    with monkeypatch.context() as patch:
-        disk = Disk(path, patch)
-        sync_all(path)
-        store = open_store(path)
-        assert isinstance(store, LmdbStore)
-        with contextlib.closing(store), Clients(path, 1), Loader(path) as loader:
-            while not loader.indexed:
-                threading.Event().wait(0.01)
-            for number in range(4):
-                threading.Event().wait(draw.uniform(0.1, 0.5))
-                acknowledged = loader.loaded, loader.indexed
-                image = tmp_path / f"image{number}"
-                disk.fail(store, image, draw)
-                images.append((image, *acknowledged))
+    with watched(path, monkeypatch, draw) as (disk, store), Clients(path, 1), Loader(path) as loader:
+        while not loader.indexed:
+            threading.Event().wait(0.01)
+        for number in range(4):
+            threading.Event().wait(draw.uniform(0.1, 0.5))
+            acknowledged = loader.loaded, loader.indexed
+            image = tmp_path / f"image{number}"
+            disk.fail(store, image, draw)
+            images.append((image, *acknowledged))
     for image, loaded, indexed in images:
         with instar.connect(image, synchronous=None, autocommit=True) as connection:
             for number in range(loaded):

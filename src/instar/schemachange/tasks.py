@@ -71,8 +71,8 @@ class Task(ABC):
         return self.rows
 
     def at_once(self, most: int) -> int:
-        """How many rows a batch has now: `most`, or as many as a piece of work beside commits has."""
-        return most if self.breath is None else min(most, self.breath.rows)
+        """How many rows the batch that begins now has: `most`, or as many as a piece of work beside commits has."""
+        return most if self.breath is None else min(most, self.breath.piece())
 
     def rest(self, *, read: bool = False) -> None:
         """Where it breathes, rest from what was computed. `read`: that was for the rows of a batch."""
