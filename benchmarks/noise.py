@@ -1,8 +1,9 @@
 """What disturbs a measurement and is not the program: processor time that the hypervisor took, and a slow disk.
 
-Five times a second a thread reads how much time was stolen, and writes a page in place and waits for the disk, as a
-commit does. In a phase with work of the database's own on the disk, the page waits for that too: there a long wait may
-be the database's, while stolen time never is.
+When the disk stood still altogether is looked at without adding to its work (`standstill`). Besides, five times a
+second a thread reads how much time was stolen, and writes a page in place and waits for the disk, as a commit does. In
+a phase with work of the database's own on the disk, the page waits for that too: there a long wait may be the
+database's, while stolen time never is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Figure
+from benchmarks.standstill import Disk
 
 # Beyond either a phase counts as disturbed; beyond the second only for what is said of its slowest operations. A commit
 # waits for the disk twice, so two such waits are a stall of 20 ms.
@@ -65,6 +67,7 @@ class Machine:
     """The machine's noise from the moment at which it is made, sampled by a thread."""
 
     def __init__(self, directory: Path) -> None:
+        self.disk = Disk(directory)
         self._samples: list[_Sample] = []
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1)
@@ -81,6 +84,7 @@ class Machine:
 
     def end(self) -> None:
         """Stop sampling."""
+        self.disk.end()
         self._stop.set()
         self._pool.shutdown()
         self._sampling.result()
