@@ -20,6 +20,8 @@ KEPT = 0.98
 STALL_MS = 20.0
 # At half of the peak what has come up behind a stall is worked off in as much time again; and a little more.
 _AFTERMATH, _MARGIN = 2.0, 0.2
+# Beyond this share of a phase one standstill follows another before what waited has been worked off.
+_STANDING = 0.01
 _ROWS_AT_SCALE_1 = 6_000_000  # of lineitem, in TPC-H
 
 
@@ -69,6 +71,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         f"the same, apart from the disk's standstills {load}", own["during"] - own["quiet"], "ms",
         STALL_MS if judged else None, "<=",
         *(f"{name} {own[name]:.1f} ms; the disk stood still {_summary(stood[name])}" for name in ("during", "quiet")),
+        disturbed=any(_share(board, phases[name], stood[name]) > _STANDING for name in phases),
     )  # fmt: skip
     yield Figure(
         f"p99.9 {load}", during.p999, "ms", None, "<=", f"median {during.median:.2f} ms", f"quiet {quiet.p999:.2f} ms"
@@ -103,6 +106,12 @@ def _own_longest(board: Board, windows: tuple[int, int], stood: Spans) -> float:
     for since, until in stood:
         apart &= (at < since - _MARGIN) | (at > until + _AFTERMATH * (until - since) + _MARGIN)
     return float(longest[apart].max(initial=0.0))
+
+
+def _share(board: Board, windows: tuple[int, int], stood: Spans) -> float:
+    """Of the phase, how much the disk stood still."""
+    begin, end = _seconds(board, windows)
+    return sum(until - since for since, until in stood) / (end - begin)
 
 
 def _summary(stood: Spans) -> str:

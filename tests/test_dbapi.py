@@ -618,6 +618,7 @@ def test_no_database_without_create(tmp_path: Path) -> None:
         {"path": None},
         {"path": 3},
         {"path": b"db"},
+        {"path": ""},
         {"schema_lease": "1"},
         {"schema_lease": True},
         {"retention": "1"},
@@ -630,7 +631,7 @@ def test_no_database_without_create(tmp_path: Path) -> None:
         {"settings": {3: "UTC"}},
     ],
 )
-def test_arguments_of_other_types_are_refused(arguments: dict[str, Any]) -> None:
+def test_arguments_that_are_none_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(instar.ProgrammingError) as caught:
         instar.connect(**arguments)
     assert caught.value.sqlstate == "22023"

@@ -118,7 +118,7 @@ def connect(
     `metadata_cache_bytes`: what this process keeps of the schema in memory, about (64 MiB; what does not fit is read
     again when it is used). All connections to one store share it: a second value is refused.
     `settings` are SET for the session, as in {"timezone": "Europe/Oslo"}. ProgrammingError (22023) for an argument of
-    another type.
+    another type, and an empty path.
     """
     _give_back_abandoned()
     _require_type("path", path, str, os.PathLike)
@@ -132,6 +132,8 @@ def connect(
     _require_settings(settings)
     where = os.fspath(path)
     _require_type("path", where, str)
+    if not where:
+        raise ProgrammingError("path must not be empty", errors.INVALID_PARAMETER)
     database = Database.open(
         where,
         synchronous=synchronous,

@@ -218,7 +218,7 @@ def test_what_is_no_database_is_not_made_one(name: str, tmp_path: Path, run: Run
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sql", "PATH", "--csv", "--json"], ["export", "PATH", "only.csv"], ["sql"], ["nothing"]]
+    "arguments", [["sql", "PATH", "--csv", "--json"], ["export", "PATH", "only.csv"], ["sql"], ["sql", ""], ["nothing"]]
 )
 def test_misuse_is_status_two(arguments: list[str], run: Run):
     assert run(*arguments).status == 2

@@ -123,7 +123,7 @@ def test_the_share_for_compaction_and_how_it_is_seen(engine: Engine) -> None:
     assert rows(connection, seen) == [(1, 0.75, 1, 0.25)]
     run(connection, "ALTER TABLE t RESET (compaction_share)", "COMPACT TABLE t")
     assert rows(connection, seen) == [(0, 0.0, 0, 0.1)]
-    for share in ("1.1", "'read'", "x"):
+    for share in ("1.1", "-0.1", "'read'", "x"):
         with fails("22023", "compaction_share"):
             connection.execute(f"ALTER TABLE t SET (compaction_share = {share})")
 

@@ -209,6 +209,8 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
         (lambda: resolve_function("to_char", [UNKNOWN, UNKNOWN]), "42725", "is not unique"),
         (lambda: resolve_operator("~", [TEXT, TEXT]), "0A000", "operator ~ is not supported"),
         (lambda: resolve_operator("-", [TIMESTAMP, TIMESTAMP]), "0A000", "interval"),
+        (lambda: resolve_operator("-", [TIMESTAMP, DATE]), "0A000", "interval"),
+        (lambda: resolve_operator("-", [DATE, TIMESTAMPTZ]), "0A000", "interval"),
         (lambda: datetimes.zone_in_expression("-0330"), "22023", 'time zone "-0330" not recognized'),
         (lambda: common_type([INTEGER, TEXT], "CASE"), "42804", "CASE types integer and text cannot be matched"),
         (lambda: cast("null", JSONB, INTEGER, True), "22023", "cannot cast jsonb null to type integer"),

@@ -80,6 +80,29 @@ def test_limit_of_rows_is_54000_and_counts_rows_not_changes() -> None:
     assert caught.value.sqlstate == "54000"
 
 
+@given(
+    st.lists(
+        st.one_of(st.lists(st.integers(0, 200), min_size=1, max_size=40), st.tuples(st.integers(0, 210), st.just(0))),
+        max_size=30,
+    )
+)
+def test_keys_are_found_in_order_whatever_has_come_and_gone(steps) -> None:
+    buffer = Buffer()
+    present: set[int] = set()
+    for step in steps:
+        if isinstance(step, tuple):
+            table = buffer.table(T)
+            found = [] if table is None else table.keys_between(b"%03d" % step[0], b"\xff")
+            assert found == [b"%03d" % number for number in sorted(present) if number >= step[0]]
+            continue
+        for number in step:
+            if number in present:
+                buffer.delete(T, 1, b"%03d" % number, None, (number,))
+            else:
+                buffer.insert(T, 1, b"%03d" % number, (number,))
+            present ^= {number}
+
+
 def test_replacing_images_is_undone_by_a_rollback() -> None:
     buffer = Buffer()
     buffer.insert(T, 1, b"k", (1,))

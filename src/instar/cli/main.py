@@ -62,7 +62,18 @@ LogMaxBytes = Annotated[
         show_default=False,
     ),
 ]
-DatabasePath = Annotated[Path, typer.Argument(metavar="PATH", help="The database's directory.", show_default=False)]
+
+
+def _directory(given: str) -> Path:
+    """What a shell makes of a variable that is not set is no directory, the current one least of all."""
+    if not given:
+        raise typer.BadParameter("the path is empty")
+    return Path(given)
+
+
+DatabasePath = Annotated[
+    Path, typer.Argument(parser=_directory, metavar="PATH", help="The database's directory.", show_default=False)
+]
 
 
 @app.callback(invoke_without_command=True)

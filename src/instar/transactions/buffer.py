@@ -84,19 +84,31 @@ class _Order:
 class TableBuffer:
     """The changes of one table: net change by key, keys also in order for range scans, new rows in that of indexes."""
 
-    __slots__ = ("_ordered", "_orders", "changes", "table")
+    __slots__ = ("_moved", "_ordered", "_orders", "changes", "table")
 
     def __init__(self, table: int) -> None:
         self.table = table
         self.changes: dict[bytes, Change] = {}
-        self._ordered: list[bytes] | None = None
+        self._ordered: list[bytes] | None = None  # until it is first asked for
+        self._moved: set[bytes] = set()  # keys that have come or gone since it was made
         self._orders: dict[Hashable, _Order] = {}
 
     def ordered(self) -> list[bytes]:
-        """All changed keys in key order (made anew only after a change)."""
-        if self._ordered is None:
-            self._ordered = sorted(self.changes)
-        return self._ordered
+        """All changed keys in key order, until the next change. Few that have come or gone are put in their places, so
+        that a statement of a long transaction does not pay for all that those before it have changed."""
+        keys, moved = self._ordered, self._moved
+        if keys is None or len(moved) > _FEW:
+            keys = self._ordered = sorted(self.changes)
+        else:
+            for key in moved:
+                at = bisect.bisect_left(keys, key)
+                is_there = at < len(keys) and keys[at] == key
+                if key in self.changes and not is_there:
+                    keys.insert(at, key)
+                elif key not in self.changes and is_there:
+                    del keys[at]
+        moved.clear()
+        return keys
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
         """The changed keys with start <= key < stop."""
@@ -124,8 +136,8 @@ class TableBuffer:
             self.changes.pop(key, None)
         else:
             self.changes[key] = change
-        if (before is None) != (change is None):
-            self._ordered = None
+        if self._ordered is not None and (before is None) != (change is None):
+            self._moved.add(key)
         for order in self._orders.values():
             order.stale.add(key)
         return before

@@ -38,7 +38,8 @@ UNSUPPORTED = frozenset(
     "percentile_disc mode unnest array_length corr covar_pop covar_samp regr_slope regr_intercept to_tsvector "
     "to_tsquery jsonb_path_query xmlagg convert_to convert_from set_config current_setting json_build_object "
     "json_build_array jsonb_each jsonb_each_text "
-    "string_to_array array_to_string clock_timestamp quote_ident quote_literal".split()
+    "string_to_array array_to_string clock_timestamp quote_ident quote_literal "
+    "current_time localtime system_user timeofday".split()
 )
 
 
@@ -82,6 +83,7 @@ def resolve_function(name: str, types: Sequence[Type], *, position: int | None =
     )
 
 
+_TIMES = {*TIMESTAMPS, Kind.DATE}
 # Of these PostgreSQL has more than numbers' (of intervals and points), among which nothing untyped decides.
 _OF_INTERVALS = {("*", 2), ("/", 2), ("-", 1)}
 
@@ -94,7 +96,8 @@ def resolve_operator(symbol: str, types: Sequence[Type], *, position: int | None
     candidates = tuple(entry for entry in OPERATORS.get(symbol, ()) if len(entry.arguments) == len(types))
     if not candidates and symbol in UNSUPPORTED:
         raise errors.unsupported(f"operator {symbol}", position=position)
-    if symbol == "-" and len(types) == 2 and all(type_.kind in TIMESTAMPS for type_ in types):
+    kinds = [type_.kind for type_ in types]
+    if symbol == "-" and len(kinds) == 2 and kinds != [Kind.DATE, Kind.DATE] and _TIMES.issuperset(kinds):
         raise errors.unsupported("the difference of timestamps (type interval)", position=position)
     if (symbol, len(types)) in _OF_INTERVALS and all(type_.kind is Kind.UNKNOWN for type_ in types):
         found: Resolution | str = errors.AMBIGUOUS_FUNCTION

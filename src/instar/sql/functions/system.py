@@ -82,6 +82,7 @@ def _series_functions() -> list[Function]:
 ENTRIES = (
     _of_context("version", lambda context: VERSION),
     _of_context("current_user", lambda context: context.user),
+    _of_context("user", lambda context: context.user),
     _of_context("session_user", lambda context: context.user),
     _of_context("current_role", lambda context: context.user),
     _of_context("current_schema", lambda context: context.schema),

@@ -364,9 +364,8 @@ class CallGrammar(Cursor, ABC):
             length = self.expression() if self.try_words("for") else None
             if start is None and length is not None and self.try_words("from"):
                 start = self.expression()
-            if start is None and length is None:
-                self.fail()
-            arguments.append(exp.Literal.number(1) if start is None else start)
+            if start is not None or length is not None:
+                arguments.append(exp.Literal.number(1) if start is None else start)
             arguments.extend([] if length is None else [length])
         self.take_operator(")")
         return exp.Anonymous(this="substring", expressions=arguments)

@@ -408,7 +408,8 @@ class TableGrammar(TransformationGrammar, LockGrammar):
         if word == "set":
             self.take_operator("=")
             position = self.position
-            value = self.advance().value.lower()
+            sign = "-" if self.try_operator("-") else ""
+            value = sign + self.advance().value.lower()
         self.take_operator(")")
         if name == "migration" and value in ("write", "read"):
             return ast.SetMigration("read" if value == "read" else "write")
