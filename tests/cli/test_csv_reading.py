@@ -63,3 +63,11 @@ def test_what_is_wrong_with_a_row_names_it(tmp_path: Path, content: bytes, code:
     assert caught.value.sqlstate == code
     assert message in caught.value.message
     assert detail in (caught.value.detail or "")
+
+
+@pytest.mark.parametrize(("content", "is_open"), [(b'id,name\n"1,x\n2,y\n', True), (b'id,name\n"1","x",2\n', False)])
+def test_a_quote_that_is_never_closed_is_told(tmp_path: Path, content: bytes, is_open: bool):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(errors.Error, match="columns, not 2") as caught:
+        rows(tmp_path / "t.csv")
+    assert (caught.value.hint is not None) == is_open

@@ -110,7 +110,16 @@ def name_row(path: Path, found: pa.ArrowInvalid) -> None:
                 errors.BAD_COPY_FILE,
                 f"{path}: a row has {given} columns, not {expected}: {text}",
                 detail=f"It is row {int(row) - 1} of the file.",  # without the header
+                hint="The file has an odd number of double quotes: one is never closed." if _is_open(path) else None,
             ) from None
+
+
+def _is_open(path: Path) -> bool:
+    """Whether a quote of a CSV file is never closed: its field then takes in what follows, further rows too."""
+    stream, quotes = _csv_stream(path)[0], 0
+    while part := stream.read(CSV_BLOCK):
+        quotes += part.count(b'"')
+    return quotes % 2 == 1
 
 
 def _require_utf8(path: Path, batch: pa.RecordBatch, before: int) -> None:
