@@ -176,8 +176,8 @@ RULES = (
     Rule(
         errors.DEPENDENT_OBJECTS,
         frozenset({"key"}),
-        "a foreign key refers to the old one",
-        _has("referenced_by"),
+        "a foreign key refers to the old one, or one that the transaction has made just now",
+        lambda workload, failed: failed.in_block or _has("referenced_by")(workload, failed),
     ),
     Rule(
         errors.FEATURE_NOT_SUPPORTED,
