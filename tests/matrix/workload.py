@@ -186,6 +186,12 @@ RULES = (
         lambda workload, failed: failed.in_block or _has("foreign_keys")(workload, failed),
     ),
     Rule(
+        errors.FEATURE_NOT_SUPPORTED,
+        frozenset({"drop"}),
+        "a foreign key of the table finds rows by the index",
+        lambda workload, failed: failed.in_block or _has("foreign_keys")(workload, failed),
+    ),
+    Rule(
         errors.INVALID_FOREIGN_KEY,
         frozenset({"foreign key"}),
         "the key of the other table has two columns",
