@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -11,12 +11,14 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import LEASE_SECONDS, Held
+from instar.schemachange.progress import passed
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Frozen
+from instar.store.engine import Reader
 from support.changes import ChangingWorld, Facts
 
 ROWS = 50
@@ -53,6 +55,9 @@ class Reading:
     place = 0
     rows_read: int | None = 10
     doing = "reads"
+
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        return passed(reader, ranges)
 
 
 def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld) -> None:

@@ -21,7 +21,8 @@ from instar.clock import SystemClock
 from instar.schemachange.breath import RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
-from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
+from instar.schemachange.progress import passed
+from instar.store.engine import Reader, Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
@@ -69,6 +70,10 @@ class Task(ABC):
     def rows_to_read(self) -> int:
         """About how many rows there are to be read: each once, whatever is made of it."""
         return self.rows
+
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        """(rows, share): what is done of the task's key ranges, and about which share of its rows that is."""
+        return passed(reader, ranges)
 
     def at_once(self, most: int) -> int:
         """How many rows the batch that begins now has: `most`, or as many as a piece of work beside commits has."""
