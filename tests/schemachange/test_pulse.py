@@ -144,6 +144,37 @@ def test_reading_counts_for_the_piece_of_work_that_it_is_for(world: ChangingWorl
         assert world.jobs.progress(job).share == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        want.CreateIndex("t", (("a", False),), "i"),
+        want.AddConstraint("t", want.Check(lambda table: Frozen('"#2" >= 0', (2,)), "k")),
+    ],
+)
+def test_at_a_rate_the_work_goes_on_step_by_step(wanted: want.Wanted) -> None:
+    """Not in leaps of thousands of rows, be they only read."""
+    world = ChangingWorld()
+    world.create_t([(number, number * 10, "x") for number in range(ROWS)])
+    number = world.execute(wanted, statement="at a rate")
+    assert number is not None
+    world.jobs.alter(number, {"max_rows_per_second": 5})
+    seen: list[tuple[float, int]] = []
+
+    class Watched(InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            def tick() -> None:
+                pulse()
+                done = world.jobs.progress(world.jobs.get(number or 0)).rows_done
+                seen.append((world.clock.monotonic_ns() / 1e9, done))
+
+            super().run(task, tick)
+
+    begun = world.clock.monotonic_ns() / 1e9
+    assert world.executor(reorganizer=lambda task: Watched()).run(number) is not None
+    assert len({rows for _, rows in seen}) >= ROWS // 5
+    assert all(rows <= 5 * (at - begun) + 10 for at, rows in seen)
+
+
 def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:
     number = begin(world)
     pulse = pulse_of(world, number)

@@ -75,9 +75,15 @@ class Task(ABC):
         """(rows, share): what is done of the task's key ranges, and about which share of its rows that is."""
         return passed(reader, ranges)
 
+    def together(self, most: int) -> int:
+        """How many rows are put on record together: `most`, or as many as by its pace."""
+        return most if self.pace is None else self.pace.most_rows(most)
+
     def at_once(self, most: int) -> int:
-        """How many rows the batch that begins now has: `most`, or as many as a piece of work beside commits has."""
-        return most if self.breath is None else min(most, self.breath.piece())
+        """How many rows the batch that begins now has: those that are put on record together, or as many as a piece of
+        work beside commits has."""
+        rows = self.together(most)
+        return rows if self.breath is None else self.breath.piece(rows)
 
     def rest(self, *, read: bool = False) -> None:
         """Where it breathes, rest from what was computed. `read`: that was for the rows of a batch."""

@@ -180,7 +180,7 @@ class Image(Task):
         batch: list[TargetRow] = []
         rows = 0
         for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
-            if len(batch) >= PUT_ROWS:
+            if len(batch) >= self.together(PUT_ROWS):
                 yield batch, Checkpoint(at.start, at.stop, group, rows)
                 batch = []
             rows += 1
