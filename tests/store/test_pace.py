@@ -263,6 +263,6 @@ def test_a_long_pause_by_a_rate_is_told_to_its_end(clock: ManualClock) -> None:
 def test_at_a_rate_few_rows_are_done_before_that_is_put_on_record() -> None:
     pace = Pace()
     assert pace.most_rows(4096) == 4096
-    for rate, rows in ((100_000, 4096), (300, 300), (1, 1), (0.1, 1)):
+    for rate, rows in ((100_000, 4096), (300, 75), (1, 1), (0.1, 1)):
         pace.rows_per_second = rate
         assert pace.most_rows(4096) == rows

@@ -20,7 +20,7 @@ LATELY_NS = 2_000_000_000
 # A rate is kept to in portions of what it allows in so long.
 _PORTION_SECONDS = 0.1
 # And what it allows in so long is done before that is put on record.
-_RECORD_SECONDS = 1.0
+_RECORD_SECONDS = 0.25
 # Longer waits are slept in parts, so that an interrupt is heard. Each time it wakes up, work finds the processor's
 # caches full of what the foreground does, which costs both of them more than the look itself.
 SLICE_NS = LONGEST_PAUSE_NS
