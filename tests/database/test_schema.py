@@ -172,6 +172,27 @@ def test_a_statement_that_waits_for_a_job_is_told_why_it_cannot_be_planned(
         assert [job.attempts for job in database.jobs.all()] == [0, 0]
 
 
+def test_a_statement_that_is_not_to_wait_leaves_what_is_kept_to_a_rate_to_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few rows there are: at one in a second a hundred take minutes."""
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as connection:
+        wanted: list[bool] = []
+        monkeypatch.setattr(connection.database, "ensure_worker", lambda: wanted.append(True))
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(100)])
+        connection.execute("SET schema_change_mode = async")
+        connection.execute("CREATE INDEX at_once ON t (a)")
+        assert not wanted
+        connection.execute("SET max_rows_per_second = 1")
+        stages = connection.execute("EXPLAIN (DDL) CREATE INDEX slowly ON t (a)").fetchall()
+        assert [row[4].split(", ")[-1] for row in stages if row[4]] == ["by the worker"]
+        connection.execute("CREATE INDEX slowly ON t (a)")
+        assert wanted
+        jobs = connection.execute("SELECT state FROM instar.jobs WHERE statement LIKE 'CREATE%' ORDER BY id")
+        assert jobs.fetchall() == [("succeeded",), ("pending",)]
+
+
 def test_a_statement_that_waits_for_a_job_keeps_to_the_rate_it_was_given(building: instar.Connection) -> None:
     building.execute("SET max_rows_per_second = 70")
     building.execute("SET reorganize_latency_target = '3 ms'")

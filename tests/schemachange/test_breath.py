@@ -117,6 +117,15 @@ def test_pieces_have_as_many_rows_as_take_as_long_as_a_piece(breath: Breath, clo
     assert breath.piece() == MOST_ROWS
 
 
+def test_a_piece_has_no_more_rows_than_are_asked_for(breath: Breath, clock: Working) -> None:
+    """And tells no more of how many would take as long as a piece: a few may be read in no time."""
+    for _ in range(20):
+        assert breath.piece(5) == 5
+        clock.computed += 1
+        breath.draw(read=True)
+    assert breath.piece() <= FIRST_ROWS
+
+
 def test_what_was_computed_between_two_tasks_says_nothing_of_pieces(breath: Breath, clock: Working) -> None:
     clock.computed += 1000 * PIECE_NS
     assert breath.piece() == FIRST_ROWS

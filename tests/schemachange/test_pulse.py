@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -11,12 +11,14 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import LEASE_SECONDS, Held
+from instar.schemachange.progress import passed
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Frozen
+from instar.store.engine import Reader
 from support.changes import ChangingWorld, Facts
 
 ROWS = 50
@@ -53,6 +55,9 @@ class Reading:
     place = 0
     rows_read: int | None = 10
     doing = "reads"
+
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        return passed(reader, ranges)
 
 
 def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld) -> None:
@@ -137,6 +142,37 @@ def test_reading_counts_for_the_piece_of_work_that_it_is_for(world: ChangingWorl
         world.clock.advance(1)
         pulse()
         assert world.jobs.progress(job).share == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        want.CreateIndex("t", (("a", False),), "i"),
+        want.AddConstraint("t", want.Check(lambda table: Frozen('"#2" >= 0', (2,)), "k")),
+    ],
+)
+def test_at_a_rate_the_work_goes_on_step_by_step(wanted: want.Wanted) -> None:
+    """Not in leaps of thousands of rows, be they only read."""
+    world = ChangingWorld()
+    world.create_t([(number, number * 10, "x") for number in range(ROWS)])
+    number = world.execute(wanted, statement="at a rate")
+    assert number is not None
+    world.jobs.alter(number, {"max_rows_per_second": 5})
+    seen: list[tuple[float, int]] = []
+
+    class Watched(InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            def tick() -> None:
+                pulse()
+                done = world.jobs.progress(world.jobs.get(number or 0)).rows_done
+                seen.append((world.clock.monotonic_ns() / 1e9, done))
+
+            super().run(task, tick)
+
+    begun = world.clock.monotonic_ns() / 1e9
+    assert world.executor(reorganizer=lambda task: Watched()).run(number) is not None
+    assert len({rows for _, rows in seen}) >= ROWS // 5
+    assert all(rows <= 5 * (at - begun) + 10 for at, rows in seen)
 
 
 def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:

@@ -258,3 +258,11 @@ def test_a_long_pause_by_a_rate_is_told_to_its_end(clock: ManualClock) -> None:
     batches(pace, clock, presence, 1, took=0)
     assert len(said) > 16
     assert set(said) == {"held back by max_rows_per_second = 1"}
+
+
+def test_at_a_rate_few_rows_are_done_before_that_is_put_on_record() -> None:
+    pace = Pace()
+    assert pace.most_rows(4096) == 4096
+    for rate, rows in ((100_000, 4096), (300, 75), (1, 1), (0.1, 1)):
+        pace.rows_per_second = rate
+        assert pace.most_rows(4096) == rows

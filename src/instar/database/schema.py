@@ -345,9 +345,13 @@ class SchemaChanges:
     def _is_in_call(self, rows: int) -> bool:
         """Whether a job of pieces of so many rows is done in the call of its statement, and not by the worker.
 
-        Under leases there is a wait between two stages, in which the session must heed its user."""
-        database = self._session.database
-        return database.in_memory or (rows <= SMALL_ROWS and not database.store.schema_lease)
+        Under leases there is a wait between two stages, in which the session must heed its user. At a rate a few rows
+        may take minutes, for which a statement that is not to wait does not stay."""
+        database, settings = self._session.database, self._session.settings
+        if database.in_memory:
+            return True
+        stays = settings.get("schema_change_mode") == "wait" or rate_of(settings.get("max_rows_per_second")) is None
+        return stays and rows <= SMALL_ROWS and not database.store.schema_lease
 
     def _wait(self, job_id: int, *, explicit: bool) -> None:
         """Wait until the job has ended, while it is paused too: else the statement would seem to be done. 57014 leaves

@@ -47,9 +47,9 @@ class Breath:
         # What the thread had computed by the end of the last rest, and when rows were asked for.
         self._rested = self._asked = clock.computed_ns()
 
-    def piece(self) -> int:
-        """A piece begins: how many rows are to be read at once for it."""
-        self._given = self._rows if self._is_beside() else MOST_ROWS
+    def piece(self, most: int = MOST_ROWS) -> int:
+        """A piece begins: how many rows, `most` at the most, are to be read at once for it."""
+        self._given = min(most, self._rows if self._is_beside() else MOST_ROWS)
         self._asked = self._clock.computed_ns()
         return self._given
 

@@ -8,16 +8,16 @@ times a second: so it takes effect in a process that nobody can reach otherwise.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from instar import errors
 from instar.clock import Clock
-from instar.schemachange.job_records import Job, JobState
+from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import Held, Jobs
-from instar.schemachange.progress import Status, encode_status, passed, status_key, working_share
+from instar.schemachange.progress import Status, encode_status, status_key, working_share
 from instar.schemachange.tasks import RANGES_PER_WORK
-from instar.store.engine import Section, Store
+from instar.store.engine import Reader, Section, Store
 from instar.store.pace import Pace
 
 # How often the job's record is looked at, and how often its status is written.
@@ -45,6 +45,10 @@ class Doing(Protocol):
     @property
     def rows_to_read(self) -> int:
         """About how many rows there are to be read."""
+        ...
+
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        """(rows, share): what is done of its key ranges, and about which share of its rows that is."""
         ...
 
 
@@ -185,7 +189,7 @@ class Pulse:
                 if number // RANGES_PER_WORK == self._task.place and found.start < found.stop
             ]
             with self._store.read() as reader:
-                written, share = passed(reader, own)
+                written, share = self._task.passed(reader, own)
             if share >= _TELLING and self._task.rows:
                 self._ratio = written / share / self._task.rows
             to_do = self._ratio * self._task.rows

@@ -267,7 +267,7 @@ def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator
     for steps, reached in task.batches(at):
         task.rest(read=True)
         waiting.append(steps)
-        if not reached.done and reached.rows - put < BATCH_ROWS and breath.gathers(since):
+        if not reached.done and reached.rows - put < task.together(BATCH_ROWS) and breath.gathers(since):
             pulse()
             continue
         yield chain.from_iterable(waiting), reached

@@ -21,7 +21,8 @@ from instar.clock import SystemClock
 from instar.schemachange.breath import RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
-from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
+from instar.schemachange.progress import passed
+from instar.store.engine import Reader, Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
@@ -70,9 +71,19 @@ class Task(ABC):
         """About how many rows there are to be read: each once, whatever is made of it."""
         return self.rows
 
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        """(rows, share): what is done of the task's key ranges, and about which share of its rows that is."""
+        return passed(reader, ranges)
+
+    def together(self, most: int) -> int:
+        """How many rows are put on record together: `most`, or as many as by its pace."""
+        return most if self.pace is None else self.pace.most_rows(most)
+
     def at_once(self, most: int) -> int:
-        """How many rows the batch that begins now has: `most`, or as many as a piece of work beside commits has."""
-        return most if self.breath is None else min(most, self.breath.piece())
+        """How many rows the batch that begins now has: those that are put on record together, or as many as a piece of
+        work beside commits has."""
+        rows = self.together(most)
+        return rows if self.breath is None else self.breath.piece(rows)
 
     def rest(self, *, read: bool = False) -> None:
         """Where it breathes, rest from what was computed. `read`: that was for the rows of a batch."""

@@ -19,6 +19,8 @@ LONGEST_PAUSE_NS = 250_000_000
 LATELY_NS = 2_000_000_000
 # A rate is kept to in portions of what it allows in so long.
 _PORTION_SECONDS = 0.1
+# And what it allows in so long is done before that is put on record.
+_RECORD_SECONDS = 0.25
 # Longer waits are slept in parts, so that an interrupt is heard. Each time it wakes up, work finds the processor's
 # caches full of what the foreground does, which costs both of them more than the look itself.
 SLICE_NS = LONGEST_PAUSE_NS
@@ -89,6 +91,13 @@ class Pace:
         if self.rows_per_second is None or not rows_per_step:
             return None
         return max(1, int(self.rows_per_second * _PORTION_SECONDS / rows_per_step))
+
+    def most_rows(self, most: int) -> int:
+        """How many rows, `most` at the most, are done before that is put on record. At a rate few, that slow work is
+        seen to go on, and little of it is lost when it is interrupted; and what is only read comes in no leaps."""
+        if self.rows_per_second is None:
+            return most
+        return max(1, min(most, int(self.rows_per_second * _RECORD_SECONDS)))
 
     def held_back(self, now: int) -> str:
         """In words, what holds the work back; empty if nothing does."""

@@ -19,7 +19,7 @@ from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Step, planned
 from instar.sql.checks import compile_check
 from instar.store import MemoryStore, open_store
-from instar.store.engine import ClaimLost, Commit, Store
+from instar.store.engine import ClaimLost, Commit, Store, rowset_prefix
 from instar.transformations.records import Join, Part, Split
 from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, TEXT, Type
 from support.changes import ChangingWorld, Server
@@ -293,6 +293,50 @@ def test_what_a_split_would_lose_is_refused(world: Sources) -> None:
     )
     assert caught.value.detail == 'The value of column "city" of row (id)=(77) would be lost.'
     assert not any(everything(world, *targets))
+
+
+def shares_of(world: Sources, task: Image) -> list[tuple[int, float]]:
+    """What is told of the task while it runs: rows, and of how many they are said to be the share."""
+    told: list[tuple[int, float]] = []
+
+    def tick() -> None:
+        with world.store.read() as reader:
+            told.append(task.passed(reader, planned(task)))
+
+    InProcess().run(task, tick)
+    tick()
+    return told
+
+
+@pytest.mark.parametrize("cut", [25, 1000])
+@pytest.mark.parametrize("first", ["r", "s"])
+def test_the_share_that_is_done_is_one_of_all_targets(
+    world: Sources, narrow: None, monkeypatch: pytest.MonkeyPatch, first: str, cut: int
+) -> None:
+    """S has six rows and R sixty, and each has a range at least."""
+    monkeypatch.setattr(image, "ITEMS_PER_RANGE", cut)
+    source = world.described("u", U_COLUMNS, some_u(60))
+    r, s = world.split(R, S, ON)
+    task = world.image([source], [r, s], rows=60)
+    ordered = (r, s) if first == "r" else (s, r)
+    monkeypatch.setattr(type(task.operator), "prefixes", tuple(rowset_prefix(table.rowset) for table in ordered))
+    told = shares_of(world, task)
+    assert told[-1] == (66, 1.0)
+    assert len({rows for rows, _ in told}) > 10
+    assert all(share < rows / 66 + 0.2 for rows, share in told)
+
+
+def test_the_share_of_a_join_is_not_that_of_what_was_put(
+    world: Sources, narrow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows in its one range end where the work is."""
+    monkeypatch.setattr(image, "ITEMS_PER_RANGE", 1000)
+    r = world.described("a", A_COLUMNS, some_a(40))
+    s = world.described("b", B_COLUMNS, some_b(12, unique=True))
+    told = shares_of(world, world.image([r, s], [world.joined(KEYS, unique=True)], rows=52))
+    assert told[-1][1] == 1.0
+    assert len({rows for rows, _ in told}) > 10
+    assert all(share == rows / 52 for rows, share in told if rows < told[-1][0])
 
 
 # --- the snapshot ----------------------------------------------------------------------------------------------------

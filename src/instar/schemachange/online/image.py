@@ -21,7 +21,7 @@ from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow, put_row
 from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
 from instar.schemachange.validate import CompileCheck
-from instar.store.engine import Section, Store, prefix_end, rowset_prefix
+from instar.store.engine import Reader, Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
 
 # The number of the checkpoint that is the snapshot's.
@@ -116,6 +116,21 @@ class Image(Task):
                 pulse()
                 yield from (item.group for item in items[::_SAMPLED])
 
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        """As in `Task`. How far a range is cannot be seen by the keys in it, which are those that were put. Those of
+        one target are about even; two targets may have very different numbers of rows."""
+        rows = sum(found.rows for found in ranges)
+        wanted = sum(
+            self._about([found for found in ranges if found.start.startswith(prefix)])
+            for prefix in self.operator.prefixes
+        )
+        return rows, rows / wanted if wanted else 0.0
+
+    def _about(self, ranges: Sequence[Checkpoint]) -> int:
+        """How many rows a target will have, by its ranges that are done; before any is, as many as are to be read."""
+        done = [found.rows for found in ranges if found.done]
+        return max(sum(done) * len(ranges) // len(done) if done else self.rows, sum(found.rows for found in ranges))
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def whole(self, place: int) -> tuple[bytes, bytes]:
@@ -165,7 +180,7 @@ class Image(Task):
         batch: list[TargetRow] = []
         rows = 0
         for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
-            if len(batch) >= PUT_ROWS:
+            if len(batch) >= self.together(PUT_ROWS):
                 yield batch, Checkpoint(at.start, at.stop, group, rows)
                 batch = []
             rows += 1
