@@ -365,6 +365,7 @@ def test_a_query_that_another_ones_internal_error_hits_is_run_again(
         ("select a + 2147483647 from t where a > 0", errors.NUMERIC_OUT_OF_RANGE),
         ("select (select id from u) from t", errors.CARDINALITY_VIOLATION),
         ("select b::integer from t", errors.INVALID_TEXT),
+        ("select (date '5874897-12-31' - a * 0)::timestamp from t where a > 0", errors.DATETIME_OVERFLOW),
         ("select id from t limit -1", "2201W"),
     ],
 )
