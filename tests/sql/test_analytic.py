@@ -365,6 +365,7 @@ def test_a_query_that_another_ones_internal_error_hits_is_run_again(
         ("select a + 2147483647 from t where a > 0", errors.NUMERIC_OUT_OF_RANGE),
         ("select (select id from u) from t", errors.CARDINALITY_VIOLATION),
         ("select b::integer from t", errors.INVALID_TEXT),
+        ("select (date '5874897-12-31' - a * 0)::timestamp from t where a > 0", errors.DATETIME_OVERFLOW),
         ("select id from t limit -1", "2201W"),
     ],
 )
@@ -489,6 +490,36 @@ def test_a_plan_may_read_one_table_several_times(world: World) -> None:
         "group by grouping sets ((t.a), (t.a), ()) order by 1, 3"
     )
     assert query(world, sql, engines="analytic") == query(world, sql, engines="executor")
+
+
+@pytest.mark.parametrize(
+    ("sql", "count"),
+    [
+        ("select from t where id < 3", 3),
+        ("select from t order by id limit 2", 2),
+        ("select from t group by id", 40),
+        ("select from t union select from u", 1),
+        ("select from t union all select from u", 65),
+        ("select from t except all select from u", 15),
+        ("with c as materialized (select from t where id < 2) select from c, c as d", 4),
+        ("with recursive r as (select union all select from r where false) select from r", 1),
+        ("select x.* from (select from t where id < 2) x, lateral (select from u where id < 2) y", 4),
+    ],
+)
+def test_rows_without_columns(world: World, sql: str, count: int) -> None:
+    assert query(world, sql, engines="analytic") == [()] * count
+    assert query(world, f"select count(*) from ({sql}) q", engines="analytic") == [(count,)]
+
+
+@pytest.mark.parametrize("negated", ["", "not "])
+def test_a_row_is_looked_for_in_what_depends_on_another(world: World, negated: str) -> None:
+    rows = "select u.a, u.b from u where u.id between t.id and t.id + 9"
+    sql = f"select t.id, (t.a, t.b) {negated}in ({rows}) from t order by id"
+    assert query(world, sql, engines="analytic") == query(world, sql, engines="executor")
+    assert len({found for _, found in query(world, sql, engines="executor")}) == 3
+    with pytest.raises(errors.NotSupportedError, match="a row of aggregates IN a correlated subquery"):
+        query(world, f"select (a, count(*)) {negated}in (select id, a from u where a = t.a) from t group by a",
+              engines="analytic")  # fmt: skip
 
 
 def test_a_signal_is_heard_while_duckdb_runs(world: World) -> None:

@@ -195,6 +195,8 @@ def test_operator_resolution(symbol: str, types: list[Type], arguments: list[Typ
             r"index 2 out of",
         ),
         (lambda: called(resolve_operator("@", [INTEGER]), -(2**31)), "22003", "integer out of range"),
+        (lambda: called(resolve_function("degrees", [DOUBLE]), 1.7e308), "22003", "value out of range: overflow"),
+        (lambda: called(resolve_function("radians", [DOUBLE]), 5e-324), "22003", "value out of range: underflow"),
         (lambda: resolve_operator("+", [INTEGER, TEXT]), "42883", r"operator does not exist: integer \+ text"),
         (lambda: resolve_operator("-", [TEXT]), "42883", "operator does not exist: - text"),
         (lambda: resolve_operator("+", [UNKNOWN, UNKNOWN]), "42725", r"operator is not unique: unknown \+ unknown"),

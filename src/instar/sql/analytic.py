@@ -170,7 +170,8 @@ class Analytic:
             found[name] = _system_input(system, context)
         table = _run(written, found, context)
         columns = tuple(zip(plan.names, plan.types, strict=True))
-        return Result(columns, None, table.num_rows, table)
+        # Without columns there is one in DuckDB (analytic_sql._listed).
+        return Result(columns, None, table.num_rows, table if columns else table.select([]))
 
 
 def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | None:

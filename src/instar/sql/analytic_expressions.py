@@ -10,6 +10,7 @@ from instar.sql import tree
 from instar.sql.functions import AggregateSql, Context
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import render_cast, render_literal, sort_key, unify
+from instar.sql.traversal import free_relations, walk
 from instar.sql.tree import Expr, SortKey
 from instar.types import BOOLEAN, INTEGER, Type
 
@@ -182,9 +183,25 @@ class ExpressionWriter:
             left, right = unify([self.expr(operand), Sql(f"q.c{number}", type_)])
             operands.append(sort_key(left))
             members.append(sort_key(right))
+        if len(operands) > 1 and free_relations(expr.query):
+            return self._correlated_rows(expr, operands, members, f"({text}) AS q")
         left_side = operands[0] if len(operands) == 1 else f"({', '.join(operands)})"
         inner = f"SELECT {', '.join(members)} FROM ({text}) AS q"
         return Sql(f"({left_side} {_not(expr.negated)}IN ({inner}))", BOOLEAN)
+
+    def _correlated_rows(
+        self, expr: tree.InSubquery, operands: Sequence[str], members: Sequence[str], source: str
+    ) -> Sql:
+        """(a, b) IN (SELECT ...) of a query that reads outer columns, which DuckDB has for one operand only."""
+        if any(isinstance(found, tree.AggregateCall | tree.WindowCall) for found in walk(expr.operands)):
+            raise errors.unsupported("a row of aggregates IN a correlated subquery in an analytic query")
+        equal = " AND ".join(f"{left} = {right}" for left, right in zip(operands, members, strict=True))
+        yes, no = ("FALSE", "TRUE") if expr.negated else ("TRUE", "FALSE")
+        whens = (
+            f"WHEN EXISTS (SELECT 1 FROM {source} WHERE ({equal}){test}) THEN {answer}"
+            for test, answer in (("", yes), (" IS NULL", "NULL"))
+        )
+        return Sql(f"(CASE {' '.join(whens)} ELSE {no} END)", BOOLEAN)
 
 
 _TESTS = {True: "TRUE", False: "FALSE", None: "NULL"}

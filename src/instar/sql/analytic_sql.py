@@ -124,7 +124,7 @@ class QueryWriter:
             as_text(Sql(f"q.c{number}", found)) if wanted == NUMERIC else f"q.c{number}"
             for number, (found, wanted) in enumerate(zip(given, types, strict=True))
         ]
-        return f"(SELECT {', '.join(outputs)} FROM ({text}) AS q)"
+        return f"(SELECT {_listed(outputs)} FROM ({text}) AS q)"
 
     def _select(self, query: tree.Select) -> tuple[str, list[Type]]:
         head = self._with(query.ctes)
@@ -141,7 +141,7 @@ class QueryWriter:
         if query.aggregated and not query.group_exprs and query.grouping_sets is None and not having:
             having = self._one_group(query)
         types = [output.type for output in outputs]
-        listed = ", ".join(f"{output.text} AS c{number}" for number, output in enumerate(outputs)) or "1 AS c0"
+        listed = _listed([f"{output.text} AS c{number}" for number, output in enumerate(outputs)])
         tail = f"{from_}{where}{group}{having}"
         page = self._page(query.limit, query.offset)
         if query.distinct:
@@ -168,7 +168,7 @@ class QueryWriter:
             if position is None:
                 raise errors.unsupported("this ORDER BY of SELECT DISTINCT")
             order.append(_ordered(keys[position], key))
-        names = ", ".join(f"d.c{number} AS c{number}" for number in range(len(columns)))
+        names = _listed([f"d.c{number} AS c{number}" for number in range(len(columns))])
         plain = all(key == column.text for key, column in zip(keys, columns, strict=True))
         distinct = "DISTINCT" if plain else f"DISTINCT ON ({', '.join(keys)})"
         inner = f"SELECT {distinct} {names} FROM ({text}) AS d"
@@ -207,7 +207,7 @@ class QueryWriter:
             for side, column in zip(sides, pair, strict=True):
                 side.append(f"{column.text} AS c{number}")
             types.append(pair[0].type)
-        texts = [f"(SELECT {', '.join(s)} FROM ({t}) AS q)" for s, t in zip(sides, (left, right), strict=True)]
+        texts = [f"(SELECT {_listed(s)} FROM ({t}) AS q)" for s, t in zip(sides, (left, right), strict=True)]
         columns = [Sql(f"r{query.relation}.c{number}", type_) for number, type_ in enumerate(types)]
         for number, column in enumerate(columns):
             self.columns[query.relation, number] = column
@@ -318,8 +318,13 @@ class QueryWriter:
         return f"({left} {item.kind.upper()} JOIN {right} ON {condition})"
 
 
+def _listed(outputs: Sequence[str]) -> str:
+    """A select list. What has no columns has one in DuckDB, that nobody reads."""
+    return ", ".join(outputs) or "1 AS c0"
+
+
 def _names(types: Sequence[Type]) -> str:
-    return ", ".join(f"c{number}" for number in range(len(types)))
+    return ", ".join(f"c{number}" for number in range(len(types) or 1))
 
 
 def _common_type(column: Sequence[Sql]) -> Type:

@@ -31,6 +31,7 @@ WIDE = decimal.Context(
 NAN = Decimal("NaN")
 
 _SINGLE = struct.Struct("<f")
+_SMALLEST_NORMAL = 2.0**-126  # of 32-bit floats
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*\.?(?:\d+(?:_\d+)*)?|\.\d+(?:_\d+)*)(?:[eE][+-]?\d+)?\Z", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d+(?:_\d+)*\Z", re.ASCII)
 _BASED = re.compile(r"([+-]?)(0[xX][0-9a-fA-F]+(?:_[0-9a-fA-F]+)*|0[oO][0-7]+(?:_[0-7]+)*|0[bB][01]+(?:_[01]+)*)\Z")
@@ -133,7 +134,8 @@ def single_text(value: float) -> str:
     """The shortest text that reads back as this 32-bit float."""
     if not math.isfinite(value):
         return double_text(value)
-    for digits in range(6, 10):
+    # A normal number that is written in six digits or fewer is so by six of them; what is below has less precision.
+    for digits in range(6 if abs(value) >= _SMALLEST_NORMAL else 1, 10):
         text = f"{value:.{digits}g}"
         try:
             if _SINGLE.unpack(_SINGLE.pack(float(text)))[0] == value:

@@ -19,7 +19,7 @@ from instar.sql.grammar.nodes import PrefixOperator, position_of
 from instar.sql.grammar.type_names import parse_type
 from instar.sql.traversal import is_volatile
 from instar.sql.tree import Expr
-from instar.types import FLOATS, INTEGER_RANGES, INTEGERS, Kind, Type
+from instar.types import FLOATS, INTEGER_RANGES, INTEGERS, STRINGS, Kind, Type
 from instar.values import from_text
 
 if TYPE_CHECKING:
@@ -242,7 +242,8 @@ class ExpressionBinder(PredicateBinder, CallBinder):
         operand, other = self.bind(node.this), self.bind(node.expression)
         if operand.type.kind is Kind.UNKNOWN:
             operand, _ = coercion.unify(self.context, [operand, other], "NULLIF", position_of(node))
-        left, result = self._once(operand)
+        compared = _compared_type(operand.type, other.type)
+        left, result = self._once(operand if operand.type == compared else coercion.cast(operand, compared, False))
         equal = self.operator("=", [left, other], position_of(node))
         return tree.Case(((equal, tree.Literal(None, left.type)),), result, left.type)
 
@@ -275,6 +276,17 @@ class ExpressionBinder(PredicateBinder, CallBinder):
 
     def _exists(self, node: exp.Expr) -> Expr:
         return tree.Exists(self.queries.subquery(node.this, self.scope), negated=False)
+
+
+def _compared_type(left: Type, right: Type) -> Type:
+    """The type that `=` takes its left operand as, which NULLIF gives back: nullif(1, 2.0) is a numeric."""
+    if left.kind in STRINGS and right.kind in STRINGS | {Kind.UNKNOWN}:
+        return types.TEXT
+    if left.kind in INTEGERS and right.kind is Kind.NUMERIC:
+        return types.NUMERIC
+    if right.kind in FLOATS and (left.kind in INTEGERS or left.kind is Kind.NUMERIC):
+        return types.DOUBLE
+    return left
 
 
 def _negative(node: exp.Expr) -> exp.Literal | None:

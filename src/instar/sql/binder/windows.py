@@ -32,7 +32,7 @@ class WindowDefinition:
 
 
 def combined_window(window: exp.Window, named: Mapping[str, exp.Window]) -> WindowDefinition:
-    """OVER w, OVER (w ORDER BY ...): what the named window says and what is added, by PostgreSQL's rules."""
+    """OVER w, OVER (w), OVER (w ORDER BY ...): what the named window says and what is added, by PostgreSQL's rules."""
     own = WindowDefinition(
         tuple(window.args.get("partition_by") or ()),
         tuple(window.args["order"].expressions) if window.args.get("order") else (),
@@ -47,7 +47,7 @@ def combined_window(window: exp.Window, named: Mapping[str, exp.Window]) -> Wind
             errors.UNDEFINED_OBJECT, f'window "{base_name}" does not exist', position=position_of(window)
         )
     base = combined_window(found, {name: other for name, other in named.items() if name != base_name})
-    if own == WindowDefinition():
+    if window.args.get("over"):
         return base
     for what, clash in (
         ("override PARTITION BY clause of", bool(own.partition_by)),

@@ -115,6 +115,20 @@ def _sign(value: float) -> float:
     return float((value > 0) - (value < 0))
 
 
+def _degrees(value: float) -> float:
+    result = value / (math.pi / 180.0)
+    if math.isinf(result) and not math.isinf(value):
+        raise out_of_range("value out of range: overflow")
+    return result
+
+
+def _radians(value: float) -> float:
+    result = value * (math.pi / 180.0)
+    if result == 0.0 and value:
+        raise out_of_range("value out of range: underflow")
+    return result
+
+
 def _sinh(value: float) -> float:
     try:
         return math.sinh(value)
@@ -152,8 +166,8 @@ _DOUBLES: dict[str, Callable[[float], float]] = {
     "sinh": _sinh,
     "cosh": _cosh,
     "tanh": math.tanh,
-    "degrees": lambda value: value / (math.pi / 180.0),
-    "radians": lambda value: value * (math.pi / 180.0),
+    "degrees": _degrees,
+    "radians": _radians,
 }
 
 

@@ -384,6 +384,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
          "a subquery in the condition of a join with LATERAL is not supported in an analytic query"),
         (r"more than one row returned by a subquery", errors.CARDINALITY_VIOLATION,
          "more than one row returned by a subquery used as an expression"),
+        # The wider integer takes all of the narrower: it is a date that becomes a timestamp.
+        (r"INT32 with value .* destination type INT64", errors.DATETIME_OVERFLOW, "date out of range for timestamp"),
         (r"overflow in .*INT16|INT16", errors.NUMERIC_OUT_OF_RANGE, "smallint out of range"),
         (r"overflow in .*INT32|INT32", errors.NUMERIC_OUT_OF_RANGE, "integer out of range"),
         (r"overflow in .*INT64|INT64", errors.NUMERIC_OUT_OF_RANGE, "bigint out of range"),

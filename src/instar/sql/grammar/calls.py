@@ -208,7 +208,8 @@ class CallGrammar(Cursor, ABC):
             if self.at_operator("("):
                 call = self.window(call)
             else:
-                call = exp.Window(this=call, alias=identifier(self.take_name()))
+                # `over`: the named window itself, and not a copy of it, which must not have a frame.
+                call = exp.Window(this=call, alias=identifier(self.take_name()), over=True)
         return call
 
     # --- windows ---
