@@ -121,7 +121,7 @@ def connect(
     another type, and an empty path.
     """
     _give_back_abandoned()
-    _require_type("path", path, str, os.PathLike)
+    where = _required_path(path)
     _require_type("synchronous", synchronous, str, type(None))
     for name, seconds in (("schema_lease", schema_lease), ("retention", retention)):
         _require_type(name, seconds, int, float, type(None))
@@ -130,10 +130,6 @@ def connect(
     _require_type("autocommit", autocommit, bool)
     _require_type("create", create, bool)
     _require_settings(settings)
-    where = os.fspath(path)
-    _require_type("path", where, str)
-    if not where:
-        raise ProgrammingError("path must not be empty", errors.INVALID_PARAMETER)
     database = Database.open(
         where,
         synchronous=synchronous,
@@ -148,6 +144,16 @@ def connect(
     except BaseException:
         database.release()
         raise
+
+
+def _required_path(path: str | os.PathLike[str]) -> str:
+    """22023 for what is no path, or an empty one."""
+    _require_type("path", path, str, os.PathLike)
+    where = os.fspath(path)
+    _require_type("path", where, str)
+    if not where:
+        raise ProgrammingError("path must not be empty", errors.INVALID_PARAMETER)
+    return where
 
 
 def _require_type(name: str, value: object, *types: type) -> None:
