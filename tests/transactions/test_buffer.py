@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from instar import errors
-from instar.transactions.buffer import Buffer, Change
+from instar.transactions.buffer import Buffer, Change, TableBuffer
 
 T = 7
 
@@ -101,6 +105,31 @@ def test_keys_are_found_in_order_whatever_has_come_and_gone(steps) -> None:
             else:
                 buffer.insert(T, 1, b"%03d" % number, (number,))
             present ^= {number}
+
+
+def _asked(table: TableBuffer, together: threading.Barrier) -> list[bytes]:
+    together.wait()
+    return list(table.ordered())
+
+
+def test_keys_in_order_as_several_threads_ask_for_them_at_once() -> None:
+    buffer = Buffer()
+    for number in range(0, 8000, 2):
+        buffer.insert(T, 1, b"%04d" % number, (number,))
+    table = buffer.tables[T]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for first in range(1, 8000, 20):
+                for number in range(first, first + 20, 2):
+                    buffer.insert(T, 1, b"%04d" % number, (number,))
+                wanted, together = sorted(table.changes), threading.Barrier(4)
+                for found in [pool.submit(_asked, table, together) for _ in range(4)]:
+                    assert found.result() == wanted
+                assert table.ordered() == wanted
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_replacing_images_is_undone_by_a_rollback() -> None:

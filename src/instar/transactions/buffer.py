@@ -81,6 +81,16 @@ class _Order:
         self.stale.clear()
 
 
+def _place(keys: list[bytes], key: bytes, *, is_in: bool) -> None:
+    """Have sorted `keys` contain `key`, or not."""
+    at = bisect.bisect_left(keys, key)
+    was_in = at < len(keys) and keys[at] == key
+    if is_in and not was_in:
+        keys.insert(at, key)
+    elif was_in and not is_in:
+        del keys[at]
+
+
 class TableBuffer:
     """The changes of one table: net change by key, keys also in order for range scans, new rows in that of indexes."""
 
@@ -94,20 +104,24 @@ class TableBuffer:
         self._orders: dict[Hashable, _Order] = {}
 
     def ordered(self) -> list[bytes]:
-        """All changed keys in key order, until the next change. Few that have come or gone are put in their places, so
-        that a statement of a long transaction does not pay for all that those before it have changed."""
-        keys, moved = self._ordered, self._moved
-        if keys is None or len(moved) > _FEW:
-            keys = self._ordered = sorted(self.changes)
-        else:
+        """All changed keys in key order. Few that have come or gone are put in their places, so that a statement of a
+        long transaction does not pay for all that those before it have changed.
+
+        The analytic engine reads in threads of its own: none changes a list or a set that another may have, and who
+        meets the old set places in whichever list there is what may be there already.
+        """
+        moved = self._moved
+        keys = self._ordered
+        if keys is None:
+            keys = sorted(self.changes)
+        elif moved:
+            keys = keys.copy()
             for key in moved:
-                at = bisect.bisect_left(keys, key)
-                is_there = at < len(keys) and keys[at] == key
-                if key in self.changes and not is_there:
-                    keys.insert(at, key)
-                elif key not in self.changes and is_there:
-                    del keys[at]
-        moved.clear()
+                _place(keys, key, is_in=key in self.changes)
+        else:
+            return keys
+        self._ordered = keys
+        self._moved = set()
         return keys
 
     def keys_between(self, start: bytes, stop: bytes) -> list[bytes]:
@@ -138,6 +152,8 @@ class TableBuffer:
             self.changes[key] = change
         if self._ordered is not None and (before is None) != (change is None):
             self._moved.add(key)
+            if len(self._moved) > _FEW:
+                self._ordered, self._moved = None, set()
         for order in self._orders.values():
             order.stale.add(key)
         return before
