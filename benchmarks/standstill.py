@@ -21,13 +21,18 @@ _INTERVAL = 0.002
 _COMPLETED, _ON_THEIR_WAY = (0, 4, 11, 15), 8
 
 
+def counters_of(directory: Path) -> Path:
+    """Where the system tells of the disk that a directory is on, if it is on one."""
+    device = directory.stat().st_dev
+    return Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+
+
 class Disk:
     """The disk that a directory is on, looked at from the moment at which this is made, by a thread. Of a file system
     that is on no disk nothing is found."""
 
     def __init__(self, directory: Path) -> None:
-        device = directory.stat().st_dev
-        self._counters = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+        self._counters = counters_of(directory)
         self._found: list[tuple[int, int]] = []
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(1)

@@ -2,9 +2,12 @@
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from benchmarks.standstill import LEAST_NS, Disk, Watch
+
+from benchmarks import standstill
 
 MS = 1_000_000
 
@@ -33,18 +36,39 @@ def test_looks(looks, found):
     assert looked(*looks) == found
 
 
-def test_a_disk_that_works_is_watched(tmp_path):
-    disk = Disk(tmp_path)
+def test_a_disk_that_completes_nothing_is_seen(tmp_path, monkeypatch):
+    """The counters are a file of the test's: five requests completed and one on its way, for a while."""
+    counters = tmp_path / "stat"
+    counters.write_text("1 0 0 0 2 0 0 0 1 0 0 1 0 0 0 1 0")
+    monkeypatch.setattr(standstill, "counters_of", lambda directory: counters)
     begin = time.monotonic()
-    file = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
-    for _ in range(20):
-        os.pwrite(file, bytes(4096), 0)
-        os.fdatasync(file)
-    os.close(file)
+    disk = Disk(tmp_path)
+    time.sleep(0.2)
+    with counters.open("r+") as file:  # the same file, which the thread has open
+        file.write("1 0 0 0 3 0 0 0 0 0 0 1 0 0 0 1 0")
+    deadline = time.monotonic() + 60
+    while not disk.standstills(begin, deadline):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     disk.end()
-    end = time.monotonic()
-    assert all(begin <= since < until <= end for since, until in disk.standstills(begin, end))
-    assert disk.standstills(end, end + 1.0) == []
+    ((since, until),) = disk.standstills(begin, deadline)
+    assert begin <= since < until
+    assert until - since > 0.05
+
+
+def test_the_counters_are_those_of_the_disk(tmp_path):
+    """Writing is counted there; of what is on no disk there are none."""
+    counters = standstill.counters_of(Path("/proc"))
+    assert not counters.exists()
+    Disk(Path("/proc")).end()
+    counters = standstill.counters_of(tmp_path)
+    if counters.exists():
+        before = int(counters.read_text().split()[4])
+        with (tmp_path / "f").open("wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        assert int(counters.read_text().split()[4]) > before
 
 
 def test_spans_that_touch_the_phase(tmp_path):
