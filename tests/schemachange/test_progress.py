@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instar.schemachange.elements import Element, ElementKind
-from instar.schemachange.progress import Status, decode_status, encode_status, published_share, working_share
+from instar.schemachange.progress import (
+    Status,
+    decode_status,
+    encode_status,
+    published_share,
+    share_of_work,
+    working_share,
+)
 from instar.schemachange.stages import Reorganization, Stage
 from instar.schemachange.states import Work
 
@@ -40,6 +47,25 @@ def test_shares_never_fall(rows: list[int], one: float, other: float):
         shares += [working_share(stages, published, done) for done in sorted((one, other))]
     assert all(earlier <= later + 1e-12 for earlier, later in pairwise(shares))
     assert all(0 <= share <= 1 + 1e-12 for share in shares)
+
+
+def test_log_that_is_to_be_followed_has_its_part_of_the_way():
+    """Of an image of 300 rows, however few may be left to the switch; alone, it has what it may leave."""
+    target = Element(ElementKind.TRANSFORMATION, 1, 1)
+    image, follow = Reorganization(Work.IMAGE, target, 300), Reorganization(Work.FOLLOW, target, 10)
+    assert [share_of_work((image, follow), 0, done) for done in (0.0, 0.5, 1.0)] == [0.0, 0.375, 0.75]
+    assert [share_of_work((image, follow), 1, done) for done in (0.0, 0.5, 2.0)] == [0.75, 0.875, 1.0]
+    assert working_share((Stage(), Stage(work=(image, follow)), Stage(work=(follow,))), 2, 1.0) == 402 / 413
+    assert share_of_work((follow,), 0, 0.5) == 0.5
+    assert share_of_work((), 0, 1.0) == 0.0
+
+
+def test_indexes_that_are_built_in_one_pass_count_together():
+    indexes = [Reorganization(Work.BACKFILL, Element(ElementKind.INDEX, 1, number), 30) for number in (1, 2)]
+    validation = Reorganization(Work.VALIDATE, Element(ElementKind.CHECK, 1, 3), 40)
+    works = (indexes[0], validation, indexes[1])
+    assert share_of_work(works, 0, 0.5) == 0.3
+    assert share_of_work(works, 1, 0.5) == 0.8
 
 
 def test_a_status_is_read_as_it_was_written():

@@ -44,7 +44,7 @@ from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.queued import deserted, in_the_way, planned_job, waits_for, with_wait
 from instar.schemachange.replacements import handed_on
 from instar.schemachange.retrying import is_aside, put_off, step_aside
-from instar.schemachange.stages import Plan, Publication, Stage, Superseded
+from instar.schemachange.stages import Plan, Publication, Stage, Superseded, passes
 from instar.schemachange.standing import orphaned, standing, table_of, unseen_of
 from instar.schemachange.tasks import Reorganizer, Task
 from instar.schemachange.validate import CompileCheck
@@ -57,7 +57,7 @@ from instar.schemachange.waiting import (
     wait_for_locks,
     wait_for_writers,
 )
-from instar.schemachange.works import Works, passes
+from instar.schemachange.works import Works
 from instar.store.engine import (
     ClaimLost,
     Commit,

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 import msgspec
 
 from instar.schemachange.job_records import Checkpoint
-from instar.schemachange.stages import Stage
+from instar.schemachange.stages import Reorganization, Stage, passes
+from instar.schemachange.states import Work
 from instar.store.engine import Reader
 from instar.store.records import Latest, latest_key
 
 _ID = struct.Struct(">I")
 _PLACE_BYTES = 16
+# To follow the log of tables that are written to takes some such part of the time of the image of their rows.
+_FOLLOWING = 1 / 3
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True):
@@ -83,6 +86,14 @@ def working_share(stages: Sequence[Stage], published: int, done: float) -> float
     return share + (weights[published - 1] - 1) * min(max(done, 0.0), 1.0) / sum(weights)
 
 
+def share_of_work(works: Sequence[Reorganization], place: int, done: float) -> float:
+    """The share of a stage's work that is done when the share `done` of the pass at `place` is, and all before it."""
+    weights = {at: sum(_weight(work, works) for work in together) for at, together in passes(works)}
+    behind = sum(weight for at, weight in weights.items() if at < place)
+    total = sum(weights.values())
+    return (behind + weights.get(place, 0) * min(max(done, 0.0), 1.0)) / total if total else 0.0
+
+
 def passed(reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
     """(rows, share): what is done of the key ranges of a work, and about which share of all keys that is. Of ranges
     that were cut to be about even, those count that are done; one that is all there is counts by the way between its
@@ -107,4 +118,12 @@ def _place(key: bytes, skip: int) -> int:
 
 
 def _weights(stages: Sequence[Stage]) -> list[int]:
-    return [1 + sum(work.rows for work in stage.work) for stage in stages]
+    return [1 + sum(_weight(work, stage.work) for work in stage.work) for stage in stages]
+
+
+def _weight(work: Reorganization, works: Sequence[Reorganization]) -> int:
+    """In rows. Nobody knows how much will be in a log that is to be followed."""
+    if work.work is not Work.FOLLOW:
+        return work.rows
+    image = sum(other.rows for other in works if other.work is Work.IMAGE)
+    return max(work.rows, int(image * _FOLLOWING))

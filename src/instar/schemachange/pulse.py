@@ -15,7 +15,7 @@ from instar import errors
 from instar.clock import Clock
 from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import Held, Jobs
-from instar.schemachange.progress import Status, encode_status, status_key, working_share
+from instar.schemachange.progress import Status, encode_status, share_of_work, status_key, working_share
 from instar.schemachange.tasks import RANGES_PER_WORK
 from instar.store.engine import Reader, Section, Store
 from instar.store.pace import Pace
@@ -179,26 +179,25 @@ class Pulse:
 
     def _done(self, job: Job) -> float:
         """The share of the current stage's work that is done. What is read and not yet written is half done."""
-        checkpoints = self._jobs.checkpoints(job.id, job.stage)
-        rows = sum(found.rows for found in checkpoints.values())
-        if self._task is not None:
-            # Without what is on record beside the ranges: the snapshot that they are read at.
-            own = [
-                found
-                for number, found in checkpoints.items()
-                if number // RANGES_PER_WORK == self._task.place and found.start < found.stop
-            ]
-            with self._store.read() as reader:
-                written, share = self._task.passed(reader, own)
-            if share >= _TELLING and self._task.rows:
-                self._ratio = written / share / self._task.rows
-            to_do = self._ratio * self._task.rows
-            read, to_read = self._task.rows_read, self._ratio * self._task.rows_to_read
-            if read is not None and to_read:
-                put = sum(found.rows for found in own)
-                rows += int(max(min(read / to_read, 1.0) * to_do - put, 0.0) / 2)
-        total = self._ratio * sum(work.rows for work in job.stages[job.stage - 1].work) if job.stage else 0
-        return rows / max(total, rows) if rows > 0 else 0.0
+        task = self._task
+        if task is None or not job.stage:
+            return 0.0
+        # Without what is on record beside the ranges: the snapshot that they are read at.
+        own = [
+            found
+            for number, found in self._jobs.checkpoints(job.id, job.stage).items()
+            if number // RANGES_PER_WORK == task.place and found.start < found.stop
+        ]
+        with self._store.read() as reader:
+            rows, share = task.passed(reader, own)
+        if task.rows:
+            if share >= _TELLING:
+                self._ratio = rows / share / task.rows
+            share = rows / max(self._ratio * task.rows, rows, 1)
+        read, to_read = task.rows_read, self._ratio * task.rows_to_read
+        if read is not None and to_read:
+            share += max(min(read / to_read, 1.0) - share, 0.0) / 2
+        return share_of_work(job.stages[job.stage - 1].work, task.place, share)
 
     def _rows_total(self, job: Job) -> int | None:
         """The job's rows: those of what has ended are counted, the others estimated, as well as can be by now."""

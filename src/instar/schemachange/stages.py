@@ -7,12 +7,13 @@ may have come in between, so a stage is applied to the descriptors of the moment
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from instar.catalog.descriptors import Column, Object, StepKind, Table, View
-from instar.schemachange.elements import Element, Phase
+from instar.schemachange.elements import Element, ElementKind, Phase
 from instar.schemachange.states import Work
 
 
@@ -68,6 +69,22 @@ class Stage(msgspec.Struct, frozen=True, array_like=True):
     grace: int | None = None
     shows: tuple[View, ...] = ()
     keeps: tuple[tuple[int, int], ...] = ()
+
+
+def passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:
+    """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
+    over its rows, at the place of the first of them."""
+    for place, work in enumerate(works):
+        if work.element.kind is not ElementKind.INDEX:
+            yield place, [work]
+            continue
+        beside = [
+            found
+            for found in works
+            if (found.element.kind, found.element.table) == (ElementKind.INDEX, work.element.table)
+        ]
+        if work is beside[0]:
+            yield place, beside
 
 
 class Published(msgspec.Struct, frozen=True):

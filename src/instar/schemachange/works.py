@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, MadeBySplit, Table
@@ -171,19 +171,3 @@ def transformation_of(
         return grouping_of(sources[0], targets[0], counts_of(sources[0], made, compile_check))
     r, s = sources
     return join_of(r, s, targets[0], RowIds(Sequences(store), targets[0]))
-
-
-def passes(works: Sequence[Reorganization]) -> Iterator[tuple[int, Sequence[Reorganization]]]:
-    """The works of a stage, each with its place in it. The indexes of one table are built side by side, in one pass
-    over its rows, at the place of the first of them."""
-    for place, work in enumerate(works):
-        if work.element.kind is not ElementKind.INDEX:
-            yield place, [work]
-            continue
-        beside = [
-            found
-            for found in works
-            if (found.element.kind, found.element.table) == (ElementKind.INDEX, work.element.table)
-        ]
-        if work is beside[0]:
-            yield place, beside

@@ -217,6 +217,25 @@ def test_another_cycle_follows_if_much_has_come(world: ChangingWorld, monkeypatc
     check(world.store, split, world.now())
 
 
+def test_its_share_is_how_much_of_the_time_is_caught_up_with(world: ChangingWorld) -> None:
+    split = split_world(world, pause_rows=1)
+    since = world.now()
+    for number in range(100):
+        commit(world, split, row(T, number, number, "z", "A", 0))
+    world.store.background([redo.putting([CLAIM])])
+    task, shares = following(world.store, split, since), []
+
+    def tick() -> None:
+        with world.store.read() as reader:
+            shares.append(task.passed(reader, ()))
+
+    tick()
+    InProcess().run(task, tick)
+    assert shares[0] == (0, 0.0)
+    assert shares[-1] == (100, 1.0)
+    assert shares == sorted(shares)
+
+
 def test_a_large_commit_feels_the_pulse_while_it_is_computed(
     world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,18 @@ def test_the_share_that_is_done_is_one_of_all_targets(
     assert all(share < rows / 66 + 0.2 for rows, share in told)
 
 
+@pytest.mark.parametrize("ranges", [1, 2, 3, 7])
+def test_each_target_is_cut_by_its_own_groups_and_not_before_the_first(world: Sources, ranges: int) -> None:
+    """A range of no rows would have all others of the target seem to be done, for they are taken to be as large."""
+    source = world.described("u", U_COLUMNS, some_u(6))
+    task = world.image([source], [*world.split(R, S, ON)], rows=6)
+    groups = [prefix + bytes((number,)) for prefix in task.operator.prefixes for number in (3, 3, 4, 5)]
+    bounds = [at.start for at in task.plan(groups, ranges)]
+    assert bounds == sorted(bounds)
+    assert len(bounds) == {1: 2, 2: 2, 3: 4, 7: 6}[ranges]
+    assert not {prefix + b"\x03" for prefix in task.operator.prefixes} & {*bounds}
+
+
 def test_the_share_of_a_join_is_not_that_of_what_was_put(
     world: Sources, narrow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ another cycle follows. For a split, doubtful records of S are checked at the end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
 
@@ -27,7 +27,7 @@ from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Transformation, apply, rules_of, translator_of
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
-from instar.store.engine import LogRecord, Section, Store
+from instar.store.engine import LogRecord, Reader, Section, Store
 
 # Steps are handed over when so much time has passed, or so many puts are computed.
 _BATCH_SECONDS = 0.25
@@ -130,6 +130,11 @@ class Following(Task):
     def fan_out(self) -> float:
         """How many rows of the targets a change has come to, as far as is known."""
         return max(1.0, self.target.rows / self._applied) if self._applied else 1.0
+
+    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+        """As in `Task`: how much of the time since the image was read is caught up with."""
+        since, position = int.from_bytes(self.start, "big"), self.position
+        return self.at.rows, (position - since) / max(reader.timestamp - since, 1)
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of commits. Superseded if a source gets other rows altogether; 72000 if the log

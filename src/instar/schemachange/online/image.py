@@ -90,15 +90,19 @@ class Image(Task):
 
     def plan(self, sample: Iterable[bytes], ranges: int) -> list[Checkpoint]:
         """Cut the targets into ranges, about so many and about even by a sample of their groups, and record them."""
-        groups = sorted(sample)
-        wanted = min(ranges, MAX_RANGES)
-        cuts = sorted({groups[len(groups) * part // wanted] for part in range(1, wanted)}) if groups else []
-        made = []
+        groups, made = sorted(sample), []
         for prefix in self.operator.prefixes:
-            bounds = [prefix, *(cut for cut in cuts if cut.startswith(prefix) and cut != prefix), prefix_end(prefix)]
-            made += [Checkpoint(start, stop, start, 0) for start, stop in pairwise(bounds)]
+            bounds = [prefix, *self._cuts([group for group in groups if group.startswith(prefix)], len(groups), ranges)]
+            made += [Checkpoint(start, stop, start, 0) for start, stop in pairwise([*bounds, prefix_end(prefix)])]
         record(self, made)
         return made
+
+    @staticmethod
+    def _cuts(groups: Sequence[bytes], sampled: int, ranges: int) -> list[bytes]:
+        """Where one target's part of all that was sampled, its groups in order, is cut. Not at the first of them: of a
+        range of nothing nobody learns how many rows the others have."""
+        wanted = round(min(ranges, MAX_RANGES) * len(groups) / sampled) if sampled else 0
+        return sorted({groups[len(groups) * part // wanted] for part in range(1, wanted)} - {*groups[:1]})
 
     def ranges(self, pulse: Callable[[], None]) -> Iterator[tuple[int, Checkpoint]]:
         """As in `Task`."""
