@@ -75,6 +75,7 @@ class Outcome:
     settings: Settings
     quiet: Seen
     quiet_windows: tuple[int, int]
+    quiet_again_windows: tuple[int, int]
     courses: Sequence[Course]
     during: Sequence[Seen]  # one per course
     operations: int

@@ -83,7 +83,7 @@ class Demonstration:
     """One run.
 
     `rate`: arrivals per second, or None for `share` of what the clients reach at most. `quiet_seconds`: length of the
-    baseline. It can be run once.
+    baseline; `quiet_again_seconds`: after the last change. It can be run once.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Demonstration:
         rate: float | None,
         share: float = 0.25,
         quiet_seconds: float,
+        quiet_again_seconds: float = LEAST_SECONDS,
         synchronous: str,
         changes: Sequence[Change] = CHANGES,
     ) -> None:
@@ -107,6 +108,7 @@ class Demonstration:
         self._share = share
         self._changes = changes
         self._quiet_seconds = quiet_seconds
+        self._quiet_again_seconds = quiet_again_seconds
         self._synchronous = synchronous
         headline = f"Instar · TPC-H scale {scale:g} · {clients} clients · synchronous {synchronous}"
         self._scene = Scene(headline)
@@ -180,11 +182,15 @@ class Demonstration:
         self._scene.quiet = quiet = seen(board, *quiet_windows)
         courses = self._change_all(clients)
         self._say("quiet again")
-        self._wait(clients, LEAST_SECONDS)
+        first = board.now
+        self._wait(clients, self._quiet_again_seconds)
+        quiet_again_windows = (first, board.now)
         self._scene.board = None
         clients.stop()
         during = [seen(board, *course.windows()) for course in courses]
-        return Outcome(settings, quiet, quiet_windows, courses, during, board.operations, board.conflicts)
+        return Outcome(
+            settings, quiet, quiet_windows, quiet_again_windows, courses, during, board.operations, board.conflicts
+        )
 
     def _change_all(self, clients: Clients) -> list[Course]:
         runner = Runner(clients.board, str(self._path))

@@ -31,7 +31,7 @@ def courses():
 def outcome(board, courses):
     settings = Settings(0.1, 2, "full", 2000.0, 1000.0, {"orders": 150_000})
     during = [seen(board, *course.windows()) for course in courses]
-    return Outcome(settings, seen(board, 10, 70), (10, 70), courses, during, board.operations, 3)
+    return Outcome(settings, seen(board, 10, 70), (10, 70), (90, 100), courses, during, board.operations, 3)
 
 
 def text_of(renderable):
