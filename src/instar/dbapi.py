@@ -348,12 +348,14 @@ class Connection:
 class Cursor:
     """Executes statements and fetches their results. `arraysize` is what fetchmany takes by default."""
 
+    # Of the class until they are set: there is a cursor for each statement that a connection executes.
+    arraysize = 1
+    _result: Result | None = None
+    _closed = False
+
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.arraysize = 1
-        self._session = connection.session
-        self._result: Result | None = None
-        self._closed = False
+        self._session = connection._session or connection.session
 
     @property
     def description(self) -> list[Description] | None:
@@ -398,7 +400,10 @@ class Cursor:
 
     def fetchone(self) -> Row | None:
         """The next row, or None."""
-        return next(self._rows(), None)
+        result = self._result
+        if result is None or result.columns is None or self._closed or self.connection._session is None:
+            return next(self._rows(), None)  # which says what is wrong
+        return next(result.rows, None)
 
     def fetchmany(self, size: int | None = None) -> list[Row]:
         """The next `size` rows."""

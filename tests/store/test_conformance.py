@@ -9,6 +9,7 @@ import pytest
 from instar.errors import Error
 from instar.store.engine import (
     ENTRY_VALUE,
+    MOVED,
     NO_RECORD,
     ROW_HEADER,
     ClaimLost,
@@ -138,6 +139,19 @@ def test_the_header_is_part_of_the_view(store: Store) -> None:
     with store.read() as reader:
         assert (reader.catalog_version, reader.timestamp) == (1, T0)
     assert store.now() == T0 + 1
+
+
+def test_the_newest_value_of_a_key_under_a_version_of_the_catalog(store: Store) -> None:
+    assert store.newest(row_key(1), 0) is None
+    change(store, {1: b"old"})
+    assert body_of(store.newest(row_key(1), 0)) == b"old"
+    change(store, {1: b"new"})
+    assert body_of(store.newest(row_key(1), 0)) == b"new"
+    assert store.newest(row_key(2), 0) is None
+    assert store.newest(row_key(1), 1) is MOVED
+    raw(store, bump=True)
+    assert store.newest(row_key(1), 0) is store.newest(row_key(2), 0) is MOVED
+    assert body_of(store.newest(row_key(1), 1)) == b"new"
 
 
 # Writing: golden bytes.

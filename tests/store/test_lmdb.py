@@ -301,6 +301,20 @@ def test_an_environment_that_lmdb_gave_up_is_opened_anew(path: Path) -> None:
     store.close()
 
 
+def test_a_read_of_one_key_opens_the_environment_anew_too(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    environment = store._environment  # type: ignore[attr-defined] # no disk fails to order
+
+    def refuse(*_arguments: object) -> None:
+        raise lmdb.PanicError("mdb_txn_begin")
+
+    environment.begin = refuse
+    assert body_of(store.newest(row_key(1), 0)) == b"a"
+    assert environment.begin is not refuse
+    store.close()
+
+
 # Forks.
 
 

@@ -34,9 +34,9 @@ from instar.sql.execution import ExecutionContext, Row
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
 from instar.sql.parser import parse_one
-from instar.sql.plan_cache import Prepared, class_of, hints_of
+from instar.sql.plan_cache import Columns, Entry, Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
-from instar.sql.point import FALLBACK, PointWrite
+from instar.sql.point import FALLBACK, LookUp, PointWrite
 from instar.tables.view import View
 from instar.transactions.transaction import Snapshot
 
@@ -54,36 +54,44 @@ class Queries:
         self._session = session
         self._database = session.database
         self._plans = session.database.plans
+        self._entry = self._plans.entry
 
     def fast(self, text: str, parameters: Sequence[object]) -> Result | None:
         """A look-up by primary key in autocommit, or an autocommit write of one row by its key; None where the general
         way must be taken."""
-        found = self._looked_up(text, parameters)
-        if found is not None or self._session.settings.read_only:
-            return found
-        return self._written(text, parameters, PointWriter.run)
+        entry = self._entry(text)
+        if entry is not None and entry.fast is not None:
+            found = self._looked_up(entry, text, parameters)
+            if found is not None:
+                return found
+        return None if self._session.settings.read_only else self._written(text, parameters, PointWriter.run)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
         """The same in an open transaction that is plain, which buffers what it writes."""
-        found = self._looked_up(text, parameters, open_)
-        if found is not None or open_.read_only:
-            return found
-        return self._written(text, parameters, partial(buffered, open_))
+        entry = self._entry(text)
+        if entry is not None and entry.fast is not None:
+            found = self._looked_up(entry, text, parameters, open_)
+            if found is not None:
+                return found
+        return None if open_.read_only else self._written(text, parameters, partial(buffered, open_))
 
     def _looked_up(
-        self, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
+        self, entry: Entry, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
     ) -> Result | None:
-        plans, store = self._plans, self._database.store
+        """The rows of a point lookup, by its lean form, which `entry` had a moment ago. `own`: what the transaction has
+        written that it is part of, if any is open."""
+        fast = entry.fast
         try:
-            found = plans.fast(store, text, parameters, own)
-            if found is FALLBACK and plans.has_fast(text) and self._lookup_anew(text, parameters):
-                found = plans.fast(store, text, parameters, own)
+            rows: Any = FALLBACK if fast is None else fast[0](self._database.store, parameters, own)
+            if rows is FALLBACK:
+                fast = self._lookup_anew(text, parameters)
+                rows = FALLBACK if fast is None else fast[0](self._database.store, parameters, own)
         except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
             return None
-        if found is FALLBACK:
+        if fast is None or rows is FALLBACK:
             return None
-        columns, rows = found
-        return Result("SELECT", columns, rows, len(rows))
+        entry.used = True
+        return Result("SELECT", fast[1], rows, len(rows))
 
     def _written(
         self, text: str, parameters: Sequence[object], run: Callable[[PointWriter, Sequence[object], Session], int]
@@ -107,18 +115,20 @@ class Queries:
         statement = self._plans.statement(text)
         return None if statement is None else isinstance(statement, ast.Dml)
 
-    def _lookup_anew(self, text: str, parameters: Sequence[object]) -> bool:
-        """Have the lean form of a point lookup, which was made for another schema than the newest, serve that; whether
-        that could be done. The general way knows who uses which schema, and what failed."""
+    def _lookup_anew(self, text: str, parameters: Sequence[object]) -> tuple[LookUp, Columns] | None:
+        """The lean form of a point lookup, which was made for another schema than the newest, for that; None if it
+        cannot be made. The general way knows who uses which schema, and what failed."""
         database, plans = self._database, self._plans
         with database.store.read() as reader:
             catalog = database.catalog.at(reader)
         if plans.is_of(text, catalog.version):
-            return False  # it is the parameters that the lean form does not serve
+            return None  # it is the parameters that the lean form does not serve
         try:
-            return self._planned(text, parameters, catalog) is not None
+            planned = self._planned(text, parameters, catalog)
         except errors.Error:
-            return False
+            return None
+        entry = self._entry(text)
+        return None if planned is None or entry is None else entry.fast
 
     def _writer_anew(self, text: str, command: str, parameters: Sequence[object]) -> PointWriter | None:
         """The short way of a write, whose text had one under another schema, under the newest; None as above."""

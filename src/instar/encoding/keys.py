@@ -396,6 +396,11 @@ class _Emitter:
         return " + ".join(self.parts) or "b''"
 
 
+def is_fixed_size(types: Sequence[Type]) -> bool:
+    """Whether all keys of these types are equally long, but for NULLs: none can be too long."""
+    return all(key_tag(type_.kind) in _STRUCT for type_ in types)
+
+
 def compile_encoder(types: Sequence[Type], descending: Sequence[bool] = (), *, prefix: bytes = b"") -> KeyEncoder:
     """A function from a sequence of internal values to `prefix` + key, the same bytes as `encode_key`'s.
 

@@ -29,10 +29,9 @@ from instar.sql.integrity import Rules
 from instar.sql.kept_views import KeptInsertProgram, KeptModifyProgram
 from instar.sql.plan import InsertPlan, ModifyPlan, Plan, QueryPlan
 from instar.sql.planner import plan_statement
-from instar.sql.point import FALLBACK, LookUp, Own, PointLookup, PointWrite, point_lookup, point_write
+from instar.sql.point import LookUp, PointLookup, PointWrite, point_lookup, point_write
 from instar.sql.statements import Dml, Query, require_parameters
 from instar.sql.traversal import walk
-from instar.store.engine import Store
 from instar.store.forks import begin_anew_in_child
 from instar.types import BIGINT, INTEGER_RANGES, NUMERIC, Kind, Type
 from instar.values import converter, type_of_python
@@ -271,13 +270,14 @@ def _written(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> Iterator[T
                 stack.append(known[other])
 
 
-class _Entry:
-    """The plans of one text, by the classes of the parameters that they were made for, and what it was parsed to."""
+class Entry:
+    """The plans of one text, by the classes of the parameters that they were made for, and what it was parsed to.
+    `fast`: a point lookup and the columns of its rows, together, since another form of the text may have others; who
+    uses it sets `used`."""
 
     __slots__ = ("fast", "plans", "statement", "used")
 
     def __init__(self, statement: Query | Dml) -> None:
-        # A lookup and the columns of its rows, together: another form of the text may have others.
         self.fast: tuple[LookUp, Columns] | None = None
         self.statement = statement
         self.plans: list[tuple[tuple[type, ...], Prepared]] = []
@@ -293,7 +293,9 @@ class PlanCache:
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self._capacity = capacity
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, Entry] = {}
+        # The entry of a text, if it has one: the dictionary's own function, so that a lookup pays for nothing between.
+        self.entry = self._entries.get
         self.forked()
         begin_anew_in_child(self)
 
@@ -303,22 +305,6 @@ class PlanCache:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def fast(self, store: Store, text: str, parameters: Sequence[object], own: Own | None = None) -> Any:
-        """The columns and rows (Python objects) of a point lookup on the newest state, or FALLBACK. `own`: what the
-        transaction has written that it is part of, if any is open."""
-        entry = self._entries.get(text)
-        if entry is None or entry.fast is None:
-            return FALLBACK
-        entry.used = True
-        look_up, columns = entry.fast
-        rows = look_up(store, parameters, own)
-        return FALLBACK if rows is FALLBACK else (columns, rows)
-
-    def has_fast(self, text: str) -> bool:
-        """Whether the text is that of a point lookup, as it was last planned."""
-        entry = self._entries.get(text)
-        return entry is not None and entry.fast is not None
 
     def is_of(self, text: str, version: int) -> bool:
         """Whether the newest plan of a text is one for this catalog version."""
@@ -362,7 +348,7 @@ class PlanCache:
             entry = self._entries.get(text)
             if entry is None:
                 self._make_room()
-                entry = self._entries[text] = _Entry(prepared.statement)
+                entry = self._entries[text] = Entry(prepared.statement)
             entry.plans = [(classes, prepared), *entry.plans[: _MAX_FORMS - 1]]
         _offer_lookup(entry, prepared, catalog)
 
@@ -371,7 +357,7 @@ class PlanCache:
         with self._lock:
             self._entries.clear()
 
-    def _forget(self, entry: _Entry, form: tuple[tuple[type, ...], Prepared]) -> None:
+    def _forget(self, entry: Entry, form: tuple[tuple[type, ...], Prepared]) -> None:
         entry.plans = [kept for kept in entry.plans if kept is not form]
         entry.fast = None
 
@@ -385,7 +371,7 @@ class PlanCache:
                 self._entries[text] = entry
 
 
-def _offer_lookup(entry: _Entry, prepared: Prepared, catalog: CatalogSnapshot) -> None:
+def _offer_lookup(entry: Entry, prepared: Prepared, catalog: CatalogSnapshot) -> None:
     """Have the lean form of a plan, which holds for this snapshot, be tried first."""
     lookup = prepared.lookup
     if lookup is not None:

@@ -27,7 +27,7 @@ from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
 from instar.sql.traversal import walk
-from instar.store.engine import ROW_TOMBSTONE, Store, rowset_prefix
+from instar.store.engine import MOVED, ROW_TOMBSTONE, Store, rowset_prefix
 from instar.tables.derivations import derived_columns
 from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
 from instar.tables.rowset import Decoder, TableReader
@@ -62,19 +62,15 @@ def fast(store, parameters, own=None):
     if {unfit}:
         return FALLBACK
     key = encode({key})
-    if len(key) > {longest}:
+    if {too_long}:
         return FALLBACK
     if own is not None and own.hides(VERSION, {table}, key[{prefix}:]):
         return FALLBACK
-    reader = store.read()
-    try:
-        if reader.catalog_version != VERSION:
-            return FALLBACK
-        value = reader.get(key)
-    finally:
-        reader.close()
+    value = store.newest(key, VERSION)
     if value is None:
         return []
+    if value is MOVED:
+        return FALLBACK
     {decode}
     {result}
 
@@ -112,6 +108,7 @@ class PointLookup:
         self._decoders: dict[bytes, Decoder] = {}  # by a row's tag
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
+            "MOVED": MOVED,
             "VERSION": None,
             "encode": keys.compile_encoder(types, prefix=prefix),
             "TOMBSTONE": ROW_TOMBSTONE,
@@ -123,7 +120,7 @@ class PointLookup:
             names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
             unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
-            longest=len(prefix) + keys.MAX_PRIMARY_KEY_BYTES,
+            too_long="False" if keys.is_fixed_size(types) else f"len(key) > {len(prefix) + keys.MAX_PRIMARY_KEY_BYTES}",
             table=table.id,
             prefix=len(prefix),
             # A row that is to be migrated by who reads it is read by the general way, which does that.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from instar.clock import Clock
 from instar.store.apply import judge_locked, snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
+from instar.store.engine import MOVED, ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
 from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
@@ -40,6 +41,11 @@ class BaseStore(ABC):
     @abstractmethod
     def read(self) -> Reader:
         """As in `Store`."""
+
+    def newest(self, key: bytes, catalog_version: int) -> Any:
+        """As in `Store`."""
+        with self.read() as reader:
+            return reader.get(key) if reader.catalog_version == catalog_version else MOVED
 
     @abstractmethod
     def close(self) -> None:

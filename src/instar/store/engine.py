@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -389,6 +389,10 @@ class LogRecord(msgspec.Struct, frozen=True):
     replaced: tuple[int, int] | None = None  # no row change, but the table's rowset: (old, new); key is empty
 
 
+MOVED: Final = object()
+"""What `Store.newest` gives where the catalog is of another version."""
+
+
 class Store(Protocol):
     """A store, opened. Any number of processes; threads of one process share one Store."""
 
@@ -402,6 +406,11 @@ class Store(Protocol):
 
     def read(self) -> Reader:
         """A short read of the newest state."""
+        ...
+
+    def newest(self, key: bytes, catalog_version: int) -> Any:
+        """A read of one key, without a reader: the newest value (bytes), None without one, or MOVED if the catalog is
+        not of this version."""
         ...
 
     def now(self) -> int:

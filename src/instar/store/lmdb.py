@@ -27,7 +27,7 @@ from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
 from instar.store.data_file import DataFile
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare
-from instar.store.engine import Derive, LogRecord, Store
+from instar.store.engine import MOVED, Derive, LogRecord, Store
 from instar.store.group import CommitQueue
 from instar.store.header import (
     HEADER_KEY,
@@ -449,6 +449,21 @@ class LmdbStore(BaseStore):
             return LmdbReader(environment.begin(), environment)
         except lmdb.Error:
             return self._environment.begin_read()
+
+    def newest(self, key: bytes, catalog_version: int) -> Any:
+        """As in `Store`."""
+        environment = self._environment
+        try:
+            transaction = environment.begin()
+        except lmdb.Error:
+            return super().newest(key, catalog_version)
+        try:
+            known, head = environment.newest
+            if transaction.id() != known:
+                head = environment.learn(transaction)
+            return transaction.get(key) if head[2].catalog_version == catalog_version else MOVED
+        finally:
+            transaction.abort()
 
     def _head(self) -> Head:
         with self.read() as reader:
