@@ -23,6 +23,8 @@ BLOCK = 1_000
 # By how much a second version slows an operation down in the paper, at the least, though all rows are migrated to it.
 PAPER_MIGRATED = 1.14
 _BATCH = 100_000
+# Keys that a comparison has to itself, of those behind the rows: more than it inserts.
+_NEW_KEYS = 10**7
 
 # State of the table: what is done to a table of columns id and old to bring it there.
 STATES = ("never changed", "migrated", "older", "compacted")
@@ -36,8 +38,8 @@ def run(options: Options) -> Iterator[Figure]:
     for state in STATES:
         _make(connection, _name(state), rows, state)
     for operation, make in OPERATIONS.items():
-        for state in STATES[1:]:
-            yield _compared(connection, operation, make, state, rows, options.rounds)
+        for number, state in enumerate(STATES[1:]):
+            yield _compared(connection, operation, make, state, rows, options.rounds, number)
     connection.close()
     yield from lazy_changes.run(options)
 
@@ -68,13 +70,16 @@ def _make(connection: instar.Connection, table: str, rows: int, state: str) -> N
 def _compared(
     connection: instar.Connection,
     operation: str,
-    make: Callable[[instar.Connection, str, int], Work],
+    make: Callable[[instar.Connection, str, int, int], Work],
     state: str,
     rows: int,
     rounds: int,
+    number: int,
 ) -> Figure:
-    """The time of an operation as a multiple of that on a table that never changed."""
-    pair: Pair = paired(make(connection, _name(state), rows), make(connection, _name(STATES[0]), rows), rounds)
+    """The time of an operation as a multiple of that on a table that never changed, which is the peer of several
+    comparisons: `number` tells them apart, so that each finds keys that no other has inserted or deleted."""
+    ours, peer = (make(connection, _name(table), rows, number) for table in (state, STATES[0]))
+    pair: Pair = paired(ours, peer, rounds)
     target = {"migrated": MIGRATED, "compacted": COMPACTED}.get(state)
     paper = f", paper at least {PAPER_MIGRATED} x" if state == "migrated" else ""
     beside = f"{STATES[0]} {pair.peer:,.0f}/s{paper}"
@@ -101,21 +106,21 @@ def _each(connection: instar.Connection, text: str, parameters: Callable[[], lis
     return operate
 
 
-def _random_select(connection: instar.Connection, table: str, rows: int) -> Work:
+def _random_select(connection: instar.Connection, table: str, rows: int, _number: int) -> Work:
     draw = random.Random(1)
     return _each(
         connection, f"SELECT id, b FROM {table} WHERE id = ?", lambda: [(draw.randrange(rows),) for _ in range(COUNT)]
     )
 
 
-def _sequential_select(connection: instar.Connection, table: str, rows: int) -> Work:
+def _sequential_select(connection: instar.Connection, table: str, rows: int, _number: int) -> Work:
     keys = count()
     return _each(
         connection, f"SELECT id, b FROM {table} WHERE id = ?", lambda: [(next(keys) % rows,) for _ in range(COUNT)]
     )
 
 
-def _scan(connection: instar.Connection, table: str, rows: int) -> Work:
+def _scan(connection: instar.Connection, table: str, rows: int, _number: int) -> Work:
     """Blocks of a thousand rows, one after the other."""
     text = f"SELECT id, b FROM {table} WHERE id BETWEEN ? AND ?"
     starts = list(range(0, max(rows - BLOCK, 1), BLOCK))[:20]
@@ -138,22 +143,23 @@ def _changing(connection: instar.Connection, text: str, numbers: Iterator[int]) 
     return operate
 
 
-def _update(connection: instar.Connection, table: str, rows: int) -> Work:
+def _update(connection: instar.Connection, table: str, rows: int, _number: int) -> Work:
     """Each row once, so that a row in an older layout is migrated by it."""
     return _changing(connection, f"UPDATE {table} SET b = b + 1 WHERE id = ?", cycle(range(rows)))
 
 
-def _insert(connection: instar.Connection, table: str, rows: int) -> Work:
-    connection.execute(f"DELETE FROM {table} WHERE id >= ?", (rows,))
-    return _changing(connection, f"INSERT INTO {table} (id, b) VALUES (?, 7)", count(rows))
+def _insert(connection: instar.Connection, table: str, rows: int, number: int) -> Work:
+    return _changing(connection, f"INSERT INTO {table} (id, b) VALUES (?, 7)", count(rows + number * _NEW_KEYS))
 
 
-def _delete(connection: instar.Connection, table: str, rows: int) -> Work:
-    """Rows from the end, which nobody else has met."""
-    return _changing(connection, f"DELETE FROM {table} WHERE id = ?", cycle(reversed(range(rows))))
+def _delete(connection: instar.Connection, table: str, rows: int, number: int) -> Work:
+    """A third of the rows, from its end, which nobody else has met."""
+    part = rows // (len(STATES) - 1)
+    keys = reversed(range(number * part, (number + 1) * part))
+    return _changing(connection, f"DELETE FROM {table} WHERE id = ?", cycle(keys))
 
 
-OPERATIONS: dict[str, Callable[[instar.Connection, str, int], Work]] = {
+OPERATIONS: dict[str, Callable[[instar.Connection, str, int, int], Work]] = {
     "random select": _random_select,
     "sequential select": _sequential_select,
     "scan of 1,000": _scan,

@@ -76,7 +76,7 @@ def _patched(module: Any, name: str, value: object) -> Iterator[None]:
 def _without_look_in_lookup(connection: instar.Connection, rows: int, rounds: int) -> Pair:
     text = LOOKUP.format(name="t")
     other = text + " "  # another text is another plan
-    with _patched(point, "_ONE_LAYOUT", _WITHOUT_LOOK), _patched(point, "tagged_resolver", resolver):
+    with _patched(point, "_NEWEST_FIRST", _WITHOUT_LOOK), _patched(point, "tagged_resolver", resolver):
         assert connection.execute(other, (1,)).fetchall() == connection.execute(other, (1,)).fetchall()
     return paired(_lookups(connection, text, rows), _lookups(connection, other, rows), rounds)
 

@@ -82,11 +82,11 @@ def older(value):
     {result}
 """
 
-_ONE_LAYOUT = """r = decode(value)
+_NEWEST_FIRST = """r = decode(value)
     if r is None:
         return older(value)"""
 # Deleted rows bear a flag in their tag, by which there is no decoder.
-_SEVERAL_LAYOUTS = """decode = decoders.get(value[12:16])
+_BY_LAYOUT = """decode = decoders.get(value[12:16])
     if decode is None:
         return older(value)
     r = decode(value)"""
@@ -128,15 +128,14 @@ class PointLookup:
             result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
             decode="{decode}",
         )
-        self._one_layout = table.oldest_layout == table.layout.id
-        if self._one_layout:
-            self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
-        else:
-            self._decoders[tag_of(table.layout.id)] = reader.decoder(table.layout.id)
+        # Rows come into the newest layout: one that is in it pays for no more than the comparison, however many others
+        # there are.
+        self._newest_first = True
+        self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
         self.fast: LookUp = self._made()
 
     def _made(self) -> LookUp:
-        decode = _ONE_LAYOUT if self._one_layout else _SEVERAL_LAYOUTS
+        decode = _NEWEST_FIRST if self._newest_first else _BY_LAYOUT
         exec(compile_source(self._source.replace("{decode}", decode), "point lookup"), self._scope)
         made: LookUp = self._scope["fast"]
         return made
@@ -144,9 +143,9 @@ class PointLookup:
     def revalidate(self, catalog_version: int, table: Table) -> None:
         """The lookup holds at this catalog version, where `table` is the table's."""
         self._scope["VERSION"] = catalog_version
-        if self._one_layout and table.layout.id != self.table.layout.id:
-            # From now on the look at a row's layout pays.
-            self._one_layout = False
+        if self._newest_first and table.layout.id != self.table.layout.id:
+            # The layout that was the newest is one of several now.
+            self._newest_first = False
             self._decoders[tag_of(self.table.layout.id)] = self._reader.decoder(self.table.layout.id)
             self.fast = self._made()
 
