@@ -150,3 +150,16 @@ def reserve(path: str, size: int) -> None:
         os.posix_fallocate(file, 0, size)
     finally:
         os.close(file)
+
+
+def require_same(path: str | os.PathLike[str], identity: Identity, **wanted: float | str | None) -> None:
+    """55000 where an opener asks for another property than the store has."""
+    for name, asked in wanted.items():
+        if asked is not None and asked != getattr(identity, name):
+            called = name.removesuffix("_seconds")
+            has = f"the store {path} has {called} = {getattr(identity, name)}"
+            raise errors.error(
+                errors.OBJECT_NOT_READY,
+                f"{has}, which an opener cannot change to {asked}",
+                hint=f"Ask for {called}=None to take the store as it is.",
+            )

@@ -26,7 +26,7 @@ from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
 from instar.store.data_file import DataFile
-from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare
+from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare, require_same
 from instar.store.engine import MOVED, Derive, LogRecord, Store
 from instar.store.group import CommitQueue
 from instar.store.header import (
@@ -541,7 +541,7 @@ def open_store(
         identity = prepare(
             directory, wanted, READERS_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
         )
-        _require_same(
+        require_same(
             path,
             identity,
             synchronous=synchronous,
@@ -556,19 +556,6 @@ def open_store(
         environment.references += 1
         environment.closing = False  # if whoever closed it last was interrupted
         return LmdbStore(environment, clock)
-
-
-def _require_same(path: str | os.PathLike[str], identity: Identity, **wanted: float | str | None) -> None:
-    """55000 where an opener asks for another property than the store has."""
-    for name, asked in wanted.items():
-        if asked is not None and asked != getattr(identity, name):
-            called = name.removesuffix("_seconds")
-            has = f"the store {path} has {called} = {getattr(identity, name)}"
-            raise errors.error(
-                errors.OBJECT_NOT_READY,
-                f"{has}, which an opener cannot change to {asked}",
-                hint=f"Ask for {called}=None to take the store as it is.",
-            )
 
 
 def _initialise(path: str, identity: Identity, clock: Clock, map_size: int) -> None:
