@@ -315,6 +315,24 @@ def test_a_read_of_one_key_opens_the_environment_anew_too(path: Path) -> None:
     store.close()
 
 
+def test_a_read_of_one_key_begins_again_if_another_thread_ends_its_transaction(path: Path) -> None:
+    """As it is with all transactions of an environment that is closed, or opened anew."""
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    environment = store._environment  # type: ignore[attr-defined] # no thread comes to order
+    begin = environment.begin
+
+    def ended_at_once() -> object:
+        transaction = begin()
+        transaction.abort()
+        environment.begin = begin
+        return transaction
+
+    environment.begin = ended_at_once
+    assert body_of(store.newest(row_key(1), 0)) == b"a"
+    store.close()
+
+
 # Forks.
 
 

@@ -191,7 +191,7 @@ class Pulse:
         with self._store.read() as reader:
             rows, share = task.passed(reader, own)
         if task.rows:
-            if share >= _TELLING:
+            if share >= _TELLING and rows:
                 self._ratio = rows / share / task.rows
             share = rows / max(self._ratio * task.rows, rows, 1)
         read, to_read = task.rows_read, self._ratio * task.rows_to_read

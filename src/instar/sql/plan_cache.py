@@ -13,13 +13,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Table
 from instar.catalog.layouts import Layouts
+from instar.lazily import computed_once
 from instar.sql import tree
 from instar.sql.execution import ExecutionContext, Result
 from instar.sql.executor import QueryProgram, RunAnalytic
@@ -106,7 +106,7 @@ class Prepared:
         self.hints = tuple((table, level) for (_number, level), table in hinted.items() if level is not None)
         self._plainly = {found.table.id for found in scans if found.level is None}
 
-    @cached_property
+    @computed_once
     def program(self) -> Program:
         """The compiled plan: what has a lean form hardly ever needs it."""
         try:

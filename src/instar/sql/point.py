@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final, Literal, Protocol
 
 from instar import errors
@@ -18,6 +17,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.generate import compile_source
+from instar.lazily import computed_once
 from instar.sql import tree
 from instar.sql.binder import bind_defaults
 from instar.sql.execution import Row
@@ -263,12 +263,12 @@ class PointWrite:
         self.key_of = self._rules.key
         self.checks_read_context = self._rules.checks_read_context
 
-    @cached_property
+    @computed_once
     def reads_context(self) -> bool:
         """Whether the statement reads a clock, or the session's time zone."""
         return reads_context(self.statement)
 
-    @cached_property
+    @computed_once
     def draws(self) -> bool:
         """Whether the statement takes values of sequences, sets them, or asks for what its session has taken."""
         return any(isinstance(found, tree.OfSequence) for found in walk(self.statement))

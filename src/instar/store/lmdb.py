@@ -455,15 +455,15 @@ class LmdbStore(BaseStore):
         environment = self._environment
         try:
             transaction = environment.begin()
-        except lmdb.Error:
+            try:
+                known, head = environment.newest
+                if transaction.id() != known:
+                    head = environment.learn(transaction)
+                return transaction.get(key) if head[2].catalog_version == catalog_version else MOVED
+            finally:
+                transaction.abort()
+        except lmdb.Error:  # another thread may have closed the environment since, or opened it anew
             return super().newest(key, catalog_version)
-        try:
-            known, head = environment.newest
-            if transaction.id() != known:
-                head = environment.learn(transaction)
-            return transaction.get(key) if head[2].catalog_version == catalog_version else MOVED
-        finally:
-            transaction.abort()
 
     def _head(self) -> Head:
         with self.read() as reader:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -20,6 +19,7 @@ from instar.catalog.descriptors import Column, Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
+from instar.lazily import computed_once
 from instar.store.blocks import Block
 from instar.store.engine import ROW_TOMBSTONE, rowset_prefix
 from instar.store.versions import BATCH_ROWS, headers, read_row, scan_rows, visible_rows, visible_values
@@ -121,7 +121,7 @@ class TableReader:
         self._decoders: dict[int, Decoder] = {}
         self._resolvers = Resolvers(self.wanted)
 
-    @cached_property
+    @computed_once
     def schema(self) -> pa.Schema:
         """The Arrow schema of the wanted columns."""
         columns = (self.table.columns[ordinal] for ordinal in self.ordinals)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import cached_property
 
 from sqlglot import exp
 
 from instar import errors
+from instar.lazily import computed_once
 from instar.sql.grammar.cursor import Cursor
 from instar.sql.grammar.keywords import BARE_FUNCTIONS, COLUMN_ONLY, NOT_A_FUNCTION, NOT_A_NAME
 from instar.sql.grammar.lexer import OPERATOR, QUOTED, STRING, WORD, Token
@@ -46,7 +46,7 @@ class CallGrammar(Cursor, ABC):
 
     # --- parentheses ---
 
-    @cached_property
+    @computed_once
     def _closing(self) -> dict[int, int]:
         """Index of the ")" for that of each "("."""
         closing: dict[int, int] = {}
