@@ -13,6 +13,11 @@ from typing import Protocol
 class Clock(Protocol):
     """Wall time, monotonic time and the identity of the boot that the monotonic time belongs to."""
 
+    @property
+    def boot(self) -> bytes:
+        """16 bytes, the same for all processes until the host is started again."""
+        ...
+
     def wall_ns(self) -> int:
         """Nanoseconds since the epoch; may jump either way."""
         ...
@@ -23,10 +28,6 @@ class Clock(Protocol):
 
     def computed_ns(self) -> int:
         """For how many nanoseconds the calling thread has had a processor; never falls."""
-        ...
-
-    def boot_id(self) -> bytes:
-        """16 bytes, the same for all processes until the host is started again."""
         ...
 
     def sleep(self, seconds: float) -> None:
@@ -40,10 +41,10 @@ class SystemClock:
     def __init__(self) -> None:
         try:
             with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-                self._boot = bytes.fromhex(file.read().strip().replace(b"-", b"").decode())
+                self.boot = bytes.fromhex(file.read().strip().replace(b"-", b"").decode())
         except OSError:
             # Without a boot id the plausibility check of the wall clock (rule 8) is off, nothing else.
-            self._boot = bytes(16)
+            self.boot = bytes(16)
 
     # The very functions, without a layer of ours between: every commit asks.
     wall_ns = staticmethod(time.time_ns)
@@ -52,9 +53,6 @@ class SystemClock:
     monotonic_ns = staticmethod(functools.partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME))
 
     computed_ns = staticmethod(time.thread_time_ns)
-
-    def boot_id(self) -> bytes:
-        return self._boot
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -77,9 +75,6 @@ class ManualClock:
 
     def computed_ns(self) -> int:
         return self.computed
-
-    def boot_id(self) -> bytes:
-        return self.boot
 
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)

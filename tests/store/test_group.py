@@ -42,6 +42,17 @@ def test_a_member_that_cannot_be_written_harms_no_other(store: Store) -> None:
     assert row_key(50) not in contents(store)
 
 
+def test_of_commits_that_find_the_store_damaged_nothing_stands(store: Store) -> None:
+    """No key is above the log, whose records end the store."""
+    change(store, {1: b"a"})
+    store.commit(Commit(catalog_version=0, raw=[(b"\xff", b"")]))
+    before = contents(store)
+    for outcome in queued(store, [request(store, {number: b"b"}) for number in (1, 2)]):
+        assert isinstance(outcome, Error)
+        assert outcome.sqlstate == "XX001"
+    assert contents(store) == before
+
+
 def test_many_threads_lose_nothing(store: Store) -> None:
     """Each thread adds to one counter and to rows of its own; conflicts are tried again."""
     change(store, {0: (0).to_bytes(4, "big")})

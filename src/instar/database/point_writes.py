@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
+from instar.encoding.rows import RowPatcher
 from instar.sql.defaults import Execution
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
@@ -149,15 +150,14 @@ def _slow_conversion(type_: Type, wanted: type) -> Callable[[Any], Any]:
     return slow
 
 
-def _patch(write: PointWrite, writer: TableWriter) -> Callable[[bytes, Any], bytes | None] | None:
-    """A function from a stored row and a frame to the new body, for an update that only puts values of its own into
-    columns of fixed size; it gives None for single rows that it cannot do."""
+def _patch(write: PointWrite, writer: TableWriter) -> tuple[RowPatcher, Callable[[Any, Any], Any]] | None:
+    """Of an update that only puts values of its own into columns of fixed size: what puts them into a stored row, which
+    gives None for single rows that it cannot do, and a function of nothing and a frame to the values."""
     if write.assigned is None:
         return None
-    layout = writer.table.layout
     ordinals, values = write.assigned
-    patch, tag = body_patcher(layout, ordinals), tag_of(layout.id)
-    return None if patch is None else lambda stored, frame: patch(stored, values((), frame), tag)
+    patch = body_patcher(writer.table.layout, ordinals)
+    return None if patch is None else (patch, values)
 
 
 class Buffered(NamedTuple):
@@ -193,6 +193,7 @@ class PointWriter:
         self._lease = _lease(database, version)
         self._prefix = writer.prefix
         self.table = writer.table
+        self._whole = writer.table.logged_whole
         self._table_id = writer.table.id
         self._table_version = writer.table.version
         self._layout = writer.table.layout.id
@@ -200,6 +201,7 @@ class PointWriter:
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
         self._patch = None if self._codecs else _patch(write, writer)
+        self._tag = tag_of(self._layout)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
@@ -229,7 +231,8 @@ class PointWriter:
     def run(self, parameters: Sequence[object], session: Session) -> int:
         """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
         try:
-            frame = self._frame_of(parameters, session)
+            # As `_frame_of` does it, without the call.
+            frame = self._frame_of(parameters, session) if self._draws else self._frame(parameters, self._rest)
             if frame is None:
                 return UNSERVED
             return self._insert(frame) if self._inserts else self._modify(frame)
@@ -278,46 +281,49 @@ class PointWriter:
 
     def _modify(self, frame: list[Any]) -> int:
         """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
+        version, lease = self._version, self._lease
         key = self._write.key(frame)
-        if key is None:  # of no row, if the statement still means what it meant
-            with self._store.read() as reader:
-                return 0 if reader.catalog_version == self._version else OUTDATED
-        stored_at = self._prefix + key
-        count = 0
-        lease, whole = self._lease, self.table.logged_whole
-
-        def derive(view: View) -> RowCommit | None:
-            nonlocal count
-            if view.catalog_version != self._version:
-                count = OUTDATED
-                return None
-            stored = view.get(stored_at)
-            if stored is None or stored[LAYOUT_OFFSET] & 1:
-                count = 0
-                return None
-            entries: list[EntryWrite] = []
-            body = None if self._patch is None else self._patch(stored, frame)
-            if body is None:
-                old = self._decode(stored)
-                new = self._write.image(old, frame)
-                body = None if new is None else self._encode(new)
-                entries = self._entries(key, old, new)
-            count = 1
-            return RowCommit(
-                self._table_id, self._table_version, stored_at, stored, body, self._layout, entries, lease, whole=whole
-            )
-
+        if key is None:
+            return self._none(version)
+        derive = partial(self._derived, version, lease, key, frame)
         for _ in range(MAX_EXPIRIES):
             try:
                 if self._store.commit_derived(derive):
                     self._after_commit()
-                return count
+                    return 1
+                return self._none(version)
             except LeaseExpired:
                 if not self._renewed():
                     break
             except Locked:
                 break  # the general way waits
         return UNSERVED
+
+    def _derived(self, version: int, lease: Lease | None, key: bytes, frame: list[Any], view: View) -> RowCommit | None:
+        """What the row at `key` becomes, from what it is; None where it is not there, or another version is due."""
+        if view.catalog_version != version:
+            return None
+        stored_at = self._prefix + key
+        stored = view.get(stored_at)
+        if stored is None or stored[LAYOUT_OFFSET] & 1:
+            return None
+        entries: list[EntryWrite] = []
+        body = None
+        if self._patch is not None:
+            patch, values = self._patch
+            body = patch(stored, values((), frame), self._tag)
+        if body is None:
+            old = self._decode(stored)
+            new = self._write.image(old, frame)
+            body = None if new is None else self._encode(new)
+            entries = self._entries(key, old, new)
+        table, version, layout = self._table_id, self._table_version, self._layout
+        return RowCommit(table, version, stored_at, stored, body, layout, entries, lease, whole=self._whole)
+
+    def _none(self, version: int) -> int:
+        """No row was changed: 0 if the statement still means what it meant."""
+        with self._store.read() as reader:
+            return 0 if reader.catalog_version == version else OUTDATED
 
     def _insert(self, frame: list[Any]) -> int:
         # A default, a name or a check may be another by now, even where the row's layout still stands.

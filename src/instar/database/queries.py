@@ -24,7 +24,7 @@ from instar.database.materialized import view_rows
 from instar.database.numbers import StatementNumbers
 from instar.database.past import query_as_of
 from instar.database.point_writes import OUTDATED, UNSERVED, PointWriter, point_writer
-from instar.database.result import Result
+from instar.database.result import Result, written
 from instar.database.servers import cache_rows, server_rows, version_rows
 from instar.sql import statements as ast
 from instar.sql import tree
@@ -101,6 +101,8 @@ class Queries:
             return None
         command, writer = known
         count = run(writer, parameters, self._session)
+        if count >= 0:
+            return written(command, count)
         if count == OUTDATED:
             renewed = self._writer_anew(text, command, parameters)
             count = UNSERVED if renewed is None else run(renewed, parameters, self._session)
@@ -108,7 +110,7 @@ class Queries:
             self._database.point_writers.pop(text, None)  # another thread may have found out as well
         if count < 0:
             return None
-        return Result(command, None, (), count)
+        return written(command, count)
 
     def known(self, text: str) -> bool | None:
         """Whether a text that was planned before is an INSERT, UPDATE or DELETE; None for other texts."""

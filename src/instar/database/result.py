@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
@@ -62,6 +63,12 @@ class Result:
             for row in self._listed
         ]  # fmt: skip
         return Executed(columns, values, len(values)).arrow(nan_as_text=nan_as_text)
+
+
+@lru_cache(maxsize=64)
+def written(command: str, count: int) -> Result:
+    """The result of a statement that has changed `count` rows and gives none: one for all, for nothing in it moves."""
+    return Result(command, rowcount=count)
 
 
 def rows_of(command: str, columns: tuple[tuple[str, Type], ...], rows: Iterable[Row]) -> Result:

@@ -44,7 +44,7 @@ def identity(path: str, store: Store) -> bytes:
 
 def _place(path: str) -> bytes:
     found = os.stat(os.path.join(path, DATA_FILE))
-    return SystemClock().boot_id() + _FILE.pack(found.st_dev, found.st_ino)
+    return SystemClock().boot + _FILE.pack(found.st_dev, found.st_ino)
 
 
 def opened(path: str, identity: bytes | None = None) -> Opened:

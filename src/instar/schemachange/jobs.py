@@ -297,7 +297,7 @@ class Jobs:
 
     def release(self, held: Held) -> None:
         """End the lease, so that another may claim the job at once. Nothing happens if another has already."""
-        self._write_lease(held, encode_lease(Lease(held.epoch, self._clock.boot_id(), 0)))
+        self._write_lease(held, encode_lease(Lease(held.epoch, self._clock.boot, 0)))
 
     def prune(self) -> int:
         """Forget all finished jobs but the KEPT_JOBS that ended last; returns how many were forgotten. One whose record
@@ -320,7 +320,7 @@ class Jobs:
 
     def _lease(self, epoch: int, seconds: float = LEASE_SECONDS) -> bytes:
         until = self._clock.monotonic_ns() + int(seconds * 1e9)
-        return encode_lease(Lease(epoch, self._clock.boot_id(), until))
+        return encode_lease(Lease(epoch, self._clock.boot, until))
 
     def _write_lease(self, held: Held, lease: bytes) -> None:
         with self._store.read() as reader:
@@ -332,4 +332,4 @@ class Jobs:
         if stored is None:
             return False
         lease = decode_lease(stored)
-        return lease.boot == self._clock.boot_id() and lease.until > self._clock.monotonic_ns()
+        return lease.boot == self._clock.boot and lease.until > self._clock.monotonic_ns()

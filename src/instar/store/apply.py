@@ -23,6 +23,7 @@ from instar.store.engine import (
     ClaimLost,
     Commit,
     CopyWrite,
+    Damaged,
     Derive,
     EntryWrite,
     Fails,
@@ -321,7 +322,8 @@ def _write_copies(section: WriteSection, copies: Sequence[CopyWrite], timestamp:
 
 
 def _append_log(section: WriteSection, timestamp: int, sequence: int, record: bytes) -> None:
-    section.append(_pack_log_key(PREFIX_LOG, timestamp, sequence), record)
+    if not section.append(_pack_log_key(PREFIX_LOG, timestamp, sequence), record):
+        raise Damaged("there are keys above the log's end")
     section.log_end += _LOG_KEY_BYTES + len(record)
 
 
@@ -343,8 +345,9 @@ def _write_change(
         value = _pack_row_header(timestamp, sequence, tag) + body
     section.put(row.key, value)
     after = value if writes.whole and body is not None else None
-    record = encode_change(section.log_end, writes.table, writes.version, row, stored, after)
-    _append_log(section, timestamp, sequence, record)
+    _append_log(
+        section, timestamp, sequence, encode_change(section.log_end, writes.table, writes.version, row, stored, after)
+    )
 
 
 def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:

@@ -308,7 +308,7 @@ class Commit(msgspec.Struct, kw_only=True):
     complete: Callable[[View], None] | None = None
 
 
-class RowCommit(msgspec.Struct):
+class RowCommit(msgspec.Struct, gc=False):
     """A commit of one row that stands in the store, derived from it on the very state that it is judged on.
 
     Fields as in `RowWrite` and `TableWrites`: one object, since a commit of one row has microseconds.
@@ -334,6 +334,10 @@ Derive = Callable[[View], RowCommit | None]
 
 class Refused(Exception):
     """A commit that was refused before anything was written; the caller derives again or reports."""
+
+
+class Damaged(Exception):
+    """The store is not as it can be, which was found in the middle of a commit: nothing of that may stand."""
 
 
 class StaleSchema(Refused):

@@ -164,20 +164,27 @@ class CommitQueue:
                 section = self._begin()
             except Exception as caught:
                 raise self._translate(caught) from caught
-            if not self._queue:
-                return self._alone(section, request)
-            leader = _Member(request)
-            followers = self._drain()
-            try:
-                self._together(section, [leader, *followers])
-            finally:
-                for member in followers:
-                    member.finished = True
-                    member.call()
-            return leader.outcome()
+            return self._with_followers(section, request) if self._queue else self._alone(section, request)
         finally:
             presence.wait_ends()
-            self._hand_over()
+            if self._queue:
+                self._hand_over()
+            else:
+                # As `_hand_over` does it, without the call: mostly nobody is there.
+                self._lead.release()
+                if self._queue and self._lead.acquire(False):
+                    self._hand_over()
+
+    def _with_followers(self, section: WriteSection, request: Commit | Derive) -> int:
+        leader = _Member(request)
+        followers = self._drain()
+        try:
+            self._together(section, [leader, *followers])
+        finally:
+            for member in followers:
+                member.finished = True
+                member.call()
+        return leader.outcome()
 
     def _hand_over(self) -> None:
         """Let the first of the queue lead, or nobody."""
@@ -210,7 +217,8 @@ class CommitQueue:
             if not timestamp:
                 section.abort()
                 return 0
-            section.store_header()
+            if section.moved:
+                section.store_header()
             section.commit()
         except Exception as caught:
             section.abort()
@@ -233,7 +241,7 @@ class CommitQueue:
                         applied.append(member)
                 except (Refused, errors.Error) as refusal:
                     member.fail(refusal)
-            if applied:
+            if applied and section.moved:
                 section.store_header()
         except Exception:  # noqa: BLE001 - each member is tried again and gets what befalls it
             # One member cannot be written (a key too long, the disk full): its writes cannot be told from the others'.

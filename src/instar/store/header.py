@@ -121,7 +121,7 @@ def decode_identity(data: bytes, where: str) -> Identity:
 
 def first_header(clock: Clock) -> bytes:
     """The header of a store that nobody has written to yet."""
-    return encode_header(Header(0, 1, 0, 0, 0, clock.boot_id(), clock.monotonic_ns(), clock.wall_ns()))
+    return encode_header(Header(0, 1, 0, 0, 0, clock.boot, clock.monotonic_ns(), clock.wall_ns()))
 
 
 def encode_header(header: Header) -> bytes:
@@ -151,7 +151,7 @@ def believed_wall(clock: Clock, header: Header, monotonic: int) -> tuple[int, He
     remembered never falls behind the monotonic clock, so that a wall clock that falls and recovers is believed again,
     and one that creeps forward is measured from where it was. It is the same header where nothing new is remembered.
     """
-    now, boot = clock.wall_ns(), clock.boot_id()
+    now, boot = clock.wall_ns(), clock.boot
     if boot != header.boot:
         return now, header._replace(boot=boot, monotonic=monotonic, wall=now)
     expected = header.wall + monotonic - header.monotonic

@@ -304,10 +304,14 @@ class _Environment:
         try:
             if self.closing:
                 raise closed()
-            if self.presence.is_shared():
-                with self.watch:
-                    return self._begin_section()
-            return self._begin_section()
+            if not self.presence.is_shared():
+                return self._begin_section()
+            # As `with self.watch:` does it, which takes 0.3 us longer.
+            self.watch.enter()
+            try:
+                return self._begin_section()
+            finally:
+                self.watch.leave()
         except BaseException:
             self.inside.discard(thread)
             raise

@@ -14,6 +14,8 @@ from instar.store.directory import DATA_FILE
 from instar.store.extent import holds_tree
 from instar.store.header import HEADER_KEY, IDENTITY_KEY, Identity, decode_identity
 
+# Arguments of LMDB's `put` for a key above all others: duplicates, overwrite, append.
+APPENDING = (True, True, True)
 MAX_READERS = 4096
 _READER_BYTES = 64
 # A little more than LMDB needs in its lock file for MAX_READERS, whatever its own header takes.

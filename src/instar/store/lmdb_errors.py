@@ -6,6 +6,7 @@ import lmdb
 
 from instar import errors
 from instar.store.directory import disk_error
+from instar.store.engine import Damaged
 from instar.store.lmdb_environment import MAX_READERS
 
 
@@ -20,6 +21,8 @@ def translate(caught: Exception) -> Exception:
             return errors.error(errors.LIMIT_EXCEEDED, "the transaction has changed too many pages")
         case lmdb.ReadersFullError():
             return errors.error(errors.TOO_MANY_CONNECTIONS, f"more than {MAX_READERS} reads of the store are open")
+        case Damaged():
+            return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
         case lmdb.CorruptedError() | lmdb.PageNotFoundError() | lmdb.InvalidError() | lmdb.VersionMismatchError():
             return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
         case lmdb.Error():

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import lmdb
 
-from instar import errors
 from instar.store.cursors import batch_of_range, read_head, scan_range
 from instar.store.filling import filling_runs
 from instar.store.header import Head
+from instar.store.lmdb_environment import APPENDING
 from instar.store.lock_table import LockTable
 from instar.store.section import WriteSection
 from instar.store.space import Allowance, Space
@@ -42,21 +42,29 @@ class LmdbSection(WriteSection):
 
     __slots__ = ("_allowance", "_begun", "_environment", "_redo", "_transaction", "number")
 
+    _allowance: Allowance | None
+    _redo: Redo | None
+
     def __init__(self, transaction: Any, environment: Newest) -> None:
         self._transaction = transaction
         self._environment = environment
         self.get = transaction.get
         self.locks = environment.locks
-        # Through a write map, nothing is touched that is not allowed first.
-        self._allowance = None if environment.space is None else Allowance(transaction, environment.space)
-        self.put = transaction.put if self._allowance is None else self._allowance.put
         # A write transaction bears the number of the state that it will leave.
         self.number = transaction.id()
-        self._redo: Redo | None = None
-        if environment.log is not None:
+        self._allowance = self._redo = None
+        if environment.space is not None:
+            # Through a write map, nothing is touched that is not allowed first.
+            self._allowance = allowance = environment.space.allowance
+            allowance.begin(transaction)
+            self.put, self.append = allowance.put, allowance.append
+        elif environment.log is not None:
             environment.entered(self.number)
-            self._redo = Redo(environment.log, self.number, self.put)
-            self.put = self._redo.put
+            self._redo = redo = Redo(environment.log, self.number, transaction.put)
+            self.put, self.append = redo.put, redo.append
+        else:
+            self.put = put = transaction.put
+            self.append = lambda key, value: put(key, value, *APPENDING)
         known, head = environment.newest
         if self.number != known + 1:
             head = read_head(transaction)
@@ -70,15 +78,6 @@ class LmdbSection(WriteSection):
         if deleted and self._redo is not None:
             self._redo.note(key, None)
         return deleted
-
-    def append(self, key: bytes, value: bytes) -> None:
-        if self._allowance is not None:
-            self._allowance.append(key, value)
-        # Arguments: duplicates, overwrite, append.
-        if not self._transaction.put(key, value, True, True, True):
-            raise errors.error(errors.DATA_CORRUPTED, "there are keys above the log's end")
-        if self._redo is not None:
-            self._redo.note(key, value)
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
         allowance, cursor = self._allowance, self._transaction.cursor()

@@ -13,6 +13,7 @@ from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
+from instar.store.engine import Damaged
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
 from instar.store.lock_table import MemoryLockTable
@@ -123,6 +124,7 @@ class MemorySection(WriteSection):
         self._ended = False
         self.get = self._get
         self.put = self._put
+        self.append = self._append
         self.locks = store.locks
         self.load(store.state.head())
 
@@ -141,9 +143,11 @@ class MemorySection(WriteSection):
         self._changes[key] = None
         return present
 
-    def append(self, key: bytes, value: bytes) -> None:
-        assert not self._store.state.keys or key > self._store.state.keys[-1]  # as MDB_APPEND demands
+    def _append(self, key: bytes, value: bytes) -> bool:
+        if key <= self._store.state.keys[-1]:  # as MDB_APPEND demands
+            return False
         self._put(key, value)
+        return True
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
         for key, value in pairs:
@@ -235,6 +239,8 @@ class MemoryStore(BaseStore):
         return MemorySection(self)
 
     def _translate(self, caught: Exception) -> Exception:
+        if isinstance(caught, Damaged):
+            return errors.error(errors.DATA_CORRUPTED, f"the store is damaged: {caught}")
         return errors.error(errors.LIMIT_EXCEEDED, str(caught)) if isinstance(caught, _KeySizeError) else caught
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from instar.clock import Clock
 from instar.store.engine import Lease, LeaseExpired
-from instar.store.header import HEADER_KEY, Head, Header, believed_wall, encode_header, wall_timestamp
+from instar.store.header import HEADER_KEY, TIMESTAMP_SHIFT, Head, Header, believed_wall, encode_header
 
 if TYPE_CHECKING:
     from instar.store.lock_table import LockTable
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 class WriteSection(ABC):
     """One write transaction of an engine, entered in turn: no other writer of the store is inside one.
 
-    `get` and `put` are attributes, so that an engine can hand out its own functions without a layer between.
+    `get`, `put` and `append` are attributes, so that an engine can hand out its own functions without a layer between.
+    `append` puts a key that is greater than every key of the store (a log record), and gives false if it is not.
     """
 
-    __slots__ = ("catalog_version", "get", "header", "locks", "log_end", "moved", "put", "timestamp", "watermark")
+    __slots__ = (
+        *("append", "catalog_version", "get", "header", "locks", "log_end", "moved", "put", "timestamp", "watermark"),
+    )
 
     catalog_version: int
     timestamp: int
@@ -31,6 +34,7 @@ class WriteSection(ABC):
     moved: bool
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], object]
+    append: Callable[[bytes, bytes], object]
 
     def load(self, head: Head) -> None:
         """Take over the newest state, which is read first in every transaction."""
@@ -51,7 +55,7 @@ class WriteSection(ABC):
         wall, header = believed_wall(clock, self.header, monotonic)
         if header is not self.header:
             self._move(header)
-        timestamp = wall_timestamp(wall)
+        timestamp = wall // 1_000_000 << TIMESTAMP_SHIFT  # as `wall_timestamp`, which costs a call
         if timestamp <= self.timestamp:
             timestamp = self.timestamp + 1
         self.timestamp = timestamp
@@ -72,19 +76,14 @@ class WriteSection(ABC):
         self.moved = True
 
     def store_header(self) -> None:
-        """Write the header if the log does not tell what moved; last, and once for all members of a group."""
-        if self.moved:
-            self.moved = False
-            self.header = self.header._replace(timestamp=self.timestamp, log_end=self.log_end)
-            self.put(HEADER_KEY, encode_header(self.header))
+        """Write the header, if it has `moved`, which the log does not tell: last, once for all members of a group."""
+        self.moved = False
+        self.header = self.header._replace(timestamp=self.timestamp, log_end=self.log_end)
+        self.put(HEADER_KEY, encode_header(self.header))
 
     @abstractmethod
     def delete(self, key: bytes, /) -> bool:
         """Whether there was something at `key`."""
-
-    @abstractmethod
-    def append(self, key: bytes, value: bytes) -> None:
-        """Put `key`, which is greater than every key of the store (a log record)."""
 
     @abstractmethod
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from typing import Any
 
 from instar.store.data_file import DataFile
+from instar.store.lmdb_environment import APPENDING
 from instar.store.presence import SharedPresence
 from instar.store.writeback import WriteBack
 
@@ -74,6 +76,7 @@ class Space:
         self.used = self._file.used
         self.reserved = 0
         self.written = WriteBack(self._file.number, presence.takes_turn)
+        self.allowance = Allowance(self)
 
     def reserve(self, end: int) -> None:
         """Have blocks for everything below `end`, and some more if there are; OSError if the disk is full."""
@@ -119,7 +122,7 @@ class Space:
 
 
 class Allowance:
-    """What one write transaction may still take of the space that is reserved.
+    """What a write transaction may still take of the space that is reserved: one after the other, from `begin` on.
 
     A small one is granted what is there, at the price of a whole path for each write. One that exceeds it is granted
     more by and by, at the price of a leaf for each write, since then the tree's branch pages are accounted for at once.
@@ -128,40 +131,66 @@ class Allowance:
     """
 
     __slots__ = (
-        *("_begun", "_granted", "_large", "_price", "_put", "_removed", "_removed_before", "_room", "_singles"),
-        *("_space", "_transaction"),
+        *("_begun", "_counted", "_granted", "_large", "_page_bytes", "_price", "_put", "_removed", "_removed_before"),
+        *("_room", "_singles", "_space", "_transaction"),
     )
 
-    def __init__(self, transaction: Any, space: Space) -> None:
+    _put: Callable[..., object]
+    _transaction: Any
+    _begun: int
+    _granted: int
+    _room: int
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._page_bytes = space.page_bytes
+        self._count_nothing()
+
+    def _count_nothing(self) -> None:
+        self._counted = False
+        self._price = _PATH_PAGES * self._page_bytes
+        self._large = self._singles = self._removed = self._removed_before = 0
+
+    def begin(self, transaction: Any) -> None:
+        """From now on it is about `transaction`, which has just begun."""
+        space = self._space
         if not space.written.dirty:
             space.written.begin()
+        if self._counted:
+            self._count_nothing()
         self._put = transaction.put
         self._transaction = transaction
-        self._space = space
         self._begun = begun = space.used()
-        self._price = _PATH_PAGES * space.page_bytes
-        self._large = self._singles = self._removed = self._removed_before = 0
-        # Nothing is there yet, or not even for what is in use, when the store has just been opened.
-        self._granted = self._room = room = max(space.reserved - begun - slack(begun), 0)
-        if room > _EXCESS_BYTES + begun:
-            self._granted = self._room = space.give_back(begun)
+        room = space.reserved - begun - _SLACK_BYTES - begun // _SLACK_SHARE  # as `slack`, without the call
+        if room < 0:
+            room = 0  # nothing is there yet, or not even for what is in use, when the store has just been opened
+        elif room > _EXCESS_BYTES + begun:
+            room = space.give_back(begun)
+        self._granted = self._room = room
 
     def put(self, key: bytes, value: bytes) -> object:
         """LMDB's `put`."""
         size = len(value)
         if size > _LARGE_VALUE:
-            self._large += size + self._space.page_bytes
+            self._counted = True
+            self._large += size + self._page_bytes
         cost = self._price + _DATA_FACTOR * size
         self._room -= cost
         if self._room < 0:
             self._grant(cost)
         return self._put(key, value)
 
-    def append(self, key: bytes, value: bytes) -> None:
-        """Be allowed to put behind all others, once more."""
+    def append(self, key: bytes, value: bytes) -> object:
+        """LMDB's `put` behind all others; false if it was not."""
         size = len(value)
-        large = size + self._space.page_bytes if size > _LARGE_VALUE else 0
-        self._spend(_DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES), large)
+        if size > _LARGE_VALUE:
+            self._counted = True
+            self._large += size + self._page_bytes
+        cost = _DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES)
+        self._room -= cost
+        if self._room < 0:
+            self._grant(cost)
+        return self._put(key, value, *APPENDING)
 
     def put_many(self, cursor: Any, pairs: list[tuple[bytes, bytes]]) -> None:
         """LMDB's `putmulti`, anywhere."""
@@ -176,7 +205,7 @@ class Allowance:
         at a time is allowed for at the worst, and what it did not take comes back. Beside the pages that the tree has
         more than before, LMDB takes those of at most two paths: the ones to either end, copied.
         """
-        page_bytes = self._space.page_bytes
+        page_bytes = self._page_bytes
         self._spend(_PATH_PAGES * page_bytes, 0)
         pages = self._pages()
         for run in runs:
@@ -194,7 +223,7 @@ class Allowance:
         return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
 
     def _large_bytes(self, pairs: list[tuple[bytes, bytes]]) -> int:
-        page_bytes = self._space.page_bytes
+        page_bytes = self._page_bytes
         return sum([len(value) + page_bytes for _key, value in pairs if len(value) > _LARGE_VALUE])
 
     def delete(self) -> None:
@@ -203,6 +232,7 @@ class Allowance:
         self._spend(self._price, 0)
 
     def _spend(self, cost: int, large: int) -> None:
+        self._counted = True
         self._large += large
         self._room -= cost
         if self._room < 0:
@@ -211,7 +241,8 @@ class Allowance:
     def _grant(self, cost: int) -> None:
         """Have room for `cost`, which is spent already and was not there, and for more. What was spent before it may be
         more than can have been taken; of `cost` itself nothing has been taken yet."""
-        stat, page_bytes = self._transaction.stat(), self._space.page_bytes
+        self._counted = True
+        stat, page_bytes = self._transaction.stat(), self._page_bytes
         branches = stat["branch_pages"] * page_bytes
         spent = self._granted - (self._room + cost)
         taken = min(spent, self._most_taken(branches + stat["leaf_pages"] * page_bytes))
@@ -224,7 +255,7 @@ class Allowance:
 
     def _most_taken(self, singles: int) -> int:
         """The most that can have been taken, whatever was allowed, by a tree that now has `singles` in single pages."""
-        page_bytes = self._space.page_bytes
+        page_bytes = self._page_bytes
         # A delete takes away a leaf at most, and all of them together no more branches than leaves.
         since = 2 * (self._removed - self._removed_before) * page_bytes
         self._removed_before = self._removed

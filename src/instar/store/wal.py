@@ -24,6 +24,7 @@ from itertools import chain
 from typing import Any
 
 from instar import errors
+from instar.store.lmdb_environment import APPENDING
 from instar.store.presence import WAL_BROKEN, WAL_DURABLE, WAL_END, SharedPresence
 from instar.store.wal_format import (
     FRAME_BYTES,
@@ -198,7 +199,7 @@ class Redo:
 
     __slots__ = ("_begin", "_changes", "_log", "_place", "_put", "_transaction")
 
-    def __init__(self, log: WriteAheadLog, transaction: int, put: Callable[[bytes, bytes], Any]) -> None:
+    def __init__(self, log: WriteAheadLog, transaction: int, put: Callable[..., Any]) -> None:
         self._log = log
         self._transaction = transaction
         self._put = put
@@ -209,6 +210,13 @@ class Redo:
         """LMDB's `put`."""
         done = self._put(key, value)
         self.note(key, value)
+        return done
+
+    def append(self, key: bytes, value: bytes) -> object:
+        """LMDB's `put` behind all others; false if it was not."""
+        done = self._put(key, value, *APPENDING)
+        if done:
+            self.note(key, value)
         return done
 
     def note(self, key: bytes, value: bytes | None) -> None:

@@ -41,15 +41,23 @@ class Watch:
         self._others = others
         self._stopped = threading.Event()
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """A thread is about to wait."""
         if not self.started:
             self.started = True
             threading.Thread(target=self._run, name="instar-watch", daemon=True).start()
         self._entering.append(None)
 
-    def __exit__(self, *_caught: object) -> None:
+    def leave(self) -> None:
+        """It waits no longer."""
         self._entering.pop()
         self._entered += 1
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_caught: object) -> None:
+        self.leave()
 
     def stop(self) -> None:
         """Watch no more."""
