@@ -6,6 +6,7 @@ the target. In WAL mode, which waits for the disk once per commit where LMDB has
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 
@@ -51,6 +52,7 @@ def _measure(
     one."""
     peer = open_sqlite(options.directory / f"update-{synchronous}-{wal}-{together}.sqlite", wal)
     fill_sqlite(peer, rows)
+    os.sync()  # else the disk is busy with the load while updates are measured
     draw = random.Random(2)
 
     def update(connection: object, pairs: list[tuple[int, int]]) -> None:

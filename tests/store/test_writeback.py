@@ -13,9 +13,12 @@ import pytest
 
 from instar.clock import SystemClock
 from instar.store import open_store, writeback
+from instar.store.directory import DATA_FILE
 from instar.store.presence import SharedPresence
-from instar.store.writeback import PARTS, WriteBack
+from instar.store.writeback import CYCLE_SECONDS, PARTS, SLOWER, WriteBack, cycle_seconds
 from store.building import change
+
+PAGE = 4096
 
 
 class Written:
@@ -55,7 +58,7 @@ def threads() -> Threads:
 def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     found = Written()
     monkeypatch.setattr(writeback, "write_out", found)
-    monkeypatch.setattr(writeback, "_STEP_SECONDS", 0.001)
+    monkeypatch.setattr(writeback, "CYCLE_SECONDS", 0.001 * PARTS)
     return found
 
 
@@ -65,7 +68,7 @@ def test_the_whole_file_is_gone_through_once_for_what_was_written_once(
     path = tmp_path / "file"
     path.write_bytes(bytes(1_000_003))
     with path.open("r+b") as file:
-        work = WriteBack(file.fileno(), lambda _seconds: True)
+        work = WriteBack(file.fileno(), PAGE, lambda _seconds: True)
         work.begin()
         until(lambda: len(written.ranges) >= PARTS)
         time.sleep(0.05)
@@ -87,11 +90,29 @@ def test_the_file_may_be_closed_at_any_time(tmp_path: Path, threads: Threads) ->
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with path.open("r+b") as file:
-            work = WriteBack(file.fileno(), lambda _seconds: True)
+            work = WriteBack(file.fileno(), PAGE, lambda _seconds: True)
             work.begin()
             work.stop()
     until(lambda: not threads.count())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_dirty_again_at_once_is_gone_through_more_slowly() -> None:
+    """A thousand pages, and a transaction makes one of them dirty at least."""
+    assert cycle_seconds(0, 1000) == CYCLE_SECONDS
+    assert cycle_seconds(2 * 1000 / CYCLE_SECONDS - 1, 1000) == CYCLE_SECONDS
+    assert cycle_seconds(2 * 1000 / CYCLE_SECONDS + 1, 1000) == SLOWER * CYCLE_SECONDS
+
+
+def test_all_transactions_of_the_store_are_counted(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", synchronous="off", write_map=False)
+    with (tmp_path / "store" / DATA_FILE).open("rb") as file:
+        work = WriteBack(file.fileno(), PAGE, lambda _seconds: True)
+        before = work._transaction(file.fileno())
+        for number in range(5):
+            change(store, {number: b"a"})
+            assert work._transaction(file.fileno()) == before + number + 1
+    store.close()
 
 
 def test_processes_take_turns(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Space:
         self._file = DataFile(path, page_bytes)
         self.used = self._file.used
         self.reserved = 0
-        self.written = WriteBack(self._file.number, presence.takes_turn)
+        self.written = WriteBack(self._file.number, page_bytes, presence.takes_turn)
         self.allowance = Allowance(self)
 
     def reserve(self, end: int) -> None:

@@ -2,6 +2,10 @@
 
 It does so with everything at once when the first page is half a minute old. Pages are locked on their way, and fault
 when they are next written, so that the commits of that moment wait for a tenth of a second and more.
+
+Who writes back slows down who makes dirty, by a third where both are at it all the time. That is in vain where pages
+are dirty again before the file has been gone through, so that the kernel finds nearly all of them dirty in any case: so
+there it goes more slowly.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ import os
 import threading
 from collections.abc import Callable
 
-from instar.store.data_file import write_out
+from instar.store.data_file import meta_number, write_out
 
 # Every page that is dirty is written about so often; the file is gone through in so many parts.
 CYCLE_SECONDS = 5.0
 PARTS = 80
-_STEP_SECONDS = CYCLE_SECONDS / PARTS
+# In vain: as many transactions, each of which makes one page dirty at least, would come meanwhile as the file has pages
+# times the first; then it takes so many times as long.
+_IN_VAIN, SLOWER = 2, 4
 # While nothing is dirty, whether something is by now is looked at so often.
 _IDLE_SECONDS = 1.0
 
@@ -27,9 +33,10 @@ class WriteBack:
     `takes_turn` is asked before each part, and says no if another process is at it.
     """
 
-    def __init__(self, file: int, takes_turn: Callable[[float], bool]) -> None:
+    def __init__(self, file: int, page_bytes: int, takes_turn: Callable[[float], bool]) -> None:
         self.dirty = False
         self._file = file
+        self._page_bytes = page_bytes
         self._takes_turn = takes_turn
         self._stopped = threading.Event()
         self._started = False
@@ -66,14 +73,27 @@ class WriteBack:
     def _run(self, file: int) -> None:
         try:
             part = parts_left = 0
-            while not self._stopped.wait(_STEP_SECONDS if parts_left else _IDLE_SECONDS):
+            wait, number = _IDLE_SECONDS, self._transaction(file)
+            while not self._stopped.wait(wait):
+                before, number, whole = number, self._transaction(file), os.fstat(file).st_size
+                step = cycle_seconds((number - before) / wait, whole // self._page_bytes) / PARTS
                 if self.dirty:
                     self.dirty, parts_left = False, PARTS
-                if parts_left and self._takes_turn(_STEP_SECONDS):
+                if parts_left and self._takes_turn(step):
                     parts_left -= 1
                     part = (part + 1) % PARTS
-                    size = -(-os.fstat(file).st_size // PARTS)
+                    size = -(-whole // PARTS)
                     with contextlib.suppress(OSError):  # who relies on it is told
                         write_out(file, part * size, size)
+                wait = step if parts_left else _IDLE_SECONDS
         finally:
             os.close(file)
+
+    def _transaction(self, file: int) -> int:
+        """The number of the newest transaction, of whatever process."""
+        return max([meta_number(os.pread(file, self._page_bytes, page * self._page_bytes)) for page in (0, 1)])
+
+
+def cycle_seconds(rate: float, pages: int) -> float:
+    """How long going through a file of so many pages takes, where `rate` transactions come in a second."""
+    return CYCLE_SECONDS * (SLOWER if rate * CYCLE_SECONDS >= _IN_VAIN * pages else 1)
