@@ -23,7 +23,7 @@ def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(
     connection = instar.connect(tmp_path / "db", synchronous="off", autocommit=True, log_max_bytes=1 << 16)
     database = connection.database
     started: list[str] = []
-    monkeypatch.setattr(database._launcher, "ensure", lambda: started.append("worker"))
+    monkeypatch.setattr(database._launcher, "ensure", lambda: not started.append("worker"))
     run(connection, "CREATE TABLE t (a int PRIMARY KEY, b text)")
     database.look_after()
     assert started == []

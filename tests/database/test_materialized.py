@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import instar
 from instar.catalog.descriptors import View
+from instar.database import materialized
 from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.online.followed import Followed, followed
 from instar.store.engine import Section, prefix_end, rowset_prefix
@@ -29,7 +32,7 @@ CREATE = f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {QUERY}"
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views are kept up when the test says so."""
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)
 
 
 @pytest.fixture
@@ -219,6 +222,22 @@ def test_the_system_view(engine: Engine, connection: instar.Connection) -> None:
 
 
 # --- schema changes --------------------------------------------------------------------------------------------------
+
+
+def test_the_system_view_does_not_mind_that_a_view_is_dropped_meanwhile(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = materialized.followed
+
+    def dropped(*arguments: Any) -> Followed | None:
+        found = looked(*arguments)
+        with contextlib.suppress(instar.Error):
+            engine.connect().execute("DROP MATERIALIZED VIEW v")
+        return found
+
+    monkeypatch.setattr(materialized, "followed", dropped)
+    assert rows(connection, "SELECT name FROM instar.materialized_views") == [("v",)]
+    assert rows(connection, "SELECT name FROM instar.materialized_views") == []
 
 
 def test_changes_of_the_source_go_on(engine: Engine, connection: instar.Connection) -> None:
@@ -462,7 +481,7 @@ def test_who_opens_a_database_whose_views_are_behind_starts_a_worker(
 ) -> None:
     path = str(tmp_path / "db")
     started: list[str] = []
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: started.append(path))
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: not started.append(path))
     for statements in (
         ("CREATE TABLE t (id int PRIMARY KEY, g text, n int, x numeric, b int)", CREATE),
         ("INSERT INTO t VALUES (1, 'a', 1)",),
@@ -490,7 +509,7 @@ def test_who_has_written_before_it_is_shown_and_commits_after_starts_a_worker(
         hook_jobs(patched, write)
         connection.execute(CREATE)
     started: list[str] = []
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: started.append("one"))
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: not started.append("one"))
     run(other, "COMMIT")
     if not engine.database.in_memory:
         assert started

@@ -28,7 +28,7 @@ def view(name: str, kind: str, on: str) -> str:
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Views are kept up when the test says so."""
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)
 
 
 @pytest.fixture

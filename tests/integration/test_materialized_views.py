@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 import instar
+from instar.database import database
+from instar.schemachange import launching
 from instar.schemachange.launching import WorkerLauncher
-from instar.store import open_store
+from instar.store import open_store, presence
 from instar.worker.work import Worker
 from integration.test_join_and_split_interleaved import CASES, PLACES, Case, through
 from support.databases import Engine, rows, run, value
@@ -110,7 +112,7 @@ def worker(path: str) -> subprocess.Popen[bytes]:
 
 
 def test_workers_are_killed_under_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts them
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)  # this test starts them
     path = str(tmp_path / "db")
     connection = instar.connect(path, synchronous="off", autocommit=True)
     run(
@@ -148,7 +150,7 @@ def test_workers_are_killed_under_writers(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_log_is_cut_while_no_worker_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes follows what there is of a log that is too long. Of what was cut, it populates the view anew."""
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts it
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)  # this test starts it
     path = str(tmp_path / "db")
     open_store(path, synchronous="off", log_max_bytes=20_000).close()
     connection = instar.connect(path, synchronous=None, autocommit=True)
@@ -189,9 +191,33 @@ def soon(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
+def test_a_worker_that_is_killed_while_it_starts_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a commit to remind anybody."""
+    monkeypatch.setattr(presence, "LAUNCH_NS", 500_000_000)
+    monkeypatch.setattr(database, "_LOOK_AGAIN_SECONDS", 0.7)
+    connection = instar.connect(str(tmp_path / "db"), synchronous="off", autocommit=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(WorkerLauncher, "ensure", lambda launcher: True)
+        run(
+            connection,
+            "CREATE TABLE t (id int PRIMARY KEY, g int, n int)",
+            f"CREATE MATERIALIZED VIEW grouped WITH (refresh = 'log') AS {GROUPED}",
+        )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(launching, "PROGRAM", ("-c", "import os; os.kill(os.getpid(), 9)"))
+        run(connection, "INSERT INTO t VALUES (1, 1, 1)")
+        started = connection.database._launcher._started
+        assert started is not None
+        assert started.wait() == -signal.SIGKILL
+    soon(lambda: value(connection, "SELECT count(*) FROM grouped") == 1)
+    connection.close()
+
+
 def test_a_view_does_not_wait_for_a_job_that_the_worker_is_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does who cancels the job wait for the view."""
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)  # this test starts it
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)  # this test starts it
     path = str(tmp_path / "db")
     connection = instar.connect(path, synchronous="off", autocommit=True)
     run(

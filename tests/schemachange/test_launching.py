@@ -39,6 +39,28 @@ def test_an_installed_package_is_not_put_before_the_standard_library(tmp_path: P
     assert said.split() == [str(packages / "instar" / "__init__.py"), "None"]
 
 
+def test_no_second_worker_is_started_while_the_first_is_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the processors are busy that takes longer than the time for which a launch is heeded."""
+    monkeypatch.setattr(launching, "PROGRAM", ("-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(presence, "LAUNCH_NS", 0)
+    with contextlib.closing(open_store(str(tmp_path / "db"), synchronous="off")) as store:
+        launcher = launching.WorkerLauncher(store, str(tmp_path / "db"))
+        assert not launcher.ensure()
+        first = launcher._started
+        assert first is not None
+        assert not launcher.ensure()
+        assert launcher._started is first
+        first.kill()
+        first.wait()
+        assert not launcher.ensure()
+        second = launcher._started
+        assert second is not None and second is not first
+        second.kill()
+        second.wait()
+
+
 def test_a_worker_loads_itself_gently_where_another_process_is_at_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

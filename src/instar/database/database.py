@@ -55,6 +55,8 @@ MAX_POINT_WRITERS = 2048
 LOOK_NS = 5_000_000_000
 # Whoever commits more seldom than this asks the clock at each commit, others at every eighth or so.
 _SELDOM_NS = 500_000_000
+# Whether a worker that is on its way has come is looked at after so long: then another one may be started.
+_LOOK_AGAIN_SECONDS = 6.0
 LOG_WORTH_A_WORKER = 64 << 20
 # Asking whether the data file is still there costs two microseconds: less of what a commit costs that waits for the
 # disk than of one that does not.
@@ -95,6 +97,7 @@ class Database:
         self._asked_ns = self._looked_ns = clock.monotonic_ns()
         self._analytic: Analytic | None = None
         self._keeping: Keeping | None = None
+        self._looking: threading.Timer | None = None
         self._users = 1
         self._process = os.getpid()
         _bootstrap(store)
@@ -293,6 +296,7 @@ class Database:
             self._looked_ns = now
             try:
                 self.look_after()
+                self.look_after_views()
             except (errors.Error, OSError):
                 # The commit stands: what ails the store or the machine shows at the next statement, not as this one's.
                 return
@@ -303,13 +307,13 @@ class Database:
             return
         worth = min(LOG_WORTH_A_WORKER, self.store.log_max_bytes)
         if self._jobs.runnable() or self.store.log_bytes() > worth:
-            self._launcher.ensure()
+            self.ensure_worker()
 
     def look_after_views(self) -> None:
         """Start a worker if a materialized view has been left behind, by a worker that was killed, say."""
         with contextlib.suppress(errors.Error, OSError):  # whoever asks for the view finds out
-            if any_behind(self):
-                self._launcher.ensure()
+            if not self.in_memory and any_behind(self):
+                self.ensure_worker()
 
     def keep_views(self) -> None:
         """Bring the materialized views of a database without a worker up to what is committed."""
@@ -323,7 +327,7 @@ class Database:
             if self.in_memory:
                 self.keep_views()
             else:
-                self._launcher.ensure()
+                self.ensure_worker()
         except (errors.Error, OSError):
             return  # the commit stands, as in `after_commit`
 
@@ -333,8 +337,19 @@ class Database:
         self.after_followed()
 
     def ensure_worker(self) -> None:
-        """Start the background process, unless one is there."""
-        self._launcher.ensure()
+        """Start the background process, unless one is there. If it is on its way only, it is looked for again, since it
+        may be killed, and nobody may have a reason to ask once more."""
+        if self._launcher.ensure() or (self._looking is not None and self._looking.is_alive()):
+            return
+        self._looking = threading.Timer(_LOOK_AGAIN_SECONDS, self._look_again)
+        self._looking.daemon = True
+        self._looking.start()
+
+    def _look_again(self) -> None:
+        self._looking = None
+        with contextlib.suppress(errors.Error, OSError):  # the database has been closed, say
+            self.look_after()
+            self.look_after_views()
 
     def require_worker(self, since: float) -> None:
         """58030 if the background process, started here after `since` (time.monotonic), has ended with an error."""
@@ -354,6 +369,9 @@ class Database:
                 return
             if self._open.get(self.path) is self:
                 del self._open[self.path]
+        looking = self._looking
+        if looking is not None:
+            looking.cancel()
         self.sequences.close()
         self.store.close()
         if self._file is not None:

@@ -113,11 +113,9 @@ def _sources(catalog: CatalogSnapshot, view: View) -> frozenset[int]:
     return frozenset(storage.unseen.made.sources)
 
 
-def _behind(database: Database, view: View, position: int, upto: int) -> list[int] | None:
-    """The timestamps of the commits up to `upto` that the view has not got, of so many records of the log at most; None
-    where it was cut, so that nobody knows."""
-    with database.store.read() as reader:
-        sources = _sources(database.catalog.at(reader), view)
+def _behind(database: Database, sources: frozenset[int], position: int, upto: int) -> list[int] | None:
+    """The timestamps of the commits to the sources after `position`, up to `upto`, of so many records of the log at most;
+    None where it was cut, so that nobody knows."""
     found: list[int] = []
     try:
         for record in islice(database.store.log(position, upto), _LOOKED_AT):
@@ -163,7 +161,7 @@ def view_rows(session: Session, catalog: CatalogSnapshot) -> Iterator[tuple[obje
         storage = catalog.by_id(view.materialized.storage)
         if known is None or not isinstance(storage, Table):
             continue  # dropped a moment ago, or populated anew
-        behind = _behind(database, view, known.position, now)
+        behind = _behind(database, _sources(catalog, view), known.position, now)
         at = now >> TIMESTAMP_SHIFT if behind == [] and not known.stale else known.position >> TIMESTAMP_SHIFT
         # The first that is missing came after the position, however much of the log is gone.
         first = (known.position if behind is None else behind[0] if behind else now) >> TIMESTAMP_SHIFT

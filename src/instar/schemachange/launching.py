@@ -14,6 +14,8 @@ from instar.store.engine import Store
 
 # What Python runs, before the path of the store.
 PROGRAM = ("-m", "instar.worker")
+# One that has not come after so long never will.
+_LOADING_SECONDS = 120.0
 # What lies in the client's working directory is no module of ours.
 SAFELY = "-P"
 
@@ -39,11 +41,14 @@ class WorkerLauncher:
         self._begun = 0.0
         self._failed: tuple[float, int] | None = None  # when the last one that ended with an error began; its status
 
-    def ensure(self) -> None:
-        """Start a worker, unless one is there or has just been started. Two at once do no harm: jobs are claimed."""
+    def ensure(self) -> bool:
+        """Start a worker, unless one is there or on its way. Two at once do no harm: jobs are claimed. Whether one is
+        there; who is told that none is should ask again in a while: what is on its way may be killed."""
         self._look()
-        if self._path is None or not self._store.wants_worker():
-            return
+        if self._path is None or self._store.worker_present():
+            return True
+        if not self._store.wants_worker() or self._is_loading():
+            return False
         # A process group of its own: neither a Ctrl-C at the client nor the client's end reaches it. Not a session of
         # its own: where the kernel shares the processors out among sessions (sched(7), autogroups), how far the
         # worker's processes stand back would count among themselves only. Its parent may be gone before it is, so
@@ -58,6 +63,15 @@ class WorkerLauncher:
             close_fds=True,
             env=environment(),
         )
+        return False
+
+    def _is_loading(self) -> bool:
+        """Whether one that was started here lives, and has not said yet that it is there. Where the processors are busy
+        that takes long, and would take longer still with another one beside it."""
+        if self._started is None or time.monotonic() - self._begun > _LOADING_SECONDS:
+            return False
+        pid = self._started.pid
+        return not any(process.worker and process.pid == pid for process in self._store.processes())
 
     def failed(self, since: float) -> int | None:
         """The status of a worker that was started here after `since` (time.monotonic) and has ended with an error, if

@@ -34,7 +34,7 @@ QUERY = "SELECT g, count(*), sum(n) FROM t GROUP BY g"
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     """A database whose views only these tests keep up."""
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: None)
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)
     made = Engine(str(tmp_path_factory.mktemp("kept") / "db"))
     yield made
     made.close()

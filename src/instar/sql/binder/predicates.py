@@ -15,7 +15,7 @@ from instar.sql.binder.context import Context
 from instar.sql.binder.scope import Scope
 from instar.sql.functions import common_type, resolve_operator
 from instar.sql.grammar.nodes import position_of
-from instar.sql.traversal import walk_level
+from instar.sql.traversal import walk, walk_level
 from instar.sql.tree import Expr
 
 if TYPE_CHECKING:
@@ -122,9 +122,36 @@ class PredicateBinder(ABC):
         return self._in_list(node)
 
     def _in_list(self, node: exp.Expr) -> Expr:
+        """Items without a column are one list, brought to one type that the operator `=` then compares, and each of the
+        others is compared by itself (PostgreSQL's transformAExprIn): all of one type would be another comparison where
+        a `real`, or a float beside a numeric, is among them."""
         position = position_of(node)
         operand = self.bind(node.this)
         items = [self.bind(item) for item in node.expressions]
+        if len({expr.type.kind for expr in (operand, *items)} - {types.Kind.UNKNOWN}) <= 1:
+            return self._in_alike(operand, items, position)
+        together = [item for item in items if not _has_column(item)]
+        alone = [item for item in items if _has_column(item)]
+        if len(together) <= 1:
+            together, alone = [], items
+        lists = [together] if together else []
+        return _any_of([self._in_mixed(operand, listed, position) for listed in [*lists, *([item] for item in alone)]])
+
+    def _in_mixed(self, operand: Expr, items: list[Expr], position: int | None) -> Expr:
+        listed = items[0].type
+        if len(items) > 1:
+            try:
+                hinted = [self.context.hint(expr) or expr.type for expr in (operand, *items)]
+                listed = common_type(hinted, "IN", position=position)
+            except errors.Error:
+                return _any_of([self.operator("=", [operand, item], position) for item in items])
+            items = [coercion.require(self.context, item, listed, "IN", position) for item in items]
+        left, right = resolve_operator("=", [operand.type, listed], position=position).arguments
+        target = left if left == right else common_type([left, right], "IN", position=position)
+        operand, *items = [coercion.require(self.context, expr, target, "IN", position) for expr in (operand, *items)]
+        return tree.InList(operand, tuple(items), negated=False)
+
+    def _in_alike(self, operand: Expr, items: list[Expr], position: int | None) -> Expr:
         exprs = [operand, *items]
         try:
             target = common_type([self.context.hint(expr) or expr.type for expr in exprs], "IN", position=position)
@@ -257,6 +284,10 @@ def _check_lengths(left: list[exp.Expr], right: list[exp.Expr], node: exp.Expr) 
     if not left:
         message = "cannot compare rows of zero length"
         raise errors.unsupported(message, position=position_of(node))
+
+
+def _has_column(expr: Expr) -> bool:
+    return any(isinstance(found, tree.ColumnRef) for found in walk(expr))
 
 
 def _any_of(tests: list[Expr]) -> Expr:

@@ -249,17 +249,27 @@ def _md5(value: str | bytes) -> str:
 
 @functools.lru_cache(maxsize=512)
 def like_pattern(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a LIKE pattern whose escape is the backslash. Errors: 22025."""
-    found, characters = [], iter(pattern)
+    """The regular expression of a LIKE pattern whose escape is the backslash. Errors: 22025.
+
+    What stands between two `%` is looked for from left to right, and where it is found first it stays: the rest has the
+    most room then. So nothing is tried again, which would take the length of the text to the power of the `%`.
+    """
+    pieces, characters = [""], iter(pattern)
     for character in characters:
         if character == "\\":
             literal = next(characters, None)
             if literal is None:
                 raise errors.error(errors.INVALID_ESCAPE_SEQUENCE, "LIKE pattern must not end with escape character")
-            found.append(re.escape(literal))
+            pieces[-1] += re.escape(literal)
+        elif character == "%":
+            pieces.append("")
         else:
-            found.append({"%": ".*", "_": "."}.get(character) or re.escape(character))
-    return re.compile("".join(found), re.DOTALL)
+            pieces[-1] += "." if character == "_" else re.escape(character)
+    first, *between = pieces
+    if not between:
+        return re.compile(first, re.DOTALL)
+    last = between.pop()
+    return re.compile(first + "".join(f"(?>.*?{piece})" for piece in between if piece) + ".*" + last, re.DOTALL)
 
 
 def like(text: str, pattern: str) -> bool:
