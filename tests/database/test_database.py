@@ -23,7 +23,12 @@ def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(
     connection = instar.connect(tmp_path / "db", synchronous="off", autocommit=True, log_max_bytes=1 << 16)
     database = connection.database
     started: list[str] = []
-    monkeypatch.setattr(database._launcher, "ensure", lambda: not started.append("worker"))
+
+    def ensure(*_launcher: object) -> bool:
+        started.append("worker")
+        return True
+
+    monkeypatch.setattr(database._launcher, "ensure", ensure)
     run(connection, "CREATE TABLE t (a int PRIMARY KEY, b text)")
     database.look_after()
     assert started == []

@@ -481,7 +481,12 @@ def test_who_opens_a_database_whose_views_are_behind_starts_a_worker(
 ) -> None:
     path = str(tmp_path / "db")
     started: list[str] = []
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: not started.append(path))
+
+    def ensure(*_launcher: object) -> bool:
+        started.append(path)
+        return True
+
+    monkeypatch.setattr(WorkerLauncher, "ensure", ensure)
     for statements in (
         ("CREATE TABLE t (id int PRIMARY KEY, g text, n int, x numeric, b int)", CREATE),
         ("INSERT INTO t VALUES (1, 'a', 1)",),
@@ -509,7 +514,12 @@ def test_who_has_written_before_it_is_shown_and_commits_after_starts_a_worker(
         hook_jobs(patched, write)
         connection.execute(CREATE)
     started: list[str] = []
-    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: not started.append("one"))
+
+    def ensure(*_launcher: object) -> bool:
+        started.append("one")
+        return True
+
+    monkeypatch.setattr(WorkerLauncher, "ensure", ensure)
     run(other, "COMMIT")
     if not engine.database.in_memory:
         assert started

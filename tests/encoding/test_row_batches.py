@@ -150,3 +150,14 @@ def test_arrow_types() -> None:
     assert arrow_type(NUMERIC) == pa.string()
     with pytest.raises(errors.NotSupportedError):
         arrow_type(UNKNOWN)
+
+
+@pytest.mark.parametrize("type_", [Type(Kind.NUMERIC, 10, 2), Type(Kind.NUMERIC, 38, 2)])
+def test_nan_of_a_decimal_is_text_where_that_is_asked_for(type_: Type) -> None:
+    form = row_format((type_, INTEGER))
+    columns = [[Decimal("NaN"), Decimal("1.50"), None, Decimal("-0.07")], [1, 2, 3, 4]]
+    values = [HEADER + compile_encoder(form)(row) for row in zip(*columns, strict=True)]
+    texts, numbers = decode_columns(join_values(values), form, [0, 1], {0})
+    assert texts.to_pylist() == ["NaN", "1.50", None, "-0.07"]
+    assert numbers.to_pylist() == [1, 2, 3, 4]
+    assert decode_columns(join_values(values[1:]), form, [0], {0})[0].type == arrow_type(type_)

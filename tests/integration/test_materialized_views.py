@@ -76,7 +76,7 @@ SECONDS = 2.0
 
 def writer(path: str, number: int, say: Callable[[object], None]) -> None:
     """Commit changes of both tables for some seconds; say how many."""
-    WorkerLauncher.ensure = lambda launcher: None  # type: ignore[assignment, method-assign]  # as above
+    WorkerLauncher.ensure = lambda launcher: True  # type: ignore[assignment, method-assign]  # as above
     connection = instar.connect(path, synchronous=None, autocommit=True)
     draw, until, count = random.Random(number), time.monotonic() + SECONDS, 0
     while time.monotonic() < until:

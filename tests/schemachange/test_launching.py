@@ -56,7 +56,8 @@ def test_no_second_worker_is_started_while_the_first_is_loading(
         first.wait()
         assert not launcher.ensure()
         second = launcher._started
-        assert second is not None and second is not first
+        assert second is not None
+        assert second is not first
         second.kill()
         second.wait()
 

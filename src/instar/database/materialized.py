@@ -114,8 +114,8 @@ def _sources(catalog: CatalogSnapshot, view: View) -> frozenset[int]:
 
 
 def _behind(database: Database, sources: frozenset[int], position: int, upto: int) -> list[int] | None:
-    """The timestamps of the commits to the sources after `position`, up to `upto`, of so many records of the log at most;
-    None where it was cut, so that nobody knows."""
+    """The timestamps of the commits to the sources after `position`, up to `upto`, of so many records of the log at
+    most; None where it was cut, so that nobody knows."""
     found: list[int] = []
     try:
         for record in islice(database.store.log(position, upto), _LOOKED_AT):

@@ -7,7 +7,7 @@ by one `take`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,8 +94,8 @@ def _validity(valid: Array | None) -> pa.Buffer | None:
     return None if valid is None else _buffer(np.packbits(valid, bitorder="little"))
 
 
-def _decimals(type_: Type, slots: Array, valid: Array | None) -> Array:
-    """128-bit integers as pairs of 64; 0A000 for NaN, which Arrow and DuckDB decimals do not have."""
+def _decimals(slots: Array, valid: Array | None) -> tuple[Array, Array | None]:
+    """128-bit integers as pairs of 64, and where there is NaN, if anywhere, which Arrow's decimals do not have."""
     pairs = np.empty((len(slots), 2), np.int64)
     if slots.dtype.itemsize == 8:
         pairs[:, 0] = slots
@@ -104,19 +104,28 @@ def _decimals(type_: Type, slots: Array, valid: Array | None) -> Array:
     else:
         pairs[:] = np.ascontiguousarray(slots).view(np.int64).reshape(-1, 2)
         strange = (pairs[:, 1] == NAN_64) & (pairs[:, 0] == 0)
-    if bool((strange if valid is None else strange & valid).any()):
-        raise unsupported(f"reading NaN from a whole column of type {type_}")
-    return pairs
+    if valid is not None:
+        strange &= valid
+    return pairs, strange if bool(strange.any()) else None
 
 
-def _fixed_array(type_: Type, slots: Array, valid: Array | None) -> Column:
+def _fixed_array(type_: Type, slots: Array, valid: Array | None, *, nan_as_text: bool) -> Column:
+    strange = None
     if type_.kind is Kind.BOOLEAN:
         data = np.packbits(slots != 0, bitorder="little")
     elif type_.kind is Kind.NUMERIC:
-        data = _decimals(type_, slots, valid)
+        data, strange = _decimals(slots, valid)
     else:
         data = np.ascontiguousarray(slots)
-    return pa.Array.from_buffers(arrow_type(type_), len(slots), [_validity(valid), _buffer(data)])
+    if strange is None:
+        return pa.Array.from_buffers(arrow_type(type_), len(slots), [_validity(valid), _buffer(data)])
+    if not nan_as_text:
+        raise unsupported(f"reading NaN from a whole column of type {type_}")
+    data[strange] = 0
+    array: Any = pa.Array.from_buffers(arrow_type(type_), len(slots), [_validity(valid), _buffer(data)])
+    values = zip(array.to_pylist(), strange.tolist(), strict=True)
+    texts: list[Any] = ["NaN" if nan else None if value is None else format(value, "f") for value, nan in values]
+    return pa.array(texts, pa.string())
 
 
 def _variable_array(type_: Type, joined: Joined, pieces: tuple[Array, Array], valid: Array | None) -> Column:
@@ -181,8 +190,11 @@ class _Ends:
         raise damaged_row(self._joined.value(int(np.argmax(wrong))), "bad offsets")
 
 
-def decode_columns(joined: Joined, form: RowFormat, positions: Sequence[int]) -> list[Column]:
-    """The stored columns at `positions` of values that are all in `form`, as arrays of `arrow_type`. XX001, 0A000."""
+def decode_columns(
+    joined: Joined, form: RowFormat, positions: Sequence[int], nan_as_text: Collection[int] = ()
+) -> list[Column]:
+    """The stored columns at `positions` of values that are all in `form`, as arrays of `arrow_type`. XX001; 0A000 for
+    NaN in a decimal, but for the positions `nan_as_text`, which are text if there is one."""
     count = len(joined.starts)
     if not count:
         return [pa.array([], arrow_type(form.types[position])) for position in positions]
@@ -200,7 +212,8 @@ def decode_columns(joined: Joined, form: RowFormat, positions: Sequence[int]) ->
             valid = (bitmap >> bitmap.dtype.type(bit)) & bitmap.dtype.type(1) == 0
         slot = form.slots[position]
         if slot.variable is None:
-            arrays.append(_fixed_array(form.types[position], fixed[f"s{position}"], valid))
+            slots, as_text = fixed[f"s{position}"], position in nan_as_text
+            arrays.append(_fixed_array(form.types[position], slots, valid, nan_as_text=as_text))
         else:
             arrays.append(_variable_array(form.types[position], joined, ends.bounds(slot.variable), valid))
     return arrays

@@ -411,13 +411,17 @@ Decode = Callable[[Joined], list[Any]]
 
 
 @lru_cache(maxsize=1024)
-def _decoder(written: Layout, wanted: _Key) -> Decode:
+def _decoder(written: Layout, wanted: _Key, exact: int | None = None) -> Decode:
+    """`exact`: of so many columns the arrays are of their `arrow_type`; the others' may be text, if they have NaN."""
     read, derived = _with_sources(written, wanted)
     if derived:
-        return _computed_arrays(_decoder(written, read), derived, wanted)
+        return _computed_arrays(_decoder(written, read, len(wanted)), derived, wanted)
     form = layout_format(written)
     stored = {found[0]: position for position, found in enumerate(written.columns)}
     positions = [stored[found[0]] for found in wanted if found[0] in stored]
+    # A numeric without a precision is text in any case.
+    decimals = {column for column, type_, *_ in wanted[:exact] if type_.precision is not None}
+    as_text = frozenset(position for column, position in stored.items() if column not in decimals)
     steps: list[tuple[int | None, Any]] = []
     for column, type_, missing, _derived, _lenient in wanted:
         if column in stored:
@@ -426,7 +430,7 @@ def _decoder(written: Layout, wanted: _Key) -> Decode:
             steps.append((None, _constant(type_, missing.value)))
 
     def decode(joined: Joined) -> list[Any]:
-        arrays = dict(zip(positions, decode_columns(joined, form, positions), strict=True))
+        arrays = dict(zip(positions, decode_columns(joined, form, positions, as_text), strict=True))
         out = []
         for position, step in steps:
             if position is None:
