@@ -43,14 +43,19 @@ def test_a_member_that_cannot_be_written_harms_no_other(store: Store) -> None:
 
 
 def test_of_commits_that_find_the_store_damaged_nothing_stands(store: Store) -> None:
-    """No key is above the log, whose records end the store."""
+    """No key is above the log, whose records end the store. One that leaves no record finds nothing."""
     change(store, {1: b"a"})
     store.commit(Commit(catalog_version=0, raw=[(b"\xff", b"")]))
     before = contents(store)
-    for outcome in queued(store, [request(store, {number: b"b"}) for number in (1, 2)]):
+    unlogged = Commit(catalog_version=0, raw=[(b"\xff", b"more")])
+    outcomes = queued(store, [request(store, {1: b"b"}), unlogged, request(store, {2: b"b"})])
+    assert isinstance(outcomes.pop(1), int)
+    for outcome in outcomes:
         assert isinstance(outcome, Error)
         assert outcome.sqlstate == "XX001"
-    assert contents(store) == before
+    after = contents(store)
+    assert after[row_key(1)] == before[row_key(1)]
+    assert row_key(2) not in after
 
 
 def test_many_threads_lose_nothing(store: Store) -> None:
