@@ -1,4 +1,4 @@
-"""The atomic section of the lmdb engine while its environment is closed."""
+"""The atomic section of the lmdb engine: while its environment is closed, and when nobody knows of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from instar.errors import Error
 from instar.store import open_store
 from instar.store.engine import Store
-from store.building import change
+from instar.store.lmdb import LmdbStore
+from store.building import change, contents, row_key
 
 
 @pytest.fixture
@@ -64,3 +65,18 @@ def test_commits_while_the_last_opener_closes_stand_or_are_refused(path: Path) -
                 time.sleep(0.0001)
             store.close()
             assert [found.result(20.0) for found in running] == ["08003"] * 2
+
+
+@pytest.mark.parametrize(("synchronous", "write_map"), [("off", True), ("off", False), ("full", True)])
+def test_a_section_that_nobody_knows_of_is_left(tmp_path: Path, synchronous: str, write_map: bool) -> None:
+    """An interrupt may come when it has been entered and before anybody could leave it: nothing may keep it alive, or
+    nobody would ever enter again."""
+    store = open_store(tmp_path / "db", synchronous=synchronous, write_map=write_map)
+    change(store, {1: b"a"})
+    assert isinstance(store, LmdbStore)
+    section = store._environment.begin_section()
+    section.put(row_key(2), b"never")
+    del section
+    change(store, {1: b"b"})
+    assert row_key(2) not in contents(store)
+    store.close()

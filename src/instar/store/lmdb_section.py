@@ -55,8 +55,7 @@ class LmdbSection(WriteSection):
         self._allowance = self._redo = None
         if environment.space is not None:
             # Through a write map, nothing is touched that is not allowed first.
-            self._allowance = allowance = environment.space.allowance
-            allowance.begin(transaction)
+            self._allowance = allowance = Allowance(transaction, environment.space)
             self.put, self.append = allowance.put, allowance.append
         elif environment.log is not None:
             environment.entered(self.number)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
 from typing import Any
 
 from instar.store.data_file import DataFile
@@ -76,7 +75,6 @@ class Space:
         self.used = self._file.used
         self.reserved = 0
         self.written = WriteBack(self._file.number, page_bytes, presence.takes_turn)
-        self.allowance = Allowance(self)
 
     def reserve(self, end: int) -> None:
         """Have blocks for everything below `end`, and some more if there are; OSError if the disk is full."""
@@ -122,45 +120,32 @@ class Space:
 
 
 class Allowance:
-    """What a write transaction may still take of the space that is reserved: one after the other, from `begin` on.
+    """What one write transaction may still take of the space that is reserved.
 
     A small one is granted what is there, at the price of a whole path for each write. One that exceeds it is granted
     more by and by, at the price of a leaf for each write, since then the tree's branch pages are accounted for at once.
     Single pages that it frees LMDB takes again before it takes new ones, so that it never takes more of these than its
     tree has had. Values that have pages of their own are counted one by one: these pages must lie side by side.
+
+    There is one for each transaction. One that outlived it would keep LMDB's transaction alive where an interrupt has
+    lost the section before anybody knew of it, and with it the writer mutex.
     """
 
     __slots__ = (
-        *("_begun", "_counted", "_granted", "_large", "_page_bytes", "_price", "_put", "_removed", "_removed_before"),
-        *("_room", "_singles", "_space", "_transaction"),
+        *("_begun", "_granted", "_large", "_page_bytes", "_price", "_put", "_removed", "_removed_before", "_room"),
+        *("_singles", "_space", "_transaction"),
     )
 
-    _put: Callable[..., object]
-    _transaction: Any
-    _begun: int
-    _granted: int
-    _room: int
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._page_bytes = space.page_bytes
-        self._count_nothing()
-
-    def _count_nothing(self) -> None:
-        self._counted = False
-        self._price = _PATH_PAGES * self._page_bytes
-        self._large = self._singles = self._removed = self._removed_before = 0
-
-    def begin(self, transaction: Any) -> None:
-        """From now on it is about `transaction`, which has just begun."""
-        space = self._space
+    def __init__(self, transaction: Any, space: Space) -> None:
         if not space.written.dirty:
             space.written.begin()
-        if self._counted:
-            self._count_nothing()
         self._put = transaction.put
         self._transaction = transaction
+        self._space = space
+        self._page_bytes = page_bytes = space.page_bytes
         self._begun = begun = space.used()
+        self._price = _PATH_PAGES * page_bytes
+        self._large = self._singles = self._removed = self._removed_before = 0
         room = space.reserved - begun - _SLACK_BYTES - begun // _SLACK_SHARE  # as `slack`, without the call
         if room < 0:
             room = 0  # nothing is there yet, or not even for what is in use, when the store has just been opened
@@ -172,7 +157,6 @@ class Allowance:
         """LMDB's `put`."""
         size = len(value)
         if size > _LARGE_VALUE:
-            self._counted = True
             self._large += size + self._page_bytes
         cost = self._price + _DATA_FACTOR * size
         self._room -= cost
@@ -184,7 +168,6 @@ class Allowance:
         """LMDB's `put` behind all others; false if it was not."""
         size = len(value)
         if size > _LARGE_VALUE:
-            self._counted = True
             self._large += size + self._page_bytes
         cost = _DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES)
         self._room -= cost
@@ -232,7 +215,6 @@ class Allowance:
         self._spend(self._price, 0)
 
     def _spend(self, cost: int, large: int) -> None:
-        self._counted = True
         self._large += large
         self._room -= cost
         if self._room < 0:
@@ -241,7 +223,6 @@ class Allowance:
     def _grant(self, cost: int) -> None:
         """Have room for `cost`, which is spent already and was not there, and for more. What was spent before it may be
         more than can have been taken; of `cost` itself nothing has been taken yet."""
-        self._counted = True
         stat, page_bytes = self._transaction.stat(), self._page_bytes
         branches = stat["branch_pages"] * page_bytes
         spent = self._granted - (self._room + cost)
