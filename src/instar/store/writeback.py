@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from instar.store.data_file import meta_number, write_out
@@ -73,10 +74,11 @@ class WriteBack:
     def _run(self, file: int) -> None:
         try:
             part = parts_left = 0
-            wait, number = _IDLE_SECONDS, self._transaction(file)
+            wait, number, now = _IDLE_SECONDS, self._transaction(file), time.monotonic()
             while not self._stopped.wait(wait):
                 before, number, whole = number, self._transaction(file), os.fstat(file).st_size
-                step = cycle_seconds((number - before) / wait, whole // self._page_bytes) / PARTS
+                since, now = now, time.monotonic()
+                step = cycle_seconds((number - before) / (now - since), whole // self._page_bytes) / PARTS
                 if self.dirty:
                     self.dirty, parts_left = False, PARTS
                 if parts_left and self._takes_turn(step):
