@@ -130,12 +130,11 @@ class PredicateBinder(ABC):
         items = [self.bind(item) for item in node.expressions]
         if len({expr.type.kind for expr in (operand, *items)} - {types.Kind.UNKNOWN}) <= 1:
             return self._in_alike(operand, items, position)
+        lists = [[item] for item in items]
         together = [item for item in items if not _has_column(item)]
-        alone = [item for item in items if _has_column(item)]
-        if len(together) <= 1:
-            together, alone = [], items
-        lists = [together] if together else []
-        return _any_of([self._in_mixed(operand, listed, position) for listed in [*lists, *([item] for item in alone)]])
+        if len(together) > 1:
+            lists = [together, *([item] for item in items if _has_column(item))]
+        return _any_of([self._in_mixed(operand, listed, position) for listed in lists])
 
     def _in_mixed(self, operand: Expr, items: list[Expr], position: int | None) -> Expr:
         listed = items[0].type
