@@ -18,6 +18,7 @@ from instar.schemachange.online.overlay import Overlay, ShortReads
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
+from instar.schemachange.tasks import AT_LEISURE
 from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store, rowset_prefix
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
@@ -28,6 +29,7 @@ from support.changes import ChangingWorld
 from transformations.histories import R, S, Sources, T, Writes, gone, row
 from transformations.test_properties import SPLIT_COMMITS, join_histories
 
+SECOND = 1000 << 20  # of timestamps
 KILLS = st.lists(st.integers(1, 12), max_size=12)
 
 
@@ -380,7 +382,7 @@ def test_log_that_is_cut(world: ChangingWorld) -> None:
 def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     task = following(world.store, split_world(world), world.now())
     most = task.transformation.made.pause_rows
-    left, slow = iter((most + 1.0, most + 1.0, 3.0)), iter((0.5, 0.9, 0.9))
+    left, late = iter((most + 1.0, most + 1.0, 3.0)), iter((False, True, False))
     kept: list[str] = []
     decide = task._decide
 
@@ -389,7 +391,7 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
         kept.append(task.analysis)
 
     monkeypatch.setattr(task, "rows_left", lambda: next(left))
-    monkeypatch.setattr(module._Cycle, "end", lambda cycle: setattr(cycle, "ratio", next(slow)))
+    monkeypatch.setattr(module._Cycle, "is_late", lambda _cycle: next(late))
     monkeypatch.setattr(task, "_decide", decided)
     assert run(task)
     assert [told.partition("the switch may write ")[2] for told in kept] == [
@@ -397,27 +399,50 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
         f"{most:,} target rows, more were left: another cycle, with pauses 2 times shorter for that",
         f"{most:,} target rows, about 3 were left: synchronization",
     ]
+    # Pauses stay so short until the switch: with longer ones again, as much as before would come until it is tried.
+    assert task.urgency == 2 * AT_LEISURE
+
+
+def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    task = following(world.store, split_world(world), world.now())
+    task.pace = Pace()
+    task._cycle = module._Cycle(1, 0, 10 * SECOND)  # written in ten seconds: more than seven for it are too many
+    changes = []
+    for second in range(70):
+        now, before = float(second), task.urgency
+        task._tell()
+        if task.urgency != before:
+            changes.append((second, task.urgency / AT_LEISURE))
+    assert changes == [(7, 2), (14, 4), (28, 8), (56, 16)]
+    assert task.pace.urgency == task.urgency
+    task._cycle = module._Cycle(2, 0, SECOND // 2)
+    now += 100
+    task._tell()
+    assert task.urgency == 16 * AT_LEISURE  # what was written in so short a time says nothing
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(module, "monotonic", lambda: now)
-    second = 1000 << 20
-    one = module._Cycle(1, 0)
+    one = module._Cycle(1, 0, SECOND // 2)
     one.commits = 1200
-    assert one.told(4 * second, 5 * second) == "cycle 1: 1,200 commits applied, about 300 behind"
+    assert one.told(4 * SECOND, 5 * SECOND) == "cycle 1: 1,200 commits applied, about 300 behind"
     now = 2.0
     one.end()
     assert one.ended() == "cycle 1: 0 changes in 1,200 commits applied in 2.00 s"
-    two = module._Cycle(2, 4 * second, one)
+    two = module._Cycle(2, 4 * SECOND, 6 * SECOND, one)
     now = 5.0
-    assert two.told(4 * second, 5 * second) == "cycle 2: 0 commits applied"
+    assert two.told(4 * SECOND, 5 * SECOND) == "cycle 2: 0 commits applied"
     two.changes = 6000
     two.end()
-    assert two.ended() == "cycle 2: 6,000 changes in 0 commits applied in 3.00 s, 1.5 times that of the cycle before"
-    three = module._Cycle(3, 5 * second, two)
+    assert two.ended() == "cycle 2: 6,000 changes in 0 commits applied in 3.00 s, 1.5 times as long as the sources took"
+    three = module._Cycle(3, 6 * SECOND, 8 * SECOND, two)
     behind = "cycle 3: 0 commits applied; the sources are written 1.5 times as fast as their changes are applied"
     needed = ", for which max_rows_per_second has to be more than 3,000"
-    assert three.told(5 * second, 5 * second) == behind
-    assert three.told(5 * second, 5 * second, limit=4000) == behind
-    assert three.told(5 * second, 5 * second, limit=2000) == behind + needed
+    assert three.told(5 * SECOND, 5 * SECOND) == behind
+    assert three.told(5 * SECOND, 5 * SECOND, limit=4000) == behind
+    assert three.told(5 * SECOND, 5 * SECOND, limit=2000) == behind + needed

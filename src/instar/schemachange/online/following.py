@@ -41,10 +41,10 @@ _BATCH_STEPS = 256
 _LOOKED_AT, _CHECKED = 50_000, 64
 # Records of the log that are read between two pulses.
 _LOG_RECORDS = 10_000
-# If cycles do not get shorter than that, compared with the one before, pauses do, as far as this: the sources
-# would never be caught up with.
+# If a cycle takes more than this share of the time in which its changes were written, pauses get shorter, as far as
+# this: the sources would never be caught up with.
 _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
-# Cycles that take less than this say nothing about who is faster.
+# What was written in less than this says nothing about who is faster.
 _TELLING_SECONDS = 1.0
 
 _MILLISECOND = 20  # timestamps: milliseconds above a counter of so many bits
@@ -100,7 +100,7 @@ class Following(Task):
         self.translator = translator_of(transformation)
         self._reads = ShortReads(store)
         self._redo = Redo(self)
-        self._cycle = _Cycle(0, since)
+        self._cycle = _Cycle(0, since, since)
         self.urgency = AT_LEISURE
         self.contradictions: Contradictions | None = None  # of a split
         self.analysis = ""  # what came of the last cycle, and what follows of that
@@ -164,26 +164,26 @@ class Following(Task):
         if isinstance(self.target, StoredSplit) and not self._knows_doubtful:
             yield from self._doubtful(self.target)
         while True:
-            self._cycle = _Cycle(self._cycle.number + 1, self.position, before=self._cycle)
-            yield from self._propagated(self._newest())
+            newest = self._newest()
+            self._cycle = _Cycle(self._cycle.number + 1, self.position, newest, before=self._cycle)
+            yield from self._propagated(newest)
             if isinstance(self.target, StoredSplit):
                 yield from self._checked(self.target)
             self._tell()
             self._cycle.end()
             left = self.rows_left()
             if left <= self.transformation.made.pause_rows:
-                self._press(AT_LEISURE)
+                # Pauses stay as short as they had to be: the switch may be refused, and the log is not to get longer.
                 self._decide(left, "synchronization")
                 return
-            if self._cycle.ratio >= _FALLING_BEHIND:
-                self._press(min(self.urgency * 2, _MOST_URGENCY))
             self._decide(left, f"another cycle{self._pauses()}")
 
-    def _press(self, urgency: float) -> None:
-        """Have so much more of the store than background work has otherwise."""
-        self.urgency = urgency
-        if self.pace is not None:
-            self.pace.urgency = urgency
+    def _hurry(self) -> None:
+        """Make pauses half as long if the cycle takes too long."""
+        if self._cycle.is_late():
+            self.urgency = min(self.urgency * 2, _MOST_URGENCY)
+            if self.pace is not None:
+                self.pace.urgency = self.urgency
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
@@ -282,6 +282,7 @@ class Following(Task):
             batch.steps.append(putting(puts))
             batch.puts += len(puts)
             if len(batch.steps) >= _CHECKED or batch.is_full:
+                self._hurry()
                 yield batch.steps, self.at
                 batch = _Batch()
         if batch.steps:
@@ -300,6 +301,7 @@ class Following(Task):
         return left * self.fan_out
 
     def _tell(self) -> None:
+        self._hurry()
         limit = None if self.pace is None else self.pace.rows_per_second
         self.doing = self._cycle.told(self.position, self._newest(), limit) + self._pauses("; pauses are")
 
@@ -332,10 +334,10 @@ class _Batch:
 
 
 class _Cycle:
-    """How a cycle goes. What it applies is what was committed during the one before, so that one cycle's time to the
-    time of the one before is how fast the sources write to how fast their changes are applied."""
+    """How a cycle goes, which applies what was written from timestamp `start` to `upto`. Its time to the time in which
+    that was written is how fast the sources write to how fast their changes are applied."""
 
-    def __init__(self, number: int, start: int, before: _Cycle | None = None) -> None:
+    def __init__(self, number: int, start: int, upto: int, before: _Cycle | None = None) -> None:
         self.number = number
         self.commits = 0
         self.changes = 0
@@ -343,24 +345,32 @@ class _Cycle:
         self.written = 0.0  # changes of the sources in a second
         self.seconds = 0.0
         self._start = start
-        self._before = 0.0 if before is None else before.seconds
+        self._written_in = (upto - start >> _MILLISECOND) / 1e3
+        self._late = _FALLING_BEHIND * self._written_in
         self._ratio_before = 0.0 if before is None else before.ratio
         self._needed = 0.0 if before is None else before.written
         self._began = monotonic()
 
+    def is_late(self) -> bool:
+        """Whether it has taken too long, and then whether it has taken twice as long again."""
+        if self._written_in < _TELLING_SECONDS or monotonic() - self._began < self._late:
+            return False
+        self._late *= 2
+        return True
+
     def end(self) -> None:
         """The cycle has come to its end."""
         self.seconds = monotonic() - self._began
-        if self._before >= _TELLING_SECONDS:
-            self.ratio = self.seconds / self._before
-            self.written = self.changes / self._before
+        if self._written_in >= _TELLING_SECONDS:
+            self.ratio = self.seconds / self._written_in
+            self.written = self.changes / self._written_in
 
     def ended(self) -> str:
         """What it came to, in words."""
         told = (
             f"cycle {self.number}: {self.changes:,} changes in {self.commits:,} commits applied in {self.seconds:.2f} s"
         )
-        return told + (f", {self.ratio:.1f} times that of the cycle before" if self.ratio else "")
+        return told + (f", {self.ratio:.1f} times as long as the sources took" if self.ratio else "")
 
     def told(self, position: int, newest: int, limit: float | None = None) -> str:
         """What the work is at, in words, where an operator allows `limit` rows a second. What is behind is guessed from
