@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import ANY
 
 import pytest
 
@@ -13,6 +14,7 @@ import instar
 from instar import errors
 from instar.database.queries import Queries
 from instar.dbapi import Connection
+from instar.store.lock_modes import Mode
 from integration.test_join_and_split_strategies import SPLIT, switched, until
 from support.databases import Engine, fails, rows, run, value
 
@@ -179,6 +181,39 @@ def test_others_wait_for_rows_written_and_are_waited_for(
         two.execute(INSERT, (10, 2))
     run(two, "ROLLBACK")
     assert [value(one, LOOK, key) for key in (1, 2, 10)] == [111, 102, 1]
+
+
+@pytest.mark.parametrize(
+    ("definition", "locks"),
+    [
+        ("id int PRIMARY KEY, a int", [1, 1, 1]),
+        ("id int PRIMARY KEY, a int UNIQUE", [2, 3, 2]),
+        ("id int UNIQUE, a int", [1, 1, 2]),
+        ("id int, a int", [0, 1, 1]),
+    ],
+)
+def test_the_locks_are_those_of_the_general_way(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, ways: Ways, definition: str, locks: list[int]
+) -> None:
+    one = engine.connect()
+    run(one, f"CREATE TABLE t ({definition})", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    wanted: list[dict[bytes, Mode]] = []
+    for way in ("general", "short"):
+        ways.taken()
+        with monkeypatch.context() as patch:
+            if way == "general":
+                patch.setattr(Queries, "within", lambda *_given: None)
+            for number, (text, given) in enumerate([(INSERT, (4, 4)), (PUT, (5, 1)), (DELETE, (2,))]):
+                for _ in range(2):  # the second time it is known
+                    run(one, "BEGIN")
+                    one.execute(text, given)
+                    held = dict(one.session.locks.held)
+                    run(one, "ROLLBACK")
+                if way == "general":
+                    wanted.append(held)
+                assert held == wanted[number]
+    assert [len(held) for held in wanted] == locks
+    assert ways.taken() == (0 if definition == "id int PRIMARY KEY, a int" else ANY)
 
 
 @pytest.mark.parametrize(

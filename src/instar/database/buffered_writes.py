@@ -47,7 +47,10 @@ def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence
         _put(open_, point, made)
         if point.table.id not in open_.enlisted:
             session.enlist()
-        session.locks.have_written(open_, mark)
+        if point.mode is None:
+            session.locks.have_written(open_, mark)
+        else:
+            session.locks.have_row(open_, point.writer, made.key, point.mode, arrives=made.old is None)
     except BaseException as failed:
         open_.buffer.rollback(mark)
         if isinstance(failed, Conflict | Moved | Locked | Closed):

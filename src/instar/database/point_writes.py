@@ -34,6 +34,7 @@ from instar.store.engine import (
     TableWrites,
     View,
 )
+from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_patcher
@@ -160,6 +161,17 @@ def _patch(write: PointWrite, writer: TableWriter) -> tuple[RowPatcher, Callable
     return None if patch is None else (patch, values)
 
 
+def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
+    """The mode in which the write's row is to be locked, of a table without foreign keys and with one optimistic lock.
+    None where that is not all (a row that goes gives up its unique keys), or too much (nobody else can come to a row
+    id)."""
+    if write.operation == "update":
+        return Mode.NO_KEY_UPDATE
+    if write.operation == "insert":
+        return None if writer.has_row_id else Mode.UPDATE
+    return None if any(codec.index.unique for codec in writer.codecs) else Mode.UPDATE
+
+
 class Buffered(NamedTuple):
     """The change of one row: its key, the timestamp and image of what is stored there, and its new image. As of
     `Change`."""
@@ -208,6 +220,7 @@ class PointWriter:
         self._classes = tuple(map(class_of, parameters))
         self._frame = _conversion(tuple(types), self._classes)
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
+        self.mode = _mode(write, writer)
 
     def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
         """Serve this version of the catalog from now on, if `write` and `writer` are there what they were, and

@@ -24,7 +24,7 @@ from instar.database.commit import SessionTransaction
 from instar.database.lock_names import shown_cycle
 from instar.database.settings import duration_us
 from instar.sql.tree import RowLock
-from instar.store.apply import judge_locked
+from instar.store.apply import is_live, judge_locked
 from instar.store.engine import PreconditionFailed, RangeUnchanged
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Deadlock, Locked, Wait
@@ -188,6 +188,22 @@ class RowLocks:
         is to run again."""
         wanted, unchanged, tables = self._needs_of_written(open_, mark)
         self._take(open_, wanted, unchanged, tables, {})
+
+    def have_row(
+        self, open_: SessionTransaction, writer: TableWriter, key: bytes, mode: Mode, *, arrives: bool
+    ) -> None:
+        """As `have_written`, of one row which needs no other lock; `arrives`: it was not there before."""
+        row = writer.prefix + key
+        if self.held.get(row, -1) >= mode:
+            return
+        self._session.check_cancel()
+        unchanged = RangeUnchanged(row, row + b"\x00", _snapshot_of(open_), None, is_live if arrives else None)
+        try:
+            self._store.lock(self.own(), ((row, mode),), (unchanged,))
+        except PreconditionFailed:
+            self.held[row] = mode
+            raise Moved(row_conflict(writer.table, key)) from None
+        self.held[row] = mode
 
     def _take(
         self,

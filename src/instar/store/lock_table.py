@@ -218,7 +218,8 @@ class LockTable(ABC):
             buried = self._bury(records)
             for resource, mode in wanted:
                 key = _key_of(resource)
-                kept, own, blocking = self._judged(records.get(key) or b"", owner, mode, lives)
+                value = records.get(key)  # mostly none: then nothing is to be judged
+                kept, own, blocking = self._judged(value, owner, mode, lives) if value else (b"", 0, ())
                 if blocking:
                     met = Locked(resource, mode, blocking)
                     break
@@ -228,7 +229,8 @@ class LockTable(ABC):
             if self._unswept >= _SWEPT:
                 self._sweep(records, self._unswept, lives)
                 self._unswept = 0
-        self._over.difference_update(buried)
+        if buried:
+            self._over.difference_update(buried)
         if met is not None:
             raise met
 
@@ -261,7 +263,7 @@ class LockTable(ABC):
     def _bury(self, records: Records) -> list[bytes]:
         """Take away the records of this process' owners that have ended: which are not `_over` once that stands, and
         no sooner, since a change that is given up leaves their records there."""
-        over = list(self._over)
+        over = list(self._over) if self._over else []
         for owner in over:
             records.delete(_OWNERS + owner)
         return over
@@ -269,12 +271,16 @@ class LockTable(ABC):
     def _sweep(self, records: Records, number: int, lives: _Lives) -> None:
         """Look at the next records, one lap after the other, and take away what the dead have left."""
         keys, values = records.batch(self._swept, _RESOURCES_END, number)
+        left: dict[bytes, bytes] = {}  # of a value: most are those of a few owners
         for key, value in zip(keys, values, strict=True):
-            living = [_HOLDER.pack(*holder) for holder in _HOLDER.iter_unpack(value) if lives.has(holder[0])]
+            living = left.get(value)
+            if living is None:
+                holders = [_HOLDER.pack(*holder) for holder in _HOLDER.iter_unpack(value) if lives.has(holder[0])]
+                living = left[value] = b"".join(holders)
             if not living:
                 records.delete(key)
-            elif len(living) * _HOLDER.size < len(value):
-                records.put(key, b"".join(living))
+            elif len(living) < len(value):
+                records.put(key, living)
         self._swept = keys[-1] + b"\x00" if len(keys) == number else _RESOURCE
 
     # --- owners -------------------------------------------------------------------------------------------------------
