@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from instar.store.engine import ROW_HEADER as HEADER
 from instar.store.engine import (
     Commit,
+    Derive,
     EntryWrite,
     LogRecord,
     Precondition,
@@ -106,13 +107,14 @@ def contents(store: Store, start: bytes = ALL[0], stop: bytes = ALL[1]) -> dict[
         return dict(reader.scan(start, stop))
 
 
-def queued(store: Store, requests: list[Commit]) -> list[int | Exception]:
+def queued(store: Store, requests: Sequence[Commit | Derive]) -> list[int | Exception]:
     """Commit all at once: while the section is held from the background, the threads queue up behind the leader."""
     outcomes: list[int | Exception] = [0] * len(requests)
 
     def commit(index: int) -> None:
         try:
-            outcomes[index] = store.commit(requests[index])
+            request = requests[index]
+            outcomes[index] = store.commit(request) if isinstance(request, Commit) else store.commit_derived(request)
         except Exception as caught:  # noqa: BLE001 - the outcome, whatever it is
             outcomes[index] = caught
 

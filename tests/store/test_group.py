@@ -6,13 +6,17 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from instar.errors import Error
 from instar.store import group
-from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites
+from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites, View
 from instar.store.group import _Member
+from instar.store.lmdb_section import LmdbSection
+from instar.store.memory import MemorySection
+from instar.store.section import WriteSection
 from store.building import ALL_ENTRIES, TABLE, body_of, change, contents, queued, request, row_key, row_writes
 
 
@@ -56,6 +60,31 @@ def test_of_commits_that_find_the_store_damaged_nothing_stands(store: Store) -> 
     after = contents(store)
     assert after[row_key(1)] == before[row_key(1)]
     assert row_key(2) not in after
+
+
+def test_who_was_judged_on_a_commit_that_then_failed_is_judged_again(store: Store, monkeypatch) -> None:
+    """A full disk, say: the one that came first has not changed the row, which the other one may change then."""
+    change(store, {1: b"a"})
+    full = [Error("no space is left", "53100")]
+    for section in (LmdbSection, MemorySection):
+
+        def commit(self: WriteSection, *, durably: bool = True, made=section.commit) -> None:
+            if durably and full:
+                raise full.pop()
+            made(self, durably=durably)
+
+        monkeypatch.setattr(section, "commit", commit)
+    bodies: list[bytes] = []
+    outcomes = queued(store, [request(store, {1: b"b"}), request(store, {1: b"c"}), partial(_seen, bodies)])
+    (failed,) = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Error)]
+    assert isinstance(outcomes[1 - failed], int)
+    assert body_of(contents(store)[row_key(1)]) == b"cb"[failed : failed + 1]
+    assert len(bodies) == 2
+
+
+def _seen(bodies: list[bytes], view: View) -> None:
+    """A commit that finds that there is nothing to be done, by what is stored."""
+    bodies.append(view.get(row_key(1)) or b"")
 
 
 def test_many_threads_lose_nothing(store: Store) -> None:

@@ -261,6 +261,8 @@ class CommitQueue:
             section.abort()
             for member in applied:
                 member.fail(self._translate(caught))
+            # What the others were refused for, or found to be nothing, may have been a change that has not come about.
+            self._one_by_one([member for member in members if member not in applied])
         except BaseException as caught:
             section.abort()
             self._unresolved(applied, caught)
