@@ -166,6 +166,20 @@ def test_connection_dropped_without_close_gives_everything_back(tmp_path: Path) 
     instar.connect(path, synchronous="off").close()
 
 
+def test_a_transaction_whose_connection_is_dropped_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    with instar.connect(path, synchronous="off", autocommit=True) as connection:
+        run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 0)")
+        run(connection, "SET lock_timeout = '30 s'")
+        for _ in range(20):
+            dropped = instar.connect(path, synchronous="off", autocommit=True)
+            run(dropped, "BEGIN", "UPDATE t SET a = 100 WHERE id = 1")
+            with pytest.warns(ResourceWarning, match="unclosed"):
+                del dropped
+            run(connection, "UPDATE t SET a = a + 1 WHERE id = 1")
+        assert value(connection, "SELECT a FROM t") == 20
+
+
 # --- results ----------------------------------------------------------------------------------------------------------
 
 

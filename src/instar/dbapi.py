@@ -11,6 +11,7 @@ import datetime as dt
 import os
 import time
 import warnings
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -172,7 +173,8 @@ def _require_settings(settings: Mapping[str, str] | None) -> None:
 
 
 # What connections held that nobody closed. The garbage collector may come by in the middle of anything, whatever locks
-# the thread holds there: so it only leaves a note, which the next connect or close acts upon.
+# the thread holds there: so it only leaves a note, which the next connect acts upon; or a thread of its own, where
+# others may wait for a transaction that is open.
 _abandoned: deque[tuple[Session | None, Database | None]] = deque()
 
 
@@ -339,10 +341,18 @@ class Connection:
         self,
         _warn: Callable[..., None] = warnings.warn,
         _abandon: Callable[[tuple[Session | None, Database | None]], None] = _abandoned.append,
+        _soon: Callable[[Callable[[], None], tuple[()]], int] = start_new_thread,
+        _give_back: Callable[[], None] = _give_back_abandoned,
     ) -> None:
-        if getattr(self, "_session", None) is not None:
+        session = getattr(self, "_session", None)
+        if session is not None:
             _warn(f"unclosed {self!r}", ResourceWarning, source=self)
-            _abandon((self._session, self._database))
+            _abandon((session, self._database))
+            if session.transaction is not None:
+                try:
+                    _soon(_give_back, ())
+                except RuntimeError:  # there is no thread to be had, or the interpreter ends
+                    pass
 
 
 class Cursor:

@@ -219,6 +219,22 @@ def test_a_long_pause_is_interrupted(clock: ManualClock) -> None:
     assert clock.monotonic - begun < 1.2e9
 
 
+def test_the_time_that_rows_have_taken_counts_and_a_rest_does_not() -> None:
+    pace, second = Pace(), 10**9
+    pace.rows_per_second = 100
+    pace.rows = 20
+    assert pace.owed(0) == second // 5
+    assert not pace.owed(second // 5)
+    pace.rows += 20  # in a tenth of a second
+    assert pace.owed(3 * second // 10) == second // 10
+    assert pace.is_limited
+    pace.rows += 100  # after ten seconds
+    assert pace.owed(10 * second) == 3 * second // 4
+    pace.rows_per_second = None
+    assert pace.owed(20 * second) == 0
+    assert not pace.is_limited
+
+
 def test_a_new_rate_holds_from_the_next_batch_on(clock: ManualClock) -> None:
     pace = Pace()
     pace.rows_per_second = 10

@@ -48,6 +48,7 @@ class Pace:
         self._due: int | None = None
         self._kept: float | None = None  # the rate by which that is due
         self._counted = 0
+        self._asked = 0  # when it was asked last for how long to wait
         self._lately: dict[str, int] = {}
 
     def follow(self, latency: int | None, now: int) -> float:
@@ -75,16 +76,26 @@ class Pace:
         rate is set anew (ALTER JOB) takes as long as by that."""
         done, self._counted = self.rows - self._counted, self.rows
         rate, kept = self.rows_per_second, self._kept
-        self._kept = rate
+        asked, self._asked, self._kept = self._asked, now, rate
         if rate is None:
             self._due = None
             return 0
-        # A time in which less was done than the rate allows is not made up for.
-        left = 0 if self._due is None or kept is None else max(self._due - now, 0) * kept / rate
+        left = 0.0
+        if self._due is not None and kept is not None:
+            left = (self._due - now) * kept / rate
+            if left < 0:
+                # What these rows have taken since the last wait counts. A longer time in which less was done than the
+                # rate allows is not made up for.
+                left = max(max(self._due, asked) - now, -_RECORD_SECONDS * 1e9)
         self._due = now + int(left + done * 1e9 / rate)
         if self._due > now:
             self._lately["rate"] = now
         return self._due - now
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a rate or a latency target held the work back when it was last asked, or shortly before."""
+        return any(self._asked - self._lately[what] < LATELY_NS for what in ("rate", "target") if what in self._lately)
 
     def most_steps(self, rows_per_step: float) -> int | None:
         """How many steps may be run in one batch by the rate; None: any number."""

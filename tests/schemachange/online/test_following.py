@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -403,26 +404,87 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
     assert task.urgency == 2 * AT_LEISURE
 
 
-def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(
-    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 0.0
+class _Timed:
+    """A following whose clock is the test's, in the middle of a cycle that applies what was written in ten seconds."""
+
+    def __init__(self, world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        self.task = following(world.store, split_world(world), world.now())
+        self.task.pace = Pace()
+        self.task._cycle = module._Cycle(1, 0, 10 * SECOND)
+
+    def pressed(self, *, seconds: int) -> list[tuple[float, float]]:
+        """When pauses got shorter in the next seconds, and how many times as short as at first they are then."""
+        changes = []
+        for _ in range(seconds):
+            self.now += 1
+            before = self.task.urgency
+            self.task._tell()
+            if self.task.urgency != before:
+                changes.append((self.now, self.task.urgency / AT_LEISURE))
+        assert self.task.pace is not None
+        assert self.task.pace.urgency in (self.task.urgency, 1.0)
+        return changes
+
+
+@pytest.fixture
+def timed(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> _Timed:
+    return _Timed(world, monkeypatch)
+
+
+def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Timed) -> None:
+    """More than seven seconds are too many for what was written in ten."""
+    assert timed.pressed(seconds=120) == [(7, 2), (14, 4), (28, 8), (56, 16), (112, 32)]
+    timed.task._cycle = module._Cycle(2, 0, SECOND // 2, module._Cycle(1, 0, 0))
+    assert timed.pressed(seconds=100) == []  # what was written in so short a time says nothing
+
+
+def test_a_process_that_stood_still_is_not_behind_for_each_of_its_looks(timed: _Timed) -> None:
+    timed.now = 60
+    assert timed.pressed(seconds=60) == [(61, 2)]
+
+
+def test_a_wall_clock_that_is_set_back_does_not_hide_that_it_falls_behind(timed: _Timed) -> None:
+    timed.now = 20
+    timed.task._cycle = module._Cycle(2, SECOND, SECOND + 5, timed.task._cycle)
+    assert timed.pressed(seconds=20) == [(34, 2)]
+
+
+def test_what_an_operator_allows_is_not_to_be_made_up_for_by_shorter_pauses(timed: _Timed) -> None:
+    pace = timed.task.pace
+    assert pace is not None
+    pace.rows_per_second = 10
+    pace.rows = 100
+    assert pace.owed(0) > 0
+    assert pace.is_limited
+    assert timed.pressed(seconds=60) == []
+
+
+def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody writes; records that were repaired are in doubt for good, and who begins anew checks them all."""
+    split = split_world(world, "newest")
+    since = world.now()
+    for number in range(100):
+        commit(world, split, row(T, number, number // 2, "x", f"town {number}", 0))
+    assert run(following(world.store, split, since))
+    now, check_all = 0.0, module.check_all
+
+    def slowly(*given: Any) -> Iterator[None]:
+        nonlocal now
+        for found in check_all(*given):
+            now += 20.0
+            yield found
+
     monkeypatch.setattr(module, "monotonic", lambda: now)
-    task = following(world.store, split_world(world), world.now())
-    task.pace = Pace()
-    task._cycle = module._Cycle(1, 0, 10 * SECOND)  # written in ten seconds: more than seven for it are too many
-    changes = []
-    for second in range(70):
-        now, before = float(second), task.urgency
-        task._tell()
-        if task.urgency != before:
-            changes.append((second, task.urgency / AT_LEISURE))
-    assert changes == [(7, 2), (14, 4), (28, 8), (56, 16)]
-    assert task.pace.urgency == task.urgency
-    task._cycle = module._Cycle(2, 0, SECOND // 2)
-    now += 100
-    task._tell()
-    assert task.urgency == 16 * AT_LEISURE  # what was written in so short a time says nothing
+    monkeypatch.setattr(module, "check_all", slowly)
+    monkeypatch.setattr(module, "_CHECKED", 1)
+    task = following(world.store, split, since)
+    monkeypatch.setattr(task, "_newest", lambda: task.position + 10 * SECOND)
+    assert run(task)
+    assert now >= 20
+    assert task.urgency == AT_LEISURE
+    assert "as long as the sources took" not in task.analysis
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,8 @@ class Following(Task):
             newest = self._newest()
             self._cycle = _Cycle(self._cycle.number + 1, self.position, newest, before=self._cycle)
             yield from self._propagated(newest)
+            if self._cycle.number == 1:
+                self._cycle.end()  # what is checked now may have come into doubt long before
             if isinstance(self.target, StoredSplit):
                 yield from self._checked(self.target)
             self._tell()
@@ -179,8 +181,8 @@ class Following(Task):
             self._decide(left, f"another cycle{self._pauses()}")
 
     def _hurry(self) -> None:
-        """Make pauses half as long if the cycle takes too long."""
-        if self._cycle.is_late():
+        """Make pauses half as long if the cycle takes too long, and they are what it takes so long for."""
+        if self._cycle.is_late() and not (self.pace is not None and self.pace.is_limited):
             self.urgency = min(self.urgency * 2, _MOST_URGENCY)
             if self.pace is not None:
                 self.pace.urgency = self.urgency
@@ -335,7 +337,11 @@ class _Batch:
 
 class _Cycle:
     """How a cycle goes, which applies what was written from timestamp `start` to `upto`. Its time to the time in which
-    that was written is how fast the sources write to how fast their changes are applied."""
+    that was written is how fast the sources write to how fast their changes are applied.
+
+    What it applies was written since the cycle before began; that is told by this process' own clock. Of the first one
+    only timestamps tell, which go by a clock that may be set.
+    """
 
     def __init__(self, number: int, start: int, upto: int, before: _Cycle | None = None) -> None:
         self.number = number
@@ -344,22 +350,30 @@ class _Cycle:
         self.ratio = 0.0
         self.written = 0.0  # changes of the sources in a second
         self.seconds = 0.0
+        self._is_over = False
         self._start = start
-        self._written_in = (upto - start >> _MILLISECOND) / 1e3
+        self._began = monotonic()
+        if before is not None and before.number:
+            self._written_in = self._began - before._began
+        else:
+            self._written_in = (upto - start >> _MILLISECOND) / 1e3
         self._late = _FALLING_BEHIND * self._written_in
         self._ratio_before = 0.0 if before is None else before.ratio
         self._needed = 0.0 if before is None else before.written
-        self._began = monotonic()
 
     def is_late(self) -> bool:
-        """Whether it has taken too long, and then whether it has taken twice as long again."""
-        if self._written_in < _TELLING_SECONDS or monotonic() - self._began < self._late:
+        """Whether it has taken too long; and then whether it has taken twice as long as when that was said."""
+        passed = monotonic() - self._began
+        if self._is_over or self._written_in < _TELLING_SECONDS or passed < self._late:
             return False
-        self._late *= 2
+        self._late = 2 * passed
         return True
 
     def end(self) -> None:
-        """The cycle has come to its end."""
+        """The cycle has come to its end; the first time that this is said."""
+        if self._is_over:
+            return
+        self._is_over = True
         self.seconds = monotonic() - self._began
         if self._written_in >= _TELLING_SECONDS:
             self.ratio = self.seconds / self._written_in
@@ -370,7 +384,7 @@ class _Cycle:
         told = (
             f"cycle {self.number}: {self.changes:,} changes in {self.commits:,} commits applied in {self.seconds:.2f} s"
         )
-        return told + (f", {self.ratio:.1f} times as long as the sources took" if self.ratio else "")
+        return told + (f", {self.ratio:.1f} times as long as the sources took" if self.ratio >= 0.05 else "")
 
     def told(self, position: int, newest: int, limit: float | None = None) -> str:
         """What the work is at, in words, where an operator allows `limit` rows a second. What is behind is guessed from
