@@ -235,6 +235,16 @@ def test_the_time_that_rows_have_taken_counts_and_a_rest_does_not() -> None:
     assert not pace.is_limited
 
 
+def test_work_that_nobody_waits_for_is_not_held_back_by_a_target_that_is_not_set() -> None:
+    pace = Pace()
+    pace.urgency = 0.25
+    assert pace.follow(10**9, 1) == 4.0
+    assert not pace.is_limited
+    pace.latency_target_ns = 1
+    assert pace.follow(10**9, ADJUST_NS) > 4.0
+    assert pace.is_limited
+
+
 def test_a_new_rate_holds_from_the_next_batch_on(clock: ManualClock) -> None:
     pace = Pace()
     pace.rows_per_second = 10

@@ -63,7 +63,7 @@ class Pace:
                 self.factor = min(max(self.factor, 1.0) * 1.5, MOST_FACTOR)
             elif self._latency < 0.75 * target:
                 self.factor = max(self.factor * 0.9, LEAST_FACTOR)
-        if self.factor > 1.0:
+        if self.factor > 1.0 and target is not None:
             self._lately["target"] = now
         return self.factor
 
