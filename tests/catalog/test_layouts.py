@@ -1,46 +1,57 @@
-"""Layouts: what a table keeps of those before, and what a row's reader needs."""
+"""Layouts: what a row's reader needs, and what a table has lost since some layout."""
 
 from __future__ import annotations
 
-import msgspec
-
 from instar.catalog.descriptors import Column, Layout
-from instar.catalog.encoded_columns import encoded_columns, may_have_column
-from instar.catalog.layouts import encode_layout
+from instar.catalog.layouts import (
+    columns_left,
+    decode_layout,
+    encode_layout,
+    layout_key,
+    recorded_layouts,
+    wide_layout,
+)
+from instar.store.engine import Commit
+from instar.store.memory import MemoryStore
 from instar.types import BIGINT, TEXT
 
-DROPPED = (Column(id=2, name="b", type=TEXT, missing="x"), Column(id=3, name="c", type=BIGINT, nullable=False))
-LAYOUT = Layout(7, ((1, BIGINT), (4, TEXT)), (0, 9), encoded_columns(DROPPED), has_wide=True)
+B = Column(id=2, name="b", type=TEXT, missing="x")
+C = Column(id=3, name="c", type=BIGINT, nullable=False)
+LAYOUTS = (
+    Layout(1, ((1, BIGINT), (2, TEXT), (3, BIGINT))),
+    Layout(2, ((1, BIGINT), (3, BIGINT)), left=(B,)),
+    Layout(4, ((1, BIGINT), (4, TEXT)), (0, 9), (C,), has_wide=True),
+)
 
 
-def test_columns_that_are_gone_come_along_undecoded() -> None:
-    again = msgspec.msgpack.decode(msgspec.msgpack.encode(LAYOUT), type=Layout)
-    assert (again, hash(again), again.dropped) == (LAYOUT, hash(LAYOUT), DROPPED)
-    assert again != msgspec.structs.replace(LAYOUT, encoded=encoded_columns(DROPPED[:1]))
-    assert Layout(1, ()).dropped == ()
-    assert again.wide == Layout(6, ((1, BIGINT), (4, TEXT), (2, TEXT), (3, BIGINT)), (0, 9))
+def test_a_record_is_the_layout() -> None:
+    for layout in LAYOUTS:
+        assert decode_layout(encode_layout(layout)) == layout
+        assert hash(decode_layout(encode_layout(layout))) == hash(layout)
+    assert [layout.ids for layout in LAYOUTS] == [(1,), (2,), (3, 4)]
 
 
-def test_a_record_says_what_reading_takes() -> None:
-    found = msgspec.msgpack.decode(encode_layout(LAYOUT), type=Layout)
-    assert found == LAYOUT.bare == Layout(7, LAYOUT.columns, LAYOUT.locks)
+def test_the_wide_layout_has_what_was_left_on_the_way() -> None:
+    lost = columns_left(LAYOUTS)
+    assert lost == {2: B, 3: C}
+    assert wide_layout(LAYOUTS[-1], lost.values()) == Layout(
+        3, ((1, BIGINT), (4, TEXT), (2, TEXT), (3, BIGINT)), (0, 9)
+    )
 
 
-def test_more_columns_are_put_behind_those_that_are_gone() -> None:
-    def made(ids: range) -> tuple[Column, ...]:
-        return tuple(Column(id=number, name=f"c{number}", type=TEXT, missing="id") for number in ids)
-
-    encoded = b""
-    for begin, end in ((1, 2), (2, 2), (2, 5), (5, 80), (80, 70_000)):
-        encoded = encoded_columns(made(range(begin, end)), encoded)
-        assert Layout(1, (), encoded=encoded).dropped == made(range(1, end))
-    as_before = msgspec.msgpack.encode(made(range(1, 4)))
-    assert Layout(1, (), encoded=encoded_columns(made(range(4, 6)), as_before)).dropped == made(range(1, 6))
+def test_what_came_back_is_not_lost_and_what_left_again_is_as_it_was_last() -> None:
+    renamed = Column(id=2, name="renamed", type=TEXT)
+    back = Layout(5, ((1, BIGINT), (2, TEXT)))
+    again = Layout(6, ((1, BIGINT),), left=(renamed,))
+    assert wide_layout(back, columns_left((*LAYOUTS, back)).values()).columns == (*back.columns, (3, BIGINT))
+    assert columns_left((*LAYOUTS, back, again)) == {2: renamed, 3: C}
 
 
-def test_which_columns_are_gone_is_told_without_decoding_them() -> None:
-    encoded = encoded_columns(tuple(Column(id=number, name="c", type=TEXT) for number in (5, 127, 128, 300)))
-    assert [number for number in (0, 5, 127, 128, 129, 255, 300, 1 << 20) if may_have_column(encoded, number)] == [
-        5, 127, 128, 300,
-    ]  # fmt: skip
-    assert not may_have_column(b"", 5)
+def test_layouts_on_record_come_in_order_and_of_one_table() -> None:
+    store = MemoryStore()
+    records = [(layout_key(7, layout.id), encode_layout(layout)) for layout in reversed(LAYOUTS)]
+    records += [(layout_key(6, 1), encode_layout(LAYOUTS[0])), (layout_key(8, 1), encode_layout(LAYOUTS[0]))]
+    store.commit(Commit(catalog_version=0, raw=records))
+    with store.read() as reader:
+        assert tuple(recorded_layouts(reader, 7, 5)) == LAYOUTS
+        assert tuple(recorded_layouts(reader, 7, 4, 2)) == LAYOUTS[1:2]

@@ -175,7 +175,7 @@ def test_a_column_that_is_named_counts_by_its_id(ordinal: int) -> None:
 
 def test_any_other_column_counts_by_its_place() -> None:
     """One that was dropped and added again, say."""
-    layout = Layout(9, (*TABLE.layout.columns[:3], (12, TEXT)), encoded=b"dropped ones", has_wide=True)
+    layout = Layout(9, (*TABLE.layout.columns[:3], (12, TEXT)), left=(PLAIN,), has_wide=True)
     assert alike(columns=with_column(3, id=12), layout=layout)
     assert not alike(columns=(ID, INDEXED, PLAIN, CHECKED))
     assert not alike(columns=(*TABLE.columns, Column(id=12, name="more", type=TEXT)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -17,7 +18,7 @@ from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Layout, Object, StepKind, Table
 from instar.catalog.ids import IdAllocator
-from instar.catalog.layouts import encode_layout, layout_key
+from instar.catalog.layouts import columns_left, encode_layout, layout_key, recorded_layouts, wide_layout
 from instar.catalog.schema_locks import demands_of
 from instar.store import records
 from instar.store.apply import is_live
@@ -253,9 +254,7 @@ class CatalogChange:
 
     def _add_layout(self, new: Object) -> None:
         if isinstance(new, Table):
-            for layout in (new.layout, new.layout.wide):
-                if layout is not None:
-                    self._layouts[new.id, layout.id] = layout
+            self._layouts[new.id, new.layout.id] = new.layout
 
     def drop(self, old: Object) -> None:
         """Take an object out. Its rowsets are freed apart (`free_rowset`)."""
@@ -346,7 +345,7 @@ class CatalogChange:
     @property
     def layouts(self) -> Collection[tuple[int, int]]:
         """The layouts that it makes: table, layout."""
-        return self._layouts
+        return [(table, number) for (table, _), layout in self._layouts.items() for number in layout.ids]
 
     # --- committing ------------------------------------------------------------------------------------------------
 
@@ -384,7 +383,9 @@ class CatalogChange:
             if table.id not in self._put:
                 self._floor_header(reader, table, raw, preconditions)
         # Layouts that came and went within this change too: the numbers of a table's layouts have no gaps.
-        raw.extend((layout_key(*place), encode_layout(found)) for place, found in self._layouts.items())
+        for (table_id, _), layout in self._layouts.items():
+            made = (layout, self._beside(reader, table_id, layout)) if layout.has_wide else (layout,)
+            raw.extend((layout_key(table_id, found.id), encode_layout(found)) for found in made)
         raw.extend(self._records.items())
         base = {found.id: found for found in map(self.committed, self._put) if found is not None}
         tables = system.descriptor_writes(reader, self._put.values(), self._dropped.values(), base)
@@ -393,6 +394,13 @@ class CatalogChange:
             tables, raw, preconditions, list(self._replaced()), self.schema_locks(), "; ".join(self._statements),
             self._is_abrupt(), history,
         )  # fmt: skip
+
+    def _beside(self, reader: Reader, table: int, layout: Layout) -> Layout:
+        """The wide layout beside one of those that are made. Layouts that no row is in any more may be on record still;
+        what those had is in no row then."""
+        own = [found for (owner, number), found in self._layouts.items() if owner == table and number <= layout.id]
+        before = recorded_layouts(reader, table, own[0].id)
+        return wide_layout(layout, columns_left(chain(before, own)).values())
 
     def _kept(self) -> Iterator[int]:
         return (untouched.kept for table, untouched in self._untouched.items() if table in self._put)

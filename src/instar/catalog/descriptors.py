@@ -188,44 +188,29 @@ class ForeignKey(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.state is not State.DELETE_ONLY
 
 
-_columns = msgspec.msgpack.Decoder(tuple[Column, ...])
-
-
 class Layout(msgspec.Struct, frozen=True, gc=False):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock
-    only, whose timestamp is the row's own. `dropped` are columns that layouts before this one had, as far back as there
-    may be rows, as they were last: `encoded`, since they may be many, and hardly anybody who loads a table asks for
-    them.
+    only, whose timestamp is the row's own. `left` are the columns that the layout before had and this one has not, as
+    they were last. So what a table has lost since some layout is told by the records of those since (layouts.py), and a
+    descriptor does not grow with it.
 
-    `has_wide`: beside this layout there is a `wide` one, under the id before it, which has those columns too. A job
-    that gives rows values puts those into it that older snapshots may yet be asked for such a column of.
+    `has_wide`: beside this layout there is a wide one, under the id before it, which has all columns too that the table
+    has lost. A job that gives rows values puts those into it that older snapshots may yet be asked for such a column
+    of.
     """
 
     id: int
     columns: tuple[tuple[int, Type], ...]  # (column id, type as stored)
     locks: tuple[int, ...] = ()
-    encoded: bytes = b""
+    left: tuple[Column, ...] = ()
     has_wide: bool = False
 
     @property
-    def dropped(self) -> tuple[Column, ...]:
-        """See above."""
-        return _columns.decode(self.encoded) if self.encoded else ()
-
-    @property
-    def bare(self) -> Layout:
-        """What reading a row takes."""
-        return Layout(self.id, self.columns, self.locks)
-
-    @property
-    def wide(self) -> Layout | None:
-        """The layout beside this one, in which nobody writes new rows."""
-        if not self.has_wide:
-            return None
-        kept = tuple((column.id, column.type) for column in self.dropped)
-        return Layout(self.id - 1, (*self.columns, *kept), self.locks)
+    def ids(self) -> tuple[int, ...]:
+        """Its own, and that of the one beside it."""
+        return (self.id - 1, self.id) if self.has_wide else (self.id,)
 
 
 DEFAULT_LOCK = 0  # the id of the lock that covers what no other one does; it has no descriptor

@@ -7,12 +7,13 @@ a descriptor's version: they are immutable records read at their latest state, a
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from instar import errors
-from instar.catalog.descriptors import Layout, Table
-from instar.store.engine import Store
+from instar.catalog.descriptors import Column, Layout, Table
+from instar.store.engine import Store, View
 from instar.store.records import Latest, latest_key
 
 _KEY = struct.Struct(">II")
@@ -26,8 +27,33 @@ def layout_key(table: int, layout: int) -> bytes:
 
 
 def encode_layout(layout: Layout) -> bytes:
-    """The record's bytes (MessagePack): what reading rows takes. What the table has dropped, its descriptor knows."""
-    return _ENCODER.encode(layout.bare)
+    """The record's bytes (MessagePack)."""
+    return _ENCODER.encode(layout)
+
+
+def decode_layout(record: bytes) -> Layout:
+    """The layout of a record."""
+    return _DECODER.decode(record)
+
+
+def recorded_layouts(view: View, table: int, stop: int, start: int = 0) -> Iterator[Layout]:
+    """The layouts of a table that are on record, start <= id < stop, in their order."""
+    found = view.scan(layout_key(table, start), layout_key(table, stop))
+    return (_DECODER.decode(record) for _, record in found)
+
+
+def columns_left(layouts: Iterable[Layout]) -> dict[int, Column]:
+    """The columns, by id, that were left behind on the way through these layouts, as they were last. Some may have come
+    back since."""
+    return {column.id: column for layout in layouts for column in layout.left}
+
+
+def wide_layout(layout: Layout, lost: Iterable[Column]) -> Layout:
+    """The one beside `layout`, in which nobody writes new rows, of a table that has lost these columns, or most of
+    them."""
+    has = {column for column, _ in layout.columns}
+    kept = tuple((column.id, column.type) for column in lost if column.id not in has)
+    return Layout(layout.id - 1, (*layout.columns, *kept), layout.locks)
 
 
 class Layouts:

@@ -226,7 +226,7 @@ def _layouts(snapshot: Snapshot, table: Table) -> Iterator[Problem]:
         except errors.Error as failed:
             yield Problem(table.name, f"layout {number}", CATALOG, "", failed.message)
             continue
-        if number == table.layout.id and found.bare != table.layout.bare:
+        if number == table.layout.id and found != table.layout:
             yield Problem(table.name, f"layout {number}", CATALOG, "", f"layout {number} is not what its record says")
 
 

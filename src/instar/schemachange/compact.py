@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-import msgspec
-
 from instar import values
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import Layout, StepKind, Table
-from instar.catalog.layouts import layout_key
+from instar.catalog.layouts import recorded_layouts
 from instar.catalog.system import descriptor_key
 from instar.schemachange import wanted as want
 from instar.schemachange.draft import Draft
@@ -71,8 +69,7 @@ def is_at_rest(reader: Reader, table: Table) -> bool:
 
 def older_layouts(reader: Reader, table: Table) -> list[Layout]:
     """The layouts that rows of the table may be in, but for its newest."""
-    records = (reader.get(layout_key(table.id, number)) for number in range(table.oldest_layout, table.layout.id))
-    return [msgspec.msgpack.decode(record, type=Layout) for record in records if record is not None]
+    return list(recorded_layouts(reader, table.id, table.layout.id, table.oldest_layout))
 
 
 def row_rewriter(table: Table, written: Layout) -> Rewriter:

@@ -345,7 +345,7 @@ class Draft:
             edited = msgspec.structs.replace(edited, version=version)
         if isinstance(old, Table) and edited.layout.id > old.layout.id:
             # However many actions make one, the statement publishes one: the numbers of layouts have no gaps.
-            edited = msgspec.structs.replace(edited, layout=numbered(edited.layout, old.layout))
+            edited = msgspec.structs.replace(edited, layout=numbered(edited.layout, old))
         self.view = self.view.changed([edited], [])
         return edited
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 
 from instar.catalog.descriptors import Layout, State, Table
-from instar.catalog.encoded_columns import encoded_columns, may_have_column
 from instar.types import Type
 
 
@@ -15,26 +14,18 @@ def next_layout(
     table: Table, columns: Sequence[tuple[int, Type]], *, locks: tuple[int, ...] | None = None, populated: bool = False
 ) -> Layout:
     """The one after the table's own. `locks`: if they are others; `populated`: a job is to give rows that are there
-    values of a column, and so puts them into another layout; if it drops nothing that older snapshots may read, into
-    this one, else into the one that is kept beside it."""
+    values of a column, and so puts them into another layout; if there may be rows with columns that older snapshots may
+    read and it has not, those into one that is kept beside it."""
     before = table.layout
-    has = {column for column, _ in columns}
-    kept = before.encoded if table.oldest_layout < before.id else b""
-    if any(may_have_column(kept, column) for column in has.difference(found.id for found in table.columns)):
-        kept = encoded_columns(tuple(found for found in before.dropped if found.id not in has))  # one comes back
-    gone = tuple(column for column in table.columns if column.id not in has and not column.hidden)
-    dropped = encoded_columns(gone, kept)
     populated |= any(column.per_row and column.state is not State.PUBLIC for column in table.columns)
-    made = Layout(
-        0,
-        tuple(columns),
-        before.locks if locks is None else locks,
-        dropped,
-        populated and bool(dropped),
-    )
-    return numbered(made, before)
+    made = numbered(Layout(0, tuple(columns), before.locks if locks is None else locks), table)
+    if populated and (made.left or table.oldest_layout < before.id):
+        made = numbered(msgspec.structs.replace(made, has_wide=True), table)
+    return made
 
 
-def numbered(layout: Layout, before: Layout) -> Layout:
-    """The layout as the next one after `before`, with room for the one beside it."""
-    return msgspec.structs.replace(layout, id=before.id + (2 if layout.has_wide else 1))
+def numbered(layout: Layout, before: Table) -> Layout:
+    """The layout as the next one after that of `before`, with room for the one beside it."""
+    has = {column for column, _ in layout.columns}
+    left = tuple(column for column in before.columns if column.id not in has and not column.hidden)
+    return msgspec.structs.replace(layout, id=before.layout.id + (2 if layout.has_wide else 1), left=left)

@@ -1,7 +1,7 @@
 """Population (F1 §4.4): every row that has no value of a new column is given one, and put into the newest layout.
 
 A row that has values of columns which were dropped, and which older snapshots may yet be asked for, keeps them: it is
-put into the layout beside the newest one that has those columns too (`Layout.wide`). Compaction takes them away once
+put into the layout beside the newest one that has those columns too (`wide_layout`). Compaction takes them away once
 the watermark has passed the drop.
 
 The walk is over *current* keys and needs no snapshot (rule 20). Values are evaluated outside the atomic section, one
@@ -38,6 +38,7 @@ from instar import errors
 from instar.catalog.catalog import Catalog, CatalogSnapshot
 from instar.catalog.descriptors import Column, Layout, State, Table
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
+from instar.catalog.layouts import columns_left, recorded_layouts
 from instar.encoding.rows import RowEncoder, RowReader
 from instar.schemachange.elements import Element, is_required
 from instar.schemachange.reorganize import STEP_ROWS
@@ -46,7 +47,7 @@ from instar.schemachange.tasks import BATCH_ROWS, Derived, RowTask, Step
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store, View
 from instar.tables.layout import body_encoder, layout_format
 from instar.tables.locks import lock_places
-from instar.tables.resolver import resolver
+from instar.tables.resolver import Wanted, resolver
 from instar.tables.rowset import describe_key, wanted
 
 
@@ -131,7 +132,8 @@ class Population(RowTask[Populated]):
         self.compile_default = compile_default
         self.now, self.zone = now, zone
         self._catalog = catalog
-        self._adopt(table, snapshot)
+        with store.read() as reader:
+            self._adopt(table, snapshot, reader)
 
     def derive(self, start: bytes, stop: bytes) -> Derived[Populated]:
         """As in `RowTask`."""
@@ -191,15 +193,15 @@ class Population(RowTask[Populated]):
         table = _table(snapshot, self.element)
         if table.rowset != self.table.rowset:
             raise Superseded(f'the rows of table "{table.name}" were replaced')
-        self._adopt(table, snapshot)
+        self._adopt(table, snapshot, reader)
 
-    def _adopt(self, table: Table, snapshot: CatalogSnapshot) -> None:
+    def _adopt(self, table: Table, snapshot: CatalogSnapshot, reader: Reader) -> None:
         self.table, self._version = table, snapshot.version
         self._layouts[table.layout.id] = table.layout
         # What is derived of the row is computed here and nowhere else: it may be another each time.
         self._wanted = [wanted(column)._replace(derived=column.derived, lenient=False) for column in table.columns]
-        # As they were when they were dropped: what is not of such a type, older snapshots were not told either.
-        self._dropped = [wanted(column)._replace(lenient=True) for column in table.layout.dropped]
+        self._wide = self.layout(table.layout.id - 1, reader) if table.layout.has_wide else None
+        self._dropped = [] if self._wide is None else self._lost(self._wide, reader)
         # All of them: a row in the newest layout has a value of every column of it.
         self._columns = {
             ordinal: (column, self._maker(column, self.compile_default(column, snapshot, self.now, self.zone)))
@@ -210,6 +212,16 @@ class Population(RowTask[Populated]):
             ordinal: self.compile_default.draws(column, snapshot) for ordinal, (column, _) in self._columns.items()
         }
         self._rewriters: dict[int, _Rewriter] = {}
+
+    def _lost(self, wide: Layout, reader: Reader) -> list[Wanted]:
+        """What the wide layout has beside the newest one's columns, as it was when it was dropped: what is not of such
+        a type, older snapshots were not told either. Of what no record tells any more no row has a value."""
+        lost = columns_left(recorded_layouts(reader, self.table.id, self.table.layout.id + 1))
+        kept = wide.columns[len(self.table.layout.columns) :]
+        return [
+            wanted(lost[column])._replace(lenient=True) if column in lost else Wanted(column, type_)
+            for column, type_ in kept
+        ]
 
     def _rewriter(self, stored: bytes, view: View) -> _Rewriter | None:
         """What the row needs; None if it is no row, but a tombstone."""
@@ -226,8 +238,8 @@ class Population(RowTask[Populated]):
         has = {column for column, _ in layout.columns}
         lacking = {ordinal: make for ordinal, (column, make) in self._columns.items() if column.id not in has}
         target, columns = self.table.layout, self._wanted
-        if target.wide is not None and any(column.column in has for column in self._dropped):
-            target, columns = target.wide, self._wanted + self._dropped
+        if self._wide is not None and any(column.column in has for column in self._dropped):
+            target, columns = self._wide, self._wanted + self._dropped
         read = resolver(layout, columns)
         derived = [
             ordinal

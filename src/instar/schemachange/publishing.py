@@ -279,7 +279,7 @@ def move_elements(table: Table, moves: Sequence[Move], edits: Sequence[Edit], st
             steps.append((StepKind.CHANGE_TYPE, (replaced,)))
         moved = msgspec.structs.replace(moved, **_moved(moved, move))
     if moved.layout != table.layout:  # however many steps, one layout
-        moved = msgspec.structs.replace(moved, layout=numbered(moved.layout, table.layout))
+        moved = msgspec.structs.replace(moved, layout=numbered(moved.layout, table))
     made = [Step(version=version, kind=kind, columns=ids, statement=statement) for kind, ids in steps]
     return new_version(moved, made)
 

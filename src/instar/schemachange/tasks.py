@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
-from instar.catalog.layouts import layout_key
+from instar.catalog.layouts import decode_layout, layout_key
 from instar.clock import SystemClock
 from instar.schemachange.breath import RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
@@ -111,7 +109,7 @@ class Task(ABC):
             record = reader.get(layout_key(self.table.id, layout))
             if record is None:
                 raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
-            found = self._layouts[layout] = msgspec.msgpack.decode(record, type=Layout)
+            found = self._layouts[layout] = decode_layout(record)
         return found
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

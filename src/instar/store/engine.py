@@ -35,7 +35,7 @@ from instar.store.presence import Process, Writer
 if TYPE_CHECKING:
     from instar.store.lock_table import LockTable
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 PREFIX_STORE = b"\x00"
 PREFIX_TABLE = b"\x01"

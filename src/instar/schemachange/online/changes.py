@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
-import msgspec
-
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
-from instar.catalog.layouts import layout_key
+from instar.catalog.layouts import decode_layout, layout_key
 from instar.schemachange.online.overlay import Readable
 from instar.schemachange.online.shapes import column_places, comparable
 from instar.schemachange.stages import Superseded
@@ -52,7 +50,7 @@ class SourceRows:
         record = view.get(layout_key(self.table.id, layout))
         if record is None:
             raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
-        return msgspec.msgpack.decode(record, type=Layout)
+        return decode_layout(record)
 
 
 class Translator:
