@@ -44,6 +44,9 @@ class Kind(enum.Enum):
     JSONB = "jsonb"
     UNKNOWN = "unknown"  # an untyped literal, NULL or parameter until its context decides; never a column's type
 
+    # Whatever is looked up by types hashes them. There is one of each member, and enum's own way is a call in Python.
+    __hash__ = object.__hash__
+
 
 class Type(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A type with modifiers. `precision`, `scale`: numeric only (None: unconstrained); `length`: varchar only."""

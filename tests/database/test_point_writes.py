@@ -133,6 +133,23 @@ def test_values_put_into_a_row_are_checked_and_indexed(engine: Engine) -> None:
         assert rows(connection, "SELECT id FROM u WHERE b = ?", number - 1) == []
 
 
+def test_who_writes_a_row_is_held_to_a_not_null_that_is_not_valid_yet(engine: Engine) -> None:
+    """In whichever column the NULL is, and whichever rows the statement has met before."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b int)",
+        "INSERT INTO t VALUES (1, 1, NULL), (2, 2, 2)",
+        "ALTER TABLE t ADD CONSTRAINT b_there NOT NULL b NOT VALID",
+    )
+    for number in range(TIMES):
+        connection.execute("UPDATE t SET a = ? WHERE id = ?", (number, 2))
+    for _ in range(TIMES):
+        with fails(errors.NOT_NULL_VIOLATION):
+            connection.execute("UPDATE t SET a = ? WHERE id = ?", (9, 1))
+    assert rows(connection, "SELECT * FROM t ORDER BY id") == [(1, 1, None), (2, TIMES - 1, 2)]
+
+
 def test_generated_columns_are_computed_on_the_short_way(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = 0
     run_short = PointWriter.run

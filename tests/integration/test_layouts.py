@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 import instar
+from instar.catalog.descriptors import Table
+from instar.catalog.system import descriptor_key
 from instar.dbapi import Connection
+from instar.schemachange.publishing import KEPT_STEPS
 from support.databases import Engine, fails, rows, run, value
 
 CHANGES = 50
@@ -263,6 +266,51 @@ def test_a_column_of_ones_own_change_is_not_anothers(engine: Engine, level: str,
         run(two, "ROLLBACK TO s")
     run(two, "ROLLBACK")
     assert rows(two, "SELECT id, y FROM t") == [(1, "why")]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_was_dropped_on_the_way_stays_beside_new_values(engine: Engine, compacted: bool) -> None:
+    """Columns go in all ways, one comes back and goes again, and then a job gives every row a value and rewrites it: an
+    older snapshot reads what it read, and all of it can be brought back."""
+    one, old = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a text, b int, c text, d int, e text)")
+    one.executemany(
+        "INSERT INTO t VALUES (?, ?, ?, ?, ?, ?)", [(n, f"a{n}", n, f"c{n}", -n, f"e{n}") for n in range(9)]
+    )
+    run(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = rows(old, "SELECT * FROM t ORDER BY id")
+    run(one, "ALTER TABLE t DROP COLUMN a", "UPDATE t SET b = 100 WHERE id = 1")
+    run(one, "ALTER TABLE t DROP COLUMN b, DROP COLUMN c", "UPDATE t SET e = 'e!' WHERE id = 2")
+    run(one, "ALTER TABLE t UNDROP COLUMN a", "ALTER TABLE t RENAME COLUMN a TO f", "ALTER TABLE t DROP COLUMN f")
+    run(one, "BEGIN", "ALTER TABLE t DROP COLUMN d", "ALTER TABLE t ADD COLUMN g int DEFAULT 7")
+    run(one, "ALTER TABLE t DROP COLUMN e", "ALTER TABLE t ADD COLUMN v double precision DEFAULT random()", "COMMIT")
+    if compacted:  # rows have what older snapshots read: nothing is taken away
+        run(one, "COMPACT TABLE t")
+    run(one, "ALTER TABLE t ADD COLUMN w double precision NOT NULL DEFAULT random()")
+    assert rows(old, "SELECT * FROM t ORDER BY id") == before
+    run(old, "COMMIT")
+    run(one, *(f"ALTER TABLE t UNDROP COLUMN {name}" for name in "fbcde"))
+    now = [tuple(found) for found in before]
+    now[1], now[2] = (*now[1][:2], 100, *now[1][3:]), (*now[2][:5], "e!")
+    assert rows(one, "SELECT id, f, b, c, d, e FROM t ORDER BY id") == now
+    assert value(one, "SELECT count(DISTINCT v) + count(DISTINCT w) + sum(g) FROM t") == 9 + 9 + 63
+    assert rows(one, "CHECK DATABASE") == []
+
+
+def test_a_descriptor_does_not_grow_with_what_was_dropped(engine: Engine) -> None:
+    """However many columns came and went, and rows are in layouts that have them."""
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    sizes = []
+    for number in range(3 * KEPT_STEPS):
+        run(connection, "ALTER TABLE t ADD COLUMN extra int DEFAULT 1")
+        run(connection, f"INSERT INTO t VALUES ({number + 2}, 2, 3)", "ALTER TABLE t DROP COLUMN extra")
+        with engine.database.store.read() as reader:
+            table = engine.database.catalog.at(reader).lookup(None, "t")
+            assert isinstance(table, Table)
+            sizes.append(len(reader.get(descriptor_key(table.id)) or b""))
+    assert sizes[-1] - sizes[KEPT_STEPS] < 5 * KEPT_STEPS  # numbers get longer
+    assert len(rows(connection, "SELECT * FROM t")) == 1 + 3 * KEPT_STEPS
 
 
 def test_a_larger_table_is_compacted_by_the_worker(tmp_path: Path) -> None:

@@ -338,7 +338,10 @@ def _modify(
     # The row is read as a whole.
     scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
     image = updated_image(Compiler(scope, layout), statement, statement.assignments)
-    assigned = None if derived or rules.of(table).has_checks else _assigned(statement.assignments, layout)
+    # There may be rows with NULL in such a column still, and whoever writes one is held to it.
+    unproven = any(column.nullable and column.refuses_null for column in table.columns)
+    judged = derived or unproven or rules.of(table).has_checks
+    assigned = None if judged else _assigned(statement.assignments, layout)
     return PointWrite("update", statement, layout, rules, key, image, changed, assigned)
 
 
