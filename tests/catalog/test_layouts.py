@@ -49,7 +49,9 @@ def test_what_came_back_is_not_lost_and_what_left_again_is_as_it_was_last() -> N
 
 def test_layouts_on_record_come_in_order_and_of_one_table() -> None:
     store = MemoryStore()
-    records = [(layout_key(7, layout.id), encode_layout(layout)) for layout in reversed(LAYOUTS)]
+    records: list[tuple[bytes, bytes | None]] = [
+        (layout_key(7, layout.id), encode_layout(layout)) for layout in reversed(LAYOUTS)
+    ]
     records += [(layout_key(6, 1), encode_layout(LAYOUTS[0])), (layout_key(8, 1), encode_layout(LAYOUTS[0]))]
     store.commit(Commit(catalog_version=0, raw=records))
     with store.read() as reader:
