@@ -11,7 +11,9 @@ from uuid import UUID
 import pytest
 
 from instar import errors
+from instar.catalog.descriptors import Table as Descriptor
 from instar.dbapi import Connection
+from instar.store.engine import prefix_end, rowset_prefix
 from support.databases import Engine, fails, rows, run, value
 from support.engines import engine  # noqa: F401 - pytest finds the fixture by its name here
 from support.steps import hook_jobs
@@ -319,6 +321,95 @@ def test_defaults_that_give_null(table: Table) -> None:
         table.one.execute("ALTER TABLE t ADD COLUMN d int NOT NULL DEFAULT CASE nextval('s') % 2 WHEN 1 THEN 1 END")
     assert rows(table.one, "CHECK DATABASE") == []
     assert [c for (c,) in rows(table.one, "SELECT c FROM t ORDER BY id")] == [1, None] * 4 + [1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "ADD COLUMN g uuid DEFAULT gen_random_uuid()",
+        "ADD COLUMN g serial",
+        "ADD COLUMN g text DEFAULT 'g', ALTER g TYPE text USING random()::text",
+    ],
+)
+def test_what_is_written_under_a_newer_schema_between_reading_and_putting_stays(quick: Table, given: str) -> None:
+    """A column that an earlier job gave values goes, another comes, and a row is written, which lacks the first one
+    then: it is not made anew as of the schema under which the job has read it."""
+    for action in given.split(", "):
+        quick.one.execute(f"ALTER TABLE t {action}")
+    two = quick.engine.connect()
+
+    def write(step: str, number: int) -> None:
+        if step == "read":
+            come, gone = f"ADD COLUMN e{number} text DEFAULT 'old'", "DROP COLUMN IF EXISTS g"
+            run(two, f"ALTER TABLE t {come}", f"ALTER TABLE t {gone}", "ALTER TABLE t ADD COLUMN g int DEFAULT 5")
+            run(two, f"UPDATE t SET e{number} = 'new', a = a + 100 WHERE id IN (1, 4)")
+
+    quick.add(write)
+    names = [name for (name,) in rows(two, "SELECT column_name FROM information_schema.columns WHERE table_name = 't'")]
+    came = [name for name in names if name.startswith("e")]
+    assert came
+    for name in came:
+        assert rows(two, f"SELECT id FROM t WHERE {name} = 'new' ORDER BY id") == [(1,), (4,)]
+    changed = {1: 1 + 100 * len(came), 4: 4 + 100 * len(came)}
+    quick.check({(number, changed.get(number, number)) for number in range(ROWS)})
+
+
+def test_columns_that_a_job_drops_together_stay_beside_the_next_values(quick: Table) -> None:
+    """Several go in the one stage that ends a job: each is known of when the next job gives rows values."""
+    old, one = quick.engine.connect(), quick.one
+    run(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = rows(old, "SELECT id, a, b FROM t ORDER BY id")
+    run(one, "ALTER TABLE t ADD COLUMN k int", "DROP INDEX tb")
+    run(one, "ALTER TABLE t DROP COLUMN a, DROP COLUMN b, ADD COLUMN v double precision DEFAULT random()")
+    run(one, "ALTER TABLE t ADD COLUMN w double precision DEFAULT random()")
+    assert rows(old, "SELECT id, a, b FROM t ORDER BY id") == before
+    run(one, "ALTER TABLE t UNDROP COLUMN a", "ALTER TABLE t UNDROP COLUMN b")
+    assert rows(one, "SELECT id, a, b FROM t ORDER BY id") == before
+
+
+def test_columns_that_are_dropped_beside_a_job_stay_beside_its_values(quick: Table) -> None:
+    """One of them is in no row yet: older rows have its default."""
+    old, one, two = quick.engine.connect(), quick.one, quick.engine.connect()
+    run(one, "DROP INDEX tb", "ALTER TABLE t ADD COLUMN d text DEFAULT 'd'")
+    run(old, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    before = rows(old, "SELECT id, a, b, d FROM t ORDER BY id")
+    dropped: list[str] = []
+
+    def drop(step: str, _number: int) -> None:
+        if step == "work" and not dropped:
+            dropped.append(step)
+            run(two, "ALTER TABLE t DROP COLUMN b, DROP COLUMN d")
+
+    quick.add(drop, "ALTER TABLE t ADD COLUMN v double precision DEFAULT random()")
+    assert rows(old, "SELECT id, a, b, d FROM t ORDER BY id") == before
+    run(one, "ALTER TABLE t UNDROP COLUMN b", "ALTER TABLE t UNDROP COLUMN d")
+    assert rows(one, "SELECT id, a, b, d FROM t ORDER BY id") == before
+
+
+def test_a_column_that_never_came_is_no_hindrance(quick: Table) -> None:
+    """A change of type has failed for a row: what was to come is among the columns that the table has lost, and cannot
+    be computed for that row."""
+    run(quick.one, "ALTER TABLE t ALTER b DROP DEFAULT", "UPDATE t SET b = '7' WHERE id < 5")
+    with fails("22P02"):
+        run(quick.one, "ALTER TABLE t ALTER COLUMN b TYPE int USING b::int")
+    run(quick.one, "ALTER TABLE t DROP COLUMN a")
+    run(quick.one, "ALTER TABLE t ADD COLUMN v double precision DEFAULT random()", "ALTER TABLE t UNDROP COLUMN a")
+    assert rows(quick.one, "SELECT id, a FROM t ORDER BY id") == [(number, number) for number in range(ROWS)]
+
+
+def test_rows_have_no_room_for_what_no_row_has(quick: Table) -> None:
+    """Columns that came and went before all rows were replaced, and one that went since."""
+    one = quick.one
+    for _ in range(50):
+        run(one, "ALTER TABLE t ADD COLUMN n bigint DEFAULT 1", "ALTER TABLE t DROP COLUMN n")
+    run(one, "TRUNCATE t", "INSERT INTO t (id, a) VALUES (1, 1)", "ALTER TABLE t DROP COLUMN b")
+    run(one, "ALTER TABLE t ADD COLUMN v double precision DEFAULT random()")
+    with quick.engine.database.store.read() as reader:
+        table = quick.engine.database.catalog.at(reader).lookup(None, "t")
+        assert isinstance(table, Descriptor)
+        prefix = rowset_prefix(table.rowset)
+        ((_, stored),) = reader.scan(prefix, prefix_end(prefix))
+    assert len(stored) < 64
 
 
 def test_several_columns_in_one_statement_and_in_one_transaction(table: Table) -> None:

@@ -396,10 +396,12 @@ class CatalogChange:
         )  # fmt: skip
 
     def _beside(self, reader: Reader, table: int, layout: Layout) -> Layout:
-        """The wide layout beside one of those that are made. Layouts that no row is in any more may be on record still;
-        what those had is in no row then."""
+        """The wide layout beside one of those that are made. No row is in a layout that is older than the oldest, so
+        what had gone by then is in no row."""
         own = [found for (owner, number), found in self._layouts.items() if owner == table and number <= layout.id]
-        before = recorded_layouts(reader, table, own[0].id)
+        new = self._put[table]
+        assert isinstance(new, Table)  # it has layouts
+        before = recorded_layouts(reader, table, own[0].id, new.oldest_layout + 1)
         return wide_layout(layout, columns_left(chain(before, own)).values())
 
     def _kept(self) -> Iterator[int]:

@@ -7,7 +7,7 @@ the watermark has passed the drop.
 The walk is over *current* keys and needs no snapshot (rule 20). Values are evaluated outside the atomic section, one
 per row. Inside it a row is put only if it still has no value: as it was read, or, if somebody has changed it since,
 made anew of the bytes that stand there now (rule 10). A row that has a value is left alone, so all of it may be done
-again.
+again; and so is one in a layout that is newer than the schema which is known here (rule 11).
 
 Values may be made, and rows derived, in other processes, which only read: numbers that defaults take from sequences are
 counted beforehand, drawn by whoever may write, and lent (`Numbers`).
@@ -216,7 +216,8 @@ class Population(RowTask[Populated]):
     def _lost(self, wide: Layout, reader: Reader) -> list[Wanted]:
         """What the wide layout has beside the newest one's columns, as it was when it was dropped: what is not of such
         a type, older snapshots were not told either. Of what no record tells any more no row has a value."""
-        lost = columns_left(recorded_layouts(reader, self.table.id, self.table.layout.id + 1))
+        newest = self.table.layout.id
+        lost = columns_left(recorded_layouts(reader, self.table.id, newest + 1, self.table.oldest_layout + 1))
         kept = wide.columns[len(self.table.layout.columns) :]
         return [
             wanted(lost[column])._replace(lenient=True) if column in lost else Wanted(column, type_)
@@ -311,6 +312,10 @@ class Population(RowTask[Populated]):
                     continue
                 if stored.startswith(row.seen):
                     section.put(row.key, row.value)
+                    continue
+                if ROW_HEADER.unpack_from(stored)[2] >> 8 > self.table.layout.id:
+                    # Written behind the fence, under a schema that is newer than the one known here: it has a value,
+                    # and perhaps columns that would be lost; and what it lacks was dropped.
                     continue
                 rewriter = self._rewriter(stored, section)
                 if rewriter is not None and rewriter.is_needed:
