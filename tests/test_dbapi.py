@@ -313,6 +313,8 @@ def test_insert_arrow(connection: instar.Connection) -> None:
         connection.insert_arrow("t", table)
     with fails(errors.UNDEFINED_TABLE):
         connection.insert_arrow("nowhere", table)
+    with pytest.raises(instar.DataError, match="not as list"):
+        connection.insert_arrow("t", [(1,)])  # type: ignore[arg-type] # what users do
 
 
 def test_executemany(connection: instar.Connection) -> None:

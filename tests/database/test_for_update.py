@@ -118,6 +118,19 @@ def test_a_new_optimistic_lock_lets_nobody_write_unseen(sessions: list[Connectio
     assert rows(two, "SELECT * FROM q") == []
 
 
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_plan_from_before_a_new_optimistic_lock_locks_the_rows_of_now(sessions: list[Connection], level: str) -> None:
+    """Whoever begins after the change has nothing to do with it, however old his plan is."""
+    one, two, *_ = sessions
+    select = "SELECT s FROM t WHERE id = 1 FOR UPDATE"
+    run(one, select, select)
+    run(two, "ALTER TABLE t ADD LOCK words COVERS (s)")
+    run(one, f"BEGIN ISOLATION LEVEL {level}", select)
+    give_up(two, "UPDATE t SET s = 'z' WHERE id = 1")
+    run(one, "UPDATE t SET s = 'y' WHERE id = 1", "COMMIT")
+    assert rows(two, "SELECT s FROM t WHERE id = 1") == [("y",)]
+
+
 def test_an_optimistic_lock_that_goes_takes_no_row_lock_along(sessions: list[Connection]) -> None:
     one, two, *_ = sessions
     run(one, "ALTER TABLE t ADD LOCK words COVERS (s)", "BEGIN", "SELECT s FROM t WHERE id = 1 FOR SHARE")

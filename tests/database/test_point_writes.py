@@ -150,6 +150,48 @@ def test_who_writes_a_row_is_held_to_a_not_null_that_is_not_valid_yet(engine: En
     assert rows(connection, "SELECT * FROM t ORDER BY id") == [(1, 1, None), (2, TIMES - 1, 2)]
 
 
+@pytest.mark.parametrize("value_", ["coalesce(?, a) * 2", "greatest(a, ?) * 2", "abs(coalesce(?, a)) * 2"])
+@pytest.mark.parametrize("before", [None, "1"])
+def test_a_value_has_the_type_that_it_would_have_had_at_first(engine: Engine, value_: str, before: object) -> None:
+    """Where its place does not decide the type, which has been NULL, or of another class, until now."""
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int, b bigint)", "INSERT INTO t VALUES (1, 1, 1)")
+    statement = f"UPDATE t SET b = {value_} WHERE id = ?"
+    for _ in range(TIMES):
+        with contextlib.suppress(instar.Error):  # a text and an integer have no common type
+            connection.execute(statement, (before, 1))
+    connection.execute(statement, (2**31 - 1, 1))
+    assert value(connection, "SELECT b FROM t") == 2 * (2**31 - 1)
+
+
+def test_strings_that_are_no_text_are_refused_at_the_statement(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, c text)", "INSERT INTO t VALUES (1, 'a')")
+    for statement in ("UPDATE t SET c = ? WHERE id = ?", "UPDATE t SET c = left(?, 0) WHERE id = ?"):
+        for number in range(TIMES):
+            connection.execute(statement, (f"é{number}", 1))
+            for key in (1, 9):
+                with fails("22021", 'invalid byte sequence for encoding "UTF8"'):
+                    connection.execute(statement, ("\ud800", key))
+
+
+def test_what_a_statement_gives_is_judged_before_defaults(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (a int, v varchar(3), id int PRIMARY KEY, n serial)")
+    statement = "INSERT INTO t (id, v) VALUES (?, ?)"
+    for number in range(TIMES):
+        connection.execute(statement, (number, "x"))
+        with fails("22001"):
+            connection.execute(statement, (9, "long"))
+    assert rows(connection, "SELECT n FROM t ORDER BY id") == [(number + 1,) for number in range(TIMES)]
+    run(connection, "ALTER TABLE t ALTER a SET DEFAULT 1 / (length('abc') - 3)")
+    for _ in range(TIMES):
+        with fails("22001"):
+            connection.execute(statement, (9, "long"))
+        with fails("22012"):
+            connection.execute(statement, (9, "x"))
+
+
 def test_generated_columns_are_computed_on_the_short_way(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = 0
     run_short = PointWriter.run

@@ -72,6 +72,18 @@ def test_a_finished_job_leaves_its_record_only(world: ChangingWorld) -> None:
     assert world.jobs.checkpoints(number, 3) == {}
 
 
+def test_a_job_is_seen_as_of_one_moment(world: ChangingWorld) -> None:
+    """Whoever has read its record a moment ago does not take its end for that of its worker."""
+    number = begin(world)
+    before = world.jobs.get(number)
+    pending = world.jobs.seen(before)
+    assert (pending.job, pending.progress.rows_done, pending.owner) == (before, 0, None)
+    done = world.executor().run(number)
+    seen = world.jobs.seen(before)
+    assert (seen.job, seen.progress, seen.owner) == (done, world.jobs.progress(seen.job), None)
+    assert seen.progress.share == 1.0
+
+
 def test_one_claim_at_a_time_until_the_lease_ends(world: ChangingWorld) -> None:
     number = begin(world)
     one = world.jobs.claim(number, b"one")

@@ -94,10 +94,26 @@ def test_forms_by_class_of_parameter(world: World) -> None:
     cache.add(sql, ("x",), world.catalog(), as_text)
     assert cache.find(sql, (2,), world.catalog()) is as_int
     assert cache.find(sql, ("y",), world.catalog()) is as_text
-    assert cache.find(sql, (None,), world.catalog()) in (as_int, as_text)
+    assert cache.find(sql, (None,), world.catalog()) is None
     assert cache.find(sql, (2**70,), world.catalog()) is None
     assert (as_int.columns[0][1], as_text.columns[0][1]) == (BIGINT, TEXT)
     assert hints_of((2**70, None, Decimal(1))) == (NUMERIC, None, NUMERIC)
+
+
+def test_null_is_of_the_type_that_its_place_decides_and_of_no_other_values(world: World) -> None:
+    catalog, cache = world.catalog(), PlanCache()
+    for text, value, served in (
+        ("select id from t where b = $1", "x", True),
+        ("insert into t (id, a) values (1, $1), (2, $1)", 1, True),
+        ("update t set a = $1 where id = 1", 1, True),
+        ("select coalesce(a, $1) from t", 1, False),
+        ("select $1", 1, False),
+        ("select a + $1 from t", 1.5, False),
+        ("select abs($1)", 1, False),
+    ):
+        cache.add(text, [value], catalog, prepare(world, text, value))
+        assert (cache.find(text, [None], catalog) is not None) is served, text
+        assert cache.find(text, [value], catalog) is not None
 
 
 def test_it_is_bounded_and_keeps_what_is_used(world: World) -> None:

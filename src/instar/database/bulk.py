@@ -50,6 +50,18 @@ SPARK_ROWS = 10_000_000
 Indexed = Callable[[str, int], None]
 
 
+def _reader_of(data: object) -> pa.RecordBatchReader:
+    """22023 for what is not Arrow's."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return data.to_reader()
+    if isinstance(data, pa.RecordBatchReader):
+        return data
+    what = type(data).__name__
+    raise errors.error(errors.INVALID_PARAMETER, f"rows come as an Arrow table, batch or reader, not as {what}")
+
+
 def insert_arrow(
     session: Session,
     name: str,
@@ -66,7 +78,7 @@ def insert_arrow(
     `expected`: how many rows there are, about. With `indexed`, which is told of progress, a load of SPARK_ROWS or more
     starts Spark in this process for the indexes; 58030 if Spark fails.
     """
-    reader = data.to_reader() if isinstance(data, pa.Table) else data
+    reader = _reader_of(data)
     batches: Iterator[pa.RecordBatch] = (batch for batch in sized(reader) if batch.num_rows)
     if session.transaction is None and session.autocommit and not session.settings.read_only:
         with session.database.store.read() as store_reader:

@@ -26,19 +26,19 @@ COLUMNS: tuple[tuple[str, Type], ...] = next(
 )
 
 
-def seen_now(database: Database, job: Job, progress: Progress) -> Shown:
-    """The job as it is shown at this moment."""
+def seen_now(database: Database, job: Job) -> tuple[Job, Progress, Shown]:
+    """The job as it is at this moment, how far it is, and how it is shown."""
     store = database.store
+    found, progress, owner = database.jobs.seen(job)
     lacking = "" if store.worker_present() else STARTING if store.worker_starting() else NO_WORKER
     now = database.clock.wall_ns() // 1000
-    if job.after is not None:
-        job = unplanned(job, _on_record(database)[0])
-    return shown(job, progress, held=_is_worked_on(database, job), lacking=lacking, now=now)
+    if found.after is not None:
+        found = unplanned(found, _on_record(database)[0])
+    return found, progress, shown(found, progress, held=_lives(database, owner), lacking=lacking, now=now)
 
 
-def _is_worked_on(database: Database, job: Job) -> bool:
-    """Whether somebody who lives has a claim on the job that is believed: that of a killed process is, for a while."""
-    owner = database.jobs.owner(job.id)
+def _lives(database: Database, owner: bytes | None) -> bool:
+    """Whether the owner of a claim that is believed lives: that of a killed process is, for a while."""
     if owner is None:
         return False
     number = process_of(owner)
@@ -67,8 +67,7 @@ def _damaged_row(number: int) -> tuple[object, ...]:
 
 
 def _row(database: Database, job: Job) -> tuple[object, ...]:
-    progress = database.jobs.progress(job)
-    seen = seen_now(database, job, progress)
+    job, progress, seen = seen_now(database, job)
     target = None if job.latency_target is None else job.latency_target / 1000
     rate = None if seen.rows_per_second is None else round(seen.rows_per_second, 1)
     return (

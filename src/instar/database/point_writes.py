@@ -16,10 +16,11 @@ from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
 from instar.encoding.rows import RowPatcher
+from instar.sql import tree
 from instar.sql.defaults import Execution
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
-from instar.sql.point import FALLBACK, PointWrite, tag_of, unfit
+from instar.sql.point import FALLBACK, PointWrite, internal_class, tag_of, unfit
 from instar.store.engine import (
     ROW_HEADER,
     Commit,
@@ -42,7 +43,7 @@ from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.transactions.buffer import Buffer
 from instar.transactions.commit import MAX_EXPIRIES
-from instar.types import Kind, Type
+from instar.types import STRINGS, Kind, Type
 from instar.values import converter
 
 if TYPE_CHECKING:
@@ -71,16 +72,20 @@ _DATED: dict[Kind, type] = {
 def point_writer(
     database: Database,
     write: PointWrite,
-    types: Sequence[Type],
+    bound: tree.BoundStatement,
     parameters: Sequence[object],
     writer: TableWriter,
     version: int,
 ) -> PointWriter | None:
     """The short way of a write; see `PointWriter.run`.
 
-    It serves parameters of the same classes as `parameters`, for which the statement was prepared, with `types`. None
-    for statements that have no such form: they read a clock, or convert what only a session's time zone can.
+    It serves parameters of the same classes as `parameters`, for which the statement was `bound`. None for statements
+    that have no such form: they read a clock, or convert what only a session's time zone can. Where a NULL was asked
+    for its type there is none either, until other values come.
     """
+    types = bound.parameters
+    if any(parameters[index] is None for index in bound.by_value):
+        return None
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
     # So it does about copies under another key.
     if writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
@@ -99,7 +104,7 @@ def point_writer(
         for codec in codecs
     ):
         return None
-    return PointWriter(database, write, types, parameters, writer, version)
+    return PointWriter(database, write, bound, parameters, writer, version)
 
 
 def _zoneless(types: Sequence[Type], parameters: Sequence[object]) -> bool:
@@ -119,7 +124,7 @@ def _touched(writer: TableWriter, changed: frozenset[int], operation: str) -> li
 
 @lru_cache(maxsize=1024)
 def _conversion(
-    types: tuple[Type, ...], classes: tuple[type, ...]
+    types: tuple[Type, ...], classes: tuple[type, ...], by_value: frozenset[int]
 ) -> Callable[[Sequence[object], list[Any]], list[Any] | None]:
     """A generated function from Python parameters to a frame: internal values, then the rest that it is given. None
     where a parameter is of another class, so that the statement may have another plan. Values that are internal ones
@@ -130,21 +135,25 @@ def _conversion(
     if types:
         lines.append(f"    {names}= parameters")
     for index, (type_, class_) in enumerate(zip(types, classes, strict=True)):
-        scope[f"slow{index}"] = _slow_conversion(type_, class_)
-        lines.append(f"    if {unfit(index, type_)}:")
-        lines.append(f"        p{index} = slow{index}(p{index})")
-        lines.append(f"        if p{index} is FALLBACK:")
-        lines.append("            return None")
+        scope[f"slow{index}"] = _slow_conversion(type_, class_, by_value=index in by_value)
+        slow = [f"p{index} = slow{index}(p{index})", f"if p{index} is FALLBACK:", "    return None"]
+        # A place that decides the type takes what is of it after a NULL as well.
+        as_it_is = class_.__name__ == internal_class(type_) or (class_ is type(None) and index not in by_value)
+        if as_it_is:
+            # Some strings are no text: what is not plain is looked at.
+            test = unfit(index, type_) + (f" or not p{index}.isascii()" if type_.kind in STRINGS else "")
+            slow = [f"if {test}:", *(f"    {line}" for line in slow)]
+        lines += [f"    {line}" for line in slow]
     lines.append(f"    return [{names}*rest]")
     made: Callable[[Sequence[object], list[Any]], list[Any] | None] = compile_function("convert", lines, scope)
     return made
 
 
-def _slow_conversion(type_: Type, wanted: type) -> Callable[[Any], Any]:
+def _slow_conversion(type_: Type, wanted: type, *, by_value: bool) -> Callable[[Any], Any]:
     convert = converter(type_)
 
     def slow(value: Any) -> Any:
-        if value is None:
+        if value is None and not by_value:
             return None
         return convert(value) if class_of(value) is wanted else FALLBACK
 
@@ -189,7 +198,7 @@ class PointWriter:
         self,
         database: Database,
         write: PointWrite,
-        types: Sequence[Type],
+        bound: tree.BoundStatement,
         parameters: Sequence[object],
         writer: TableWriter,
         version: int,
@@ -218,7 +227,7 @@ class PointWriter:
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
         self._classes = tuple(map(class_of, parameters))
-        self._frame = _conversion(tuple(types), self._classes)
+        self._frame = _conversion(bound.parameters, self._classes, bound.by_value)
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
         self.mode = _mode(write, writer)
 

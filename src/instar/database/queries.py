@@ -291,8 +291,7 @@ class Queries:
         kept = self._database.point_writers.get(text)
         if kept is not None and kept[1].moves_to(catalog.version, write, writer, parameters):
             return kept[1]
-        types = prepared.bound.parameters
-        made = point_writer(self._database, write, types, parameters, writer, catalog.version)
+        made = point_writer(self._database, write, prepared.bound, parameters, writer, catalog.version)
         if made is None:
             return None
         self._database.keep_point_writer(text, command, made)

@@ -78,7 +78,9 @@ class RowLocks:
         """In a forked child: what is held is the parent's."""
         self.owner = b""  # of the transaction's locks; none before it needs one
         self.held: dict[bytes, Mode] = {}  # by resource
-        self.selected_of: dict[int, Table] = {}  # tables of which rows were selected FOR UPDATE or the like, as then
+        # Tables of which rows were selected FOR UPDATE or the like, in the versions by which these were locked: a plan
+        # may be of an older one.
+        self.selected_of: dict[int, Table] = {}
         self._selected: list[_Selected] = []
 
     def release(self) -> None:
@@ -147,8 +149,11 @@ class RowLocks:
             except Locked:
                 return False
             self._have(open_, wanted, unchanged, [table])
-        self.selected_of.setdefault(table.id, table)
+        self._note_selected(table)
         return True
+
+    def _note_selected(self, table: Table) -> None:
+        self.selected_of.setdefault(table.id, self._writer(table.id).table)
 
     def follow(self, open_: SessionTransaction, mark: int) -> None:
         """Lock what a statement has brought to another schema since `mark`: its rows may lie under other keys there.
@@ -176,7 +181,7 @@ class RowLocks:
         since = _snapshot_of(open_)
         impatient: dict[bytes, str] = {}
         for selected in self._selected:
-            self.selected_of.setdefault(selected.table.id, selected.table)
+            self._note_selected(selected.table)
             needs = self._needs_of_selected(selected, since)
             self._add(needs, wanted, unchanged)
             if selected.lock.wait == "nowait":

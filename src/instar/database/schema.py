@@ -326,7 +326,7 @@ class SchemaChanges:
     def _finish_job(self, job: Job, *, explicit: bool) -> None:
         database = self._session.database
         if job.after is not None:
-            seen = seen_now(database, job, database.jobs.progress(job))
+            seen = seen_now(database, job)[2]
             self._session.notice(f"job {job.id} {seen.reason}")
             database.ensure_worker()
         elif self._is_in_call(job.rows_at_once):
@@ -407,7 +407,7 @@ class SchemaChanges:
     def _tell(self, job: Job, told: str) -> str:
         """Tell the client what has changed since it was `told`: the job's stage, or what it waits for."""
         database = self._session.database
-        seen = seen_now(database, job, database.jobs.progress(job))
+        job, _, seen = seen_now(database, job)
         text = f"job {job.id}: stage {job.stage} of {len(job.stages)}, {seen.state.value}"
         if seen.state is JobState.WAITING or seen.state is JobState.REVERTING or job.reason:
             text += f": {seen.reason}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -56,6 +57,14 @@ class Held(msgspec.Struct, frozen=True):
     claim: tuple[bytes, bytes]
     epoch: int
     seconds: float = LEASE_SECONDS
+
+
+class Seen(NamedTuple):
+    """A job at one moment: its record, how far it was, and who worked on it (`Jobs.owner`)."""
+
+    job: Job
+    progress: Progress
+    owner: bytes | None
 
 
 class Jobs:
@@ -113,24 +122,42 @@ class Jobs:
     def owner(self, job: int) -> bytes | None:
         """Who works on the job: whose claim it is, if its lease has not ended."""
         with self._store.read() as reader:
-            claim = reader.get(claim_key(job)) if self._is_leased(reader, job) else None
+            return self._owner(reader, job)
+
+    def _owner(self, reader: Reader, job: int) -> bytes | None:
+        claim = reader.get(claim_key(job)) if self._is_leased(reader, job) else None
         return None if claim is None else decode_claim(claim).owner
 
     def checkpoints(self, job: int, stage: int) -> dict[int, Checkpoint]:
         """The checkpoints of a stage's work by number of key range."""
-        prefix = checkpoint_prefix(job, stage)
         with self._store.read() as reader:
-            found = reader.scan(prefix, prefix_end(prefix))
-            return {checkpoint_number(key): decode_checkpoint(value) for key, value in found}
+            return self._checkpoints(reader, job, stage)
+
+    @staticmethod
+    def _checkpoints(reader: Reader, job: int, stage: int) -> dict[int, Checkpoint]:
+        prefix = checkpoint_prefix(job, stage)
+        found = reader.scan(prefix, prefix_end(prefix))
+        return {checkpoint_number(key): decode_checkpoint(value) for key, value in found}
+
+    def seen(self, job: Job) -> Seen:
+        """The job as it is by now, all of it at one moment: what ends a job takes its claim and its checkpoints away.
+        If its record is gone, or says nothing, that is as it was given."""
+        with self._store.read() as reader:
+            with contextlib.suppress(msgspec.MsgspecError, errors.Error):
+                job = decode_job(reader.get(job_key(job.id)), job.id)
+            return Seen(job, self._progress(reader, job), self._owner(reader, job.id))
 
     def progress(self, job: Job) -> Progress:
         """Rows done and to do, summed over the key ranges of the work that the job is at, or was at last; the share is
         what its worker said last, so that it does not fall when an estimate is corrected."""
+        with self._store.read() as reader:
+            return self._progress(reader, job)
+
+    def _progress(self, reader: Reader, job: Job) -> Progress:
         if job.state is JobState.SUCCEEDED:
             return Progress(job.rows_total, job.rows_total, 1.0)
-        done = sum(checkpoint.rows for checkpoint in self.checkpoints(job.id, job.stage).values())
-        with self._store.read() as reader:
-            stored = reader.get(status_key(job.id))
+        done = sum(checkpoint.rows for checkpoint in self._checkpoints(reader, job.id, job.stage).values())
+        stored = reader.get(status_key(job.id))
         status = None if stored is None else decode_status(stored)
         total = max((status and status.rows_total) or job.rows_total, done)
         if not job.stages and job.state is JobState.RUNNING:

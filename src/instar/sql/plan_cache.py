@@ -270,6 +270,10 @@ def _written(bound: tree.BoundStatement, catalog: CatalogSnapshot) -> Iterator[T
                 stack.append(known[other])
 
 
+# The classes of parameters that a plan was made for, and the plan.
+_Form = tuple[tuple[type, ...], Prepared]
+
+
 class Entry:
     """The plans of one text, by the classes of the parameters that they were made for, and what it was parsed to.
     `fast`: a point lookup and the columns of its rows, together, since another form of the text may have others; who
@@ -280,7 +284,7 @@ class Entry:
     def __init__(self, statement: Query | Dml) -> None:
         self.fast: tuple[LookUp, Columns] | None = None
         self.statement = statement
-        self.plans: list[tuple[tuple[type, ...], Prepared]] = []
+        self.plans: list[_Form] = []
         self.used = False
 
 
@@ -326,7 +330,7 @@ class PlanCache:
             return None
         entry.used = True
         for form in entry.plans:
-            if _serves(form[0], parameters):
+            if _serves(form, parameters):
                 prepared = form[1]
                 if not prepared.holds(catalog):
                     with self._lock:
@@ -339,7 +343,7 @@ class PlanCache:
     def known(self, text: str, parameters: Sequence[object]) -> Prepared | None:
         """The plan for parameters of these classes, if there is one, whichever snapshot it holds for."""
         entry = self._entries.get(text)
-        return None if entry is None else next((form[1] for form in entry.plans if _serves(form[0], parameters)), None)
+        return None if entry is None else next((form[1] for form in entry.plans if _serves(form, parameters)), None)
 
     def add(self, text: str, parameters: Sequence[object], catalog: CatalogSnapshot, prepared: Prepared) -> None:
         """Keep a plan that was made for these parameters under a committed snapshot."""
@@ -357,7 +361,7 @@ class PlanCache:
         with self._lock:
             self._entries.clear()
 
-    def _forget(self, entry: Entry, form: tuple[tuple[type, ...], Prepared]) -> None:
+    def _forget(self, entry: Entry, form: _Form) -> None:
         entry.plans = [kept for kept in entry.plans if kept is not form]
         entry.fast = None
 
@@ -397,8 +401,12 @@ class _Aware:
     """Stands for a datetime with a time zone."""
 
 
-def _serves(classes: Sequence[type], parameters: Sequence[object]) -> bool:
-    """Whether a plan made for these classes serves the parameters; NULL is of every type."""
-    return len(classes) == len(parameters) and all(
-        value is None or class_of(value) is wanted for wanted, value in zip(classes, parameters, strict=True)
-    )
+def _serves(form: _Form, parameters: Sequence[object]) -> bool:
+    """Whether a plan made for these classes serves the parameters; NULL is of every type that its place decides."""
+    classes, prepared = form
+    if len(classes) != len(parameters):
+        return False
+    for index, value in enumerate(parameters):
+        if class_of(value) is not classes[index] and (value is not None or index in prepared.bound.by_value):
+            return False
+    return True

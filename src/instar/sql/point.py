@@ -187,6 +187,11 @@ def tag_of(layout: int) -> bytes:
     return (layout << 8).to_bytes(4, "little")
 
 
+def internal_class(type_: Type) -> str | None:
+    """The name of the class whose objects are internal values of the type as they are, if there is one."""
+    return "str" if type_.kind in STRINGS else _CLASSES.get(type_.kind)
+
+
 def unfit(index: int, type_: Type) -> str:
     """Source that is true where parameter `index` is not an internal value of its type as it is."""
     if type_.kind in STRINGS:
@@ -379,8 +384,26 @@ def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointW
     row = single_row(statement)
     if row is None or any(column.is_unproven for column in table.columns):
         return None
-    image = Compiler(Scope({}), layout).row(insert_image(statement, row))
+    image = _inserted(statement, insert_image(statement, row), layout)
     return PointWrite("insert", statement, layout, rules, lambda frame: None, image, frozenset())
+
+
+def _inserted(statement: tree.Insert, columns: Sequence[tree.Expr], layout: FrameLayout) -> Callable[[Row, Frame], Row]:
+    """The function that gives the new row. What the statement gives is evaluated before defaults that may fail, or draw
+    a number, as it is where rows come from elsewhere."""
+    compiler = Compiler(Scope({}), layout)
+    rest = [ordinal for ordinal in range(len(columns)) if ordinal not in statement.columns]
+    if all(isinstance(columns[ordinal], tree.Literal) for ordinal in rest):
+        return compiler.row(columns)
+    order = [*statement.columns, *rest]
+    make = compiler.row([columns[ordinal] for ordinal in order])
+    places = [order.index(ordinal) for ordinal in range(len(columns))]
+
+    def image(old: Row, frame: Frame) -> Row:
+        made = make(old, frame)
+        return tuple([made[place] for place in places])
+
+    return image
 
 
 def _entangled(table: Table, rules: Rules) -> frozenset[int]:

@@ -526,9 +526,11 @@ Bound = QueryStatement | Insert | Update | Delete
 
 @dataclass(frozen=True, slots=True)
 class BoundStatement:
-    """A bound statement with its parameters' types, in order; and the tables and views that it depends on."""
+    """A bound statement with its parameters' types, in order; and the tables and views that it depends on. `by_value`:
+    the parameters whose types may be others for values of other classes, NULL among them."""
 
     statement: Bound
     parameters: tuple[Type, ...]
     tables: tuple[Table, ...]
     views: tuple[View, ...]
+    by_value: frozenset[int] = frozenset()

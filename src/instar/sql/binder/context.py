@@ -36,6 +36,7 @@ class Context:
         self.catalog = catalog
         self.zone = zone
         self.hints = tuple(hints)
+        self.by_value: set[int] = set()  # parameters whose values were asked for their types
         self.tables: dict[int, Table] = {}
         self.views: dict[int, View] = {}
         self._parameters: list[Type | None] = [None] * parameters
@@ -72,17 +73,21 @@ class Context:
         return tree.Parameter(index, self._parameters[index] or types.UNKNOWN)
 
     def hint(self, expr: Expr) -> Type | None:
-        """The caller's type for a parameter that has none yet."""
-        if isinstance(expr, tree.Parameter) and expr.type.kind is Kind.UNKNOWN and expr.index < len(self.hints):
-            return self.hints[expr.index]
+        """The caller's type for a parameter that has none yet, which is by its value from now on."""
+        if isinstance(expr, tree.Parameter) and expr.type.kind is Kind.UNKNOWN:
+            self.by_value.add(expr.index)
+            return self._hint(expr.index)
         return None
+
+    def _hint(self, index: int) -> Type | None:
+        return self.hints[index] if index < len(self.hints) else None
 
     def settle(self, parameter: tree.Parameter, wanted: Type, position: int | None = None) -> tree.Parameter:
         """Give a parameter of unknown type the type that its place wants: the first place decides.
 
         A number with a fraction where an integer is wanted keeps its type, to be cast as PostgreSQL would cast it.
         """
-        hint = self.hint(parameter)
+        hint = self._hint(parameter.index) if parameter.type.kind is Kind.UNKNOWN else None
         bare = Type(wanted.kind)
         if wanted.kind in INTEGERS and hint is not None and (hint.kind in FLOATS or hint.kind is Kind.NUMERIC):
             bare = Type(hint.kind)
@@ -96,8 +101,4 @@ class Context:
 
     def parameter_types(self) -> tuple[Type, ...]:
         """The types of all parameters; one that is never used is its hint, or text."""
-        settled = []
-        for index, type_ in enumerate(self._parameters):
-            hint = self.hints[index] if index < len(self.hints) else None
-            settled.append(type_ or hint or types.TEXT)
-        return tuple(settled)
+        return tuple(type_ or self._hint(index) or types.TEXT for index, type_ in enumerate(self._parameters))

@@ -30,7 +30,11 @@ def bind(
     except RecursionError:
         raise errors.error(errors.STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
     return tree.BoundStatement(
-        bound, context.parameter_types(), tuple(context.tables.values()), tuple(context.views.values())
+        bound,
+        context.parameter_types(),
+        tuple(context.tables.values()),
+        tuple(context.views.values()),
+        frozenset(context.by_value),
     )
 
 
