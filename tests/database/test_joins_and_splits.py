@@ -104,6 +104,15 @@ def test_explain_warns_as_the_statement_does(connection: instar.Connection) -> N
     assert list(connection.notices) == warned
 
 
+@pytest.mark.parametrize("in_place", ["", "IN PLACE "])
+def test_a_split_that_leaves_nothing_between_its_tables_says_so(connection: instar.Connection, in_place: str) -> None:
+    run(connection, "CREATE TABLE people (id int PRIMARY KEY, name text, zip text, town text)")
+    connection.notices.clear()
+    run(connection, f"ALTER TABLE people SPLIT {in_place}INTO who (id, name), towns (zip, town) ON (zip)")
+    told = 'NOTICE:  table "who" is without zip: nobody can tell which rows of "towns" belong to its rows'
+    assert list(connection.notices)[:1] == [told]
+
+
 def test_columns_and_indexes_that_are_left_out_are_told(connection: instar.Connection) -> None:
     run(
         connection,

@@ -58,6 +58,13 @@ def split_table(draft: Draft, wanted: want.SplitTable) -> Plan:
     of_r = columns_of(source, wanted.r.columns, f'table "{wanted.r.name}"')
     of_s = columns_of(source, wanted.s.columns, f'table "{wanted.s.name}"')
     _require_whole(source, wanted, of_r, of_s)
+    lacking = [column.name for column in on if column not in of_r]
+    if lacking:
+        # Some want just that: what S has is not to be told of single rows any more.
+        draft.notices.append(
+            f'table "{wanted.r.name}" is without {", ".join(lacking)}: nobody can tell which rows of '
+            f'"{wanted.s.name}" belong to its rows'
+        )
     made = MadeBySplit(
         source=source.id,
         r=draft.ids.new_id(),
