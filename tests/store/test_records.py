@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from instar.errors import Error
-from instar.store.engine import TableHeader
+from instar.store.engine import FORMAT_VERSION, TableHeader
 from instar.store.header import decode_identity, new_identity
 from instar.store.records import (
     Latest,
@@ -34,7 +34,7 @@ def test_values() -> None:
         assert decode_rowset_record(rowset_record(7, state, 1 << 60)) == RowsetRecord(7, state, 1 << 60)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{}", b'{"format": 3}', b"\xff"])
+@pytest.mark.parametrize("data", [b"", b"[]", b"7", b"{}", b'{"format": %d}' % FORMAT_VERSION, b"\xff"])
 def test_an_unreadable_identity_is_damage(data: bytes) -> None:
     with pytest.raises(Error) as caught:
         decode_identity(data, "here")
