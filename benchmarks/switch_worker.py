@@ -9,7 +9,6 @@ if too much had been written.
 from __future__ import annotations
 
 import enum
-import os
 import signal
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import instar
 from benchmarks import starting
 from instar.clock import SystemClock
+from instar.scheduling import stand_back
 from instar.schemachange.online import following
 from instar.schemachange.online.checks import Contradictions, check_all
 from instar.schemachange.online.split_target import StoredSplit
@@ -201,7 +201,7 @@ class _Watched:
 
 def _serve(path: Path, pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    os.nice(NICENESS)
+    stand_back(NICENESS)
     sys.setswitchinterval(_SWITCH_SECONDS)
     clock = SystemClock()
     store = open_store(str(path), synchronous=None, create=False, clock=clock)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from instar import gently
+from instar import scheduling
 from instar.schemachange import launching
 
 # No deadlines: the machine is shared, and a hang is caught by pytest's own timeout. "ci" draws the same examples every
@@ -59,8 +59,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneForSpark:
 
 # The worker that a database starts, and Spark, as they are but for standing back: beside other tests, which never end,
 # that leaves a worker a tenth of a processor, where loading alone takes a second of one, and Spark nothing at all.
-_EQUALS = "import os; from instar import gently; gently.STANDS_BACK = os.SCHED_BATCH"
-gently.STANDS_BACK = os.SCHED_BATCH
+_EQUALS = "import os; from instar import scheduling; scheduling.STANDS_BACK = os.SCHED_BATCH"
+scheduling.STANDS_BACK = os.SCHED_BATCH
 _MAIN = "import sys; from instar.worker.process import main; sys.exit(main(sys.argv[1:]))"
 launching.PROGRAM = ("-c", f"{_EQUALS}; {_MAIN}")
 

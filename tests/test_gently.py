@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from instar import gently
-from instar.gently import REST, in_idle_thread, loading_gently
-from instar.schemachange.launching import environment
+from instar.gently import REST, loading_gently
 
 BUSY = "import time\nuntil = time.thread_time() + 0.02\nwhile time.thread_time() < until: pass\n"
 
@@ -96,20 +93,3 @@ def test_threads_rest_for_what_they_have_loaded_themselves(modules: list[str], m
     with pytest.raises(ImportError), loading_gently(lambda: True):
         load(["no_such_module"])
     assert sys.meta_path == before
-
-
-def test_what_an_idle_thread_starts_is_idle_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gently, "STANDS_BACK", os.SCHED_IDLE)  # as in every process that runs no tests
-    command = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0) == os.SCHED_IDLE)"]
-    started = in_idle_thread(lambda: subprocess.run(command, check=True, capture_output=True))
-    assert started.stdout == b"True\n"
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-    with pytest.raises(ZeroDivisionError):
-        in_idle_thread(lambda: 1 / 0)
-
-
-def test_only_tests_have_idle_threads_compete() -> None:
-    """tests/conftest.py has them compete, lest they starve beside other tests."""
-    program = "import os; from instar import gently; print(gently.STANDS_BACK == os.SCHED_IDLE)"
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment())
-    assert told.stdout == b"True\n"

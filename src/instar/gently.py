@@ -1,18 +1,16 @@
 """Loading modules beside others' work: in short pieces, with a rest after each.
 
 A thousand modules are loaded when a worker or Spark starts, in one to two seconds of computing. Others notice a process
-that computes for so long, even if it stands back (nice(2), SCHED_IDLE): see pipeline/turns.py. So whoever is in no
+that computes for so long, even if it stands back (scheduling.py): see pipeline/turns.py. So whoever is in no
 hurry loads a module, and rests for half as long again as that took.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +20,6 @@ REST = 1.5
 _MOST_SECONDS = 0.1
 # The option by which a worker loads itself gently.
 OPTION = "--gently"
-# The scheduling class (sched(7)) of what runs only when nobody else wants the processor.
-STANDS_BACK = os.SCHED_IDLE
 
 
 class _Rests:
@@ -50,18 +46,3 @@ def loading_gently(others_work: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(rests)
-
-
-def in_idle_thread(action: Callable[[], Any]) -> Any:
-    """Run `action` in a thread that yields to everybody, and whose child processes inherit that (sched(7), SCHED_IDLE).
-
-    A thread of low weight (nice) is not enough: once it runs, one that wakes up waits for the end of its slice, some
-    milliseconds, and a commit wakes up several times. One of SCHED_IDLE is preempted at once. Nobody may come back
-    from it without privileges, hence the thread.
-    """
-    with ThreadPoolExecutor(1, initializer=_become_idle) as pool:
-        return pool.submit(action).result()
-
-
-def _become_idle() -> None:
-    os.sched_setscheduler(0, STANDS_BACK, os.sched_param(0))

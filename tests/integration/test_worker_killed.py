@@ -49,10 +49,10 @@ print(balance)
 # The worker as it is, but for where Spark begins; and it does not stand back, for the tests beside this one never end.
 WORKER = """
 import os, sys
-from instar import gently
+from instar import scheduling
 from instar.worker import process, work
 work.WITHOUT_SPARK_ROWS = {}
-gently.STANDS_BACK = os.SCHED_BATCH
+scheduling.STANDS_BACK = os.SCHED_BATCH
 sys.exit(process.main(sys.argv[1:]))
 """
 

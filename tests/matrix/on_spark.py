@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import psutil
 
-from instar import gently
+from instar import scheduling
 from instar.pipeline import session
 from instar.worker import process
 from instar.worker import work as work_module
@@ -24,7 +24,7 @@ def work_on_spark(
     """A worker process that does everything on Spark, for one store after the other: `jobs` by path. The JVM is killed
     once in the middle of each job. `path` and `number` are of no use."""
     work_module.WITHOUT_SPARK_ROWS = work_module.VALIDATED_WITHOUT_SPARK_ROWS = 0
-    gently.STANDS_BACK = os.SCHED_BATCH  # the tests beside this one leave nothing over
+    scheduling.STANDS_BACK = os.SCHED_BATCH  # the tests beside this one leave nothing over
     for place, (store, job) in enumerate(jobs.items()):
         killer = Killer(job, place % MOMENTS * 0.03)
         process.serve(store, clock_at(times), lambda: False, idle_seconds=IDLE_SECONDS)

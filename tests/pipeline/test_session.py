@@ -145,9 +145,9 @@ def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again(
 import os
 from pathlib import Path
 from pyspark.sql import SparkSession
-from instar import gently
+from instar import scheduling
 from instar.pipeline import scratch, session
-gently.STANDS_BACK = os.SCHED_BATCH  # the tests beside this one leave nothing over
+scheduling.STANDS_BACK = os.SCHED_BATCH  # the tests beside this one leave nothing over
 
 def local(spark):
     return Path(spark.sparkContext.getConf().get("spark.local.dir"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from instar import gently
+from instar import scheduling
 from instar.pipeline.turns import MOST_RESTS, REST_SECONDS, RUN_SECONDS, Family, turns
 
 _COMPUTE = "while True: pass"
@@ -30,7 +30,7 @@ _STATE = 0
 @pytest.fixture(autouse=True)
 def _stands_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in every process that runs no tests (tests/conftest.py)."""
-    monkeypatch.setattr(gently, "STANDS_BACK", os.SCHED_IDLE)
+    monkeypatch.setattr(scheduling, "STANDS_BACK", os.SCHED_IDLE)
 
 
 class Commits:

@@ -10,11 +10,23 @@ from instar.clock import ManualClock
 from instar.schemachange import breath as breath_module
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.breath import FIRST_ROWS, LATELY_NS, LEAST_ROWS, MOST_RESTS, MOST_ROWS, PIECE_NS, RESTS, Breath
+from instar.schemachange.breath import (
+    FIRST_ROWS,
+    LATELY_NS,
+    LEAST_ROWS,
+    LONG_PIECE_NS,
+    LONG_RESTS,
+    MOST_RESTS,
+    MOST_ROWS,
+    PIECE_NS,
+    RESTS,
+    Breath,
+)
 from instar.schemachange.job_records import Checkpoint, JobState
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.reorganize import Backfill, Entry
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Section, View
 from instar.store.pace import LONGEST_PAUSE_NS, Pace
+from instar.worker import work as work_module
 from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
 
@@ -66,6 +78,16 @@ def test_a_piece_is_followed_by_several_times_as_much_rest(breath: Breath, clock
     breath.draw()
     breath.draw()  # nothing was computed since
     assert clock.slept == [pytest.approx(RESTS * PIECE_NS / 1e9)]
+
+
+def test_who_gives_way_at_once_has_longer_pieces_and_longer_rests(foreground: Foreground, clock: Working) -> None:
+    breath = Breath(foreground, clock, gives_way=True)
+    clock.computed += LONG_PIECE_NS // 4
+    breath.draw()
+    assert clock.slept == []
+    clock.computed += LONG_PIECE_NS * 3 // 4
+    breath.draw()
+    assert clock.slept == [pytest.approx(LONG_RESTS * LONG_PIECE_NS / 1e9)]
 
 
 def test_less_than_a_piece_waits_for_more(breath: Breath, clock: Working) -> None:
@@ -147,13 +169,13 @@ def test_a_large_batch_that_was_begun_before_others_came_says_nothing_of_pieces(
 
 
 @pytest.mark.parametrize(
-    ("rests", "slept_ns"), [(5.0, 5 * PIECE_NS), (0.5, PIECE_NS // 2), (1e6, MOST_RESTS * PIECE_NS)]
+    ("factor", "slept_ns"), [(2.0, 6 * PIECE_NS), (0.5, 1.5 * PIECE_NS), (1e6, MOST_RESTS * PIECE_NS)]
 )
 def test_rests_are_as_long_as_asked_for_within_reason(
-    breath: Breath, clock: Working, rests: float, slept_ns: int
+    breath: Breath, clock: Working, factor: float, slept_ns: float
 ) -> None:
     clock.computed += PIECE_NS
-    breath.draw(rests)
+    breath.draw(factor)
     assert clock.slept == [pytest.approx(slept_ns / 1e9)]
 
 
@@ -206,6 +228,42 @@ def work(world: ChangingWorld, number: int | None) -> None:
     while not world.jobs.get(number).is_finished:
         assert worker.turn()
     assert world.jobs.get(number).state is JobState.SUCCEEDED
+
+
+def test_entries_of_several_pieces_are_put_in_the_order_of_their_keys(
+    clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of one page would be put in as many batches as there are pieces with one of them."""
+    world = ChangingWorld(clock=clock)
+    world.create_t([(number, number * 7919 % 1000, "x") for number in range(1000)])
+    world.execute(want.CreateIndex("t", (("a", False),), "i"))
+    table = world.table()
+    (index,) = (found for found in table.indexes if found.name == "i")
+    task = Backfill(world.store, table, [index], job=1, stage=1, claim=(b"", b""), rows=1)
+    task.breath = Breath(foreground, clock)
+    batches, put = noting(monkeypatch), list[Entry]()
+
+    def steps(entries: list[Entry], _derived: int) -> tuple[()]:
+        put.extend(entries)
+        return ()
+
+    monkeypatch.setattr(task, "steps", steps)
+    ((_, reached),) = task.batches(Checkpoint(task.start, task.stop, task.start, 0))
+    assert reached.done
+    assert len(batches) > 1
+    assert sum(batches) == len(put) == 1000
+    assert put == sorted(put)
+
+
+@pytest.mark.parametrize(("gives_way", "piece"), [(True, LONG_PIECE_NS), (False, PIECE_NS)])
+def test_a_worker_that_gives_way_at_once_has_longer_pieces(
+    clock: Working, monkeypatch: pytest.MonkeyPatch, gives_way: bool, piece: int
+) -> None:
+    monkeypatch.setattr(work_module, "gives_way", lambda: gives_way)
+    world = world_of(clock, 800)
+    batches = noting(monkeypatch, lambda rows: setattr(clock, "computed", clock.computed + rows * PIECE_NS // 100))
+    work(world, world.execute(want.CreateIndex("t", (("a", False),), "i")))
+    assert batches[1] == min(2 * FIRST_ROWS, 100 * piece // PIECE_NS)
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -301,7 +359,8 @@ def test_small_batches_are_put_together_for_a_while(
     clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pause at the gate follows each commit."""
-    monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
+    for rows in ("BATCH_ROWS", "SORTED_ROWS"):
+        monkeypatch.setattr(reorganize, rows, 8)
     for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(breath_module, rows, 3)
     world = world_of(clock, 40)
@@ -313,15 +372,16 @@ def test_small_batches_are_put_together_for_a_while(
     task.breath = Breath(foreground, clock)
     put: list[tuple[int, bool]] = []
     pulses: list[int] = []
+    task.pace = Pace(lambda: pulses.append(1))
     monkeypatch.setattr(task, "put", lambda number, steps, before, reached: put.append((reached.rows, reached.done)))
 
-    def entries(reader: View, keys: list[bytes], _rows: list[bytes]) -> list[bytes]:
+    def entries(reader: View, keys: list[bytes], _rows: list[bytes]) -> list[Entry]:
         clock.advance(breath_module.GATHERING_NS / 5e9)
-        return [key for key in keys if live(reader, key)]
+        return [Entry(key, 0, key, b"", False) for key in keys if live(reader, key)]
 
     monkeypatch.setattr(task, "entries", entries)
-    monkeypatch.setattr(task, "steps", lambda entries: iter(()))
-    reorganize.InProcess().run(task, lambda: pulses.append(1))
+    monkeypatch.setattr(task, "steps", lambda entries, derived: iter(()))
+    reorganize.InProcess().run(task, task.pace.interrupt)
     # Of rows that are there three pieces make a batch; where none are five do, which take so long.
     assert [rows for rows, _ in put] == [9, 15, 15, 15]
     assert put[-1][1]

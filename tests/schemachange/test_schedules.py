@@ -148,12 +148,12 @@ def test_a_row_changed_between_deriving_and_putting_is_derived_anew(world: Chang
     """Rule 10, for the backfill: the writer commits after the batch was read, before it is put."""
 
     class Late(Backfill):
-        def steps(self, entries):
+        def steps(self, entries, derived=-1):
             writer = Server(world)
             writer.update(3, a=31)
             writer.delete(4)
             writer.commit()
-            return super().steps(entries)
+            return super().steps(entries, derived)
 
     job = world.execute(want.CreateIndex("t", (("a", False),), "i"))
     assert job is not None
@@ -333,7 +333,7 @@ def run_chaos(seed: int) -> None:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reorganize, "BATCH_ROWS", 2)
+    monkeypatch.setattr(reorganize, "SORTED_ROWS", 2)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
     monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
 

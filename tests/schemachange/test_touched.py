@@ -11,9 +11,10 @@ from instar import errors
 from instar.errors import Error
 from instar.schemachange import touched as module
 from instar.schemachange import wanted as want
-from instar.schemachange.reorganize import Backfill
+from instar.schemachange.job_records import Checkpoint
+from instar.schemachange.reorganize import Backfill, Entry
 from instar.schemachange.touched import Touched
-from instar.store.engine import Commit, RowsetReplaced, prefix_end, rowset_prefix
+from instar.store.engine import Commit, RowsetReplaced, View, prefix_end, rowset_prefix
 from support.changes import ChangingWorld, Server
 
 ROWS = [(number, number % 7, f"v{number}") for number in range(200)]
@@ -26,17 +27,29 @@ def world() -> ChangingWorld:
     return made
 
 
-def built(world: ChangingWorld, between: Callable[[], None], *, unique: bool = False, column: str = "a") -> Backfill:
-    """An index that is write-only, filled by steps that were all made before `between` and are run after it."""
+def nobody() -> None:
+    pass
+
+
+def built(
+    world: ChangingWorld,
+    between: Callable[[], None],
+    before: Callable[[], None] = nobody,
+    *,
+    unique: bool = False,
+    column: str = "a",
+) -> Backfill:
+    """An index that is write-only, filled by steps that were all made before `between` and are run after it, of entries
+    that were derived before `before`."""
     job = world.execute(want.CreateIndex("t", ((column, False),), "i", unique))
     made: list[Backfill] = []
 
     class Capture:
         def run(self, task, pulse):
             assert isinstance(task, Backfill)
-            with world.store.read() as reader:
-                entries = task.entries(reader, *reader.batch(task.start, task.stop, 1000))
-            steps = list(task.steps(entries))
+            entries, derived, _ = task._derived(Checkpoint(task.start, task.stop, task.start, 0))
+            before()
+            steps = list(task.steps(entries, derived))
             between()
             made.append(task)
             world.store.background(steps)
@@ -59,29 +72,50 @@ def writes(world: ChangingWorld, *steps: Callable[[Server], None]) -> Callable[[
     return act
 
 
-def test_changes_between_looking_and_putting_are_seen(world: ChangingWorld) -> None:
-    built(
+@pytest.mark.parametrize("looked", [False, True])
+def test_changes_since_an_entry_was_derived_are_seen(world: ChangingWorld, looked: bool) -> None:
+    """Before the step is made, which looks at them outside of the atomic section, and after that."""
+    act = writes(
         world,
-        writes(
-            world,
-            lambda server: server.update(3, a=99),
-            lambda server: server.update(4, b="another column"),  # puts no entry itself
-            lambda server: server.delete(5),
-            lambda server: server.insert(500, 1, "new"),
-            lambda server: server.delete(6),
-            lambda server: server.insert(6, 6, "again"),
-            lambda server: server.update(7, a=98),
-            lambda server: server.update(7, a=0),
-        ),
+        lambda server: server.update(3, a=99),
+        lambda server: server.update(4, b="another column"),  # puts no entry itself
+        lambda server: server.delete(5),
+        lambda server: server.insert(500, 1, "new"),
+        lambda server: server.delete(6),
+        lambda server: server.insert(6, 6, "again"),
+        lambda server: server.update(7, a=98),
+        lambda server: server.update(7, a=0),
     )
+    built(world, *((act, nobody) if looked else (nobody, act)))
     world.check_index("i")
 
 
-def test_without_looking_at_the_log_the_index_is_wrong(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Touched, "none_since", lambda self, timestamp: True)
-    built(world, writes(world, lambda server: server.update(3, a=99)))
+@pytest.mark.parametrize("looked", [False, True])
+def test_without_looking_at_the_log_the_index_is_wrong(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, looked: bool
+) -> None:
+    monkeypatch.setattr(Touched, "changed", lambda self, rows, since: frozenset())
+    act = writes(world, lambda server: server.update(3, a=99))
+    built(world, *((act, nobody) if looked else (nobody, act)))
     with pytest.raises(AssertionError):
         world.check_index("i")
+
+
+def test_of_what_nobody_has_changed_no_row_is_read_again(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    missing = Backfill._missing
+
+    def reading(self: Backfill, view: View, entry: Entry) -> Entry | None:
+        read.append(entry.row)
+        return missing(self, view, entry)
+
+    monkeypatch.setattr(Backfill, "_missing", reading)
+    act = writes(world, lambda server: server.update(3, a=99), lambda server: server.update(4, b="other"))
+    built(world, act, writes(world, lambda server: server.update(4, b="another")))
+    world.check_index("i")
+    # Row 4 before its step is made, and again with row 3 in the section.
+    assert len(read) == 3
+    assert len(set(read)) == 2
 
 
 def test_a_key_taken_between_looking_and_putting_is_a_duplicate(world: ChangingWorld) -> None:
@@ -103,6 +137,15 @@ def test_a_log_that_was_cut_meanwhile_tells_nothing(world: ChangingWorld) -> Non
         world.store.collect(world.now(), lambda record: [])
 
     built(world, act)
+    world.check_index("i")
+
+
+def test_a_log_that_was_cut_before_a_step_is_made_tells_nothing(world: ChangingWorld) -> None:
+    def act() -> None:
+        writes(world, lambda server: server.update(3, a=99), lambda server: server.update(4, b="other"))()
+        world.store.collect(world.now(), lambda record: [])
+
+    built(world, nobody, act)
     world.check_index("i")
 
 
@@ -128,7 +171,7 @@ def test_random_writes_between_looking_and_putting(seed: int, monkeypatch: pytes
                     server.insert(rng.randrange(1000, 10**9), rng.randrange(9), "new")
             server.commit()
 
-    built(world, act)
+    built(world, act, act)
     world.check_index("i")
 
 
@@ -142,23 +185,20 @@ def test_what_is_not_known_counts_as_changed(world: ChangingWorld) -> None:
             return touched.follow(reader)
 
     begun = follow()
-    assert touched.none_since(begun)
-    assert touched.unchanged(row, begun)
-    assert not touched.unchanged(row, begun - 1)
+    assert not touched.changed({row}, begun)
+    assert touched.changed({row}, begun - 1) == {row}
     writes(world, lambda server: server.update(3, a=99))()
     middle = follow()
-    assert not touched.none_since(begun)
-    assert touched.unchanged(row, begun)
     changed = next(key for key, value in _rows(world) if int.from_bytes(value[:8], "little") == middle)
-    assert not touched.unchanged(changed, begun)
-    assert touched.unchanged(changed, middle)
+    assert touched.changed({row, changed}, begun) == {changed}
+    assert not touched.changed({row, changed}, middle)
     replaced = RowsetReplaced(table.id, table.version, table.rowset, table.rowset + 100)
     with world.store.read() as reader:
         version = reader.catalog_version
     end = world.store.commit(Commit(catalog_version=version, replaced=[replaced]))
     follow()
-    assert not touched.unchanged(row, middle)
-    assert touched.unchanged(row, end)
+    assert touched.changed({row}, middle) == {row}
+    assert not touched.changed({row}, end)
 
 
 def _rows(world: ChangingWorld) -> list[tuple[bytes, bytes]]:

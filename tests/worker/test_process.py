@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import instar
-from instar import gently
+from instar import gently, scheduling
 from instar.clock import SystemClock
 from instar.schemachange import launching
 from instar.schemachange import wanted as want
@@ -80,7 +80,7 @@ def test_it_loads_itself_gently_if_it_is_asked_to(tmp_path: Path, monkeypatch: p
         assert "instar.worker.process" in sys.modules
 
     monkeypatch.setattr(gently, "loading_gently", loading)
-    monkeypatch.setattr(os, "nice", loaded.append)
+    monkeypatch.setattr(scheduling, "stand_back", loaded.append)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "setswitchinterval", lambda _seconds: None)
     monkeypatch.setattr(sys, "argv", ["worker", str(path), *([gently.OPTION] if asked else [])])

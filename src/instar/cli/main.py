@@ -320,9 +320,10 @@ def worker(
 
     Ends when there has been nothing to do for a minute, or at once where another worker is at it.
     """
+    from instar.scheduling import stand_back
     from instar.worker import NICENESS
 
-    os.nice(NICENESS)
+    stand_back(NICENESS)
     from instar.worker.process import main as run
 
     raise typer.Exit(run([str(path), "--job-hook", job_hook]))

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
-from instar.gently import in_idle_thread
 from instar.pipeline.read_ahead import read_ahead
 from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
+from instar.scheduling import in_idle_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkConf

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from instar import gently
+from instar import scheduling
 
 # Short, since what commits wait for while others run adds up to a queue: the 99.9th percentile of clients at half of
 # their peak beside an index build was 66 ms with turns of 10 and 30 ms, 26 ms with these.
@@ -132,4 +132,4 @@ class Family:
     def _is_ours(self, pid: int) -> bool:
         with open(f"/proc/{pid}/stat", "rb") as file:
             parent = int(file.read().rpartition(b")")[2].split()[1])
-        return parent in self._handles and os.sched_getscheduler(pid) == gently.STANDS_BACK
+        return parent in self._handles and os.sched_getscheduler(pid) == scheduling.STANDS_BACK

@@ -3,10 +3,9 @@
 Work in the background has a low weight (nice), and still whoever wakes up beside it may have to wait until its slice
 ends, some milliseconds; and a client wakes up for each of its operations. The scheduling class that yields at once
 (SCHED_IDLE) is no way out for what holds claims and the interpreter: where others have work for all processors, it is
-kept from them for minutes. So whoever reads and derives many rows for a job does that for a millisecond at a time, and
-rests. Where it computed a batch of thousands of rows at once, the 99.9th percentile of writes beside it was 88 ms; it
-is 7 to 11 (150,000 rows, two processors; docs/benchmarks-history.md). Shorter pieces with longer rests take several
-times the processor time, for each begins with cold caches.
+kept from them for minutes. So whoever reads and derives many rows for a job does that for a millisecond or a few at a
+time, and rests. Where it computed a batch of thousands of rows at once, the 99.9th percentile of writes beside it was
+88 ms; it is 7 to 11 (150,000 rows, two processors; docs/benchmarks-history.md).
 """
 
 from __future__ import annotations
@@ -16,11 +15,15 @@ from typing import Protocol
 from instar.clock import Clock
 from instar.store.pace import LONGEST_PAUSE_NS
 
-# A piece takes about so long.
-PIECE_NS = 1_000_000
-# And is followed by so many times as much rest; by no more than so many, however far a latency target is missed: the
-# work has to end, and the gate's pauses grow besides.
-RESTS, MOST_RESTS = 3.0, 16.0
+# A piece takes about so long, and is followed by so many times as much rest.
+PIECE_NS, RESTS = 1_000_000, 3.0
+# The same where whoever wakes up need not wait for its end (scheduling.gives_way). Each piece begins with cold caches,
+# and has what costs the same however many rows there are: by longer ones the entries of an index are read and derived
+# in a fifth of the processor time, which leaves room for longer rests.
+LONG_PIECE_NS, LONG_RESTS = 4_000_000, 6.0
+# No more rest than so many times the piece, however far a latency target is missed: the work has to end, and the gate's
+# pauses grow besides.
+MOST_RESTS = 16.0
 # Who has committed so lately may do so again any moment. It is more than a rest, since in one few may happen to commit.
 LATELY_NS = 100_000_000
 # Small batches are put together for so long at most: what is not put is lost if the work is interrupted, and the gate
@@ -37,11 +40,13 @@ class Foreground(Protocol):
 
 
 class Breath:
-    """The rests of one thread that runs tasks, and how much it is to do between two."""
+    """The rests of one thread that runs tasks, and how much it is to do between two. `gives_way`: whoever wakes up has
+    the processor of this thread at once."""
 
-    def __init__(self, store: Foreground, clock: Clock) -> None:
+    def __init__(self, store: Foreground, clock: Clock, *, gives_way: bool = False) -> None:
         self._store = store
         self._clock = clock
+        self._piece_ns, self._rests = (LONG_PIECE_NS, LONG_RESTS) if gives_way else (PIECE_NS, RESTS)
         self._rows = self._given = FIRST_ROWS  # of a piece; and of the one that was asked for last
         self._met = -LATELY_NS  # when somebody was seen to commit last
         # What the thread had computed by the end of the last rest, and when rows were asked for.
@@ -53,19 +58,20 @@ class Breath:
         self._asked = self._clock.computed_ns()
         return self._given
 
-    def draw(self, rests: float = RESTS, *, read: bool = False) -> None:
-        """Rest `rests` times as long as what was computed since the last rest, if that is a piece. `read`: that was for
-        the rows that were to be read at once; the next ones are as many as take a piece. Not in the atomic section.
+    def draw(self, factor: float = 1.0, *, read: bool = False) -> None:
+        """Rest from what was computed since the last rest, if that is a piece: `factor` times as long as usual. `read`:
+        that was for the rows that were to be read at once; the next ones are as many as take a piece. Not in the atomic
+        section.
         """
         now = self._clock.computed_ns()
         if read and self._given <= self._rows:
-            wanted = self._given * PIECE_NS // max(now - self._asked, 1)
+            wanted = self._given * self._piece_ns // max(now - self._asked, 1)
             self._rows = max(LEAST_ROWS, min(wanted, 2 * self._given, MOST_ROWS))
         computed = now - self._rested
-        if computed < PIECE_NS // 2:
+        if computed < self._piece_ns // 2:
             return
         if self._is_beside():
-            self._clock.sleep(min(computed * min(rests, MOST_RESTS), LONGEST_PAUSE_NS) / 1e9)
+            self._clock.sleep(min(computed * min(self._rests * factor, MOST_RESTS), LONGEST_PAUSE_NS) / 1e9)
         self._rested = self._clock.computed_ns()
 
     def gathers(self, since: int) -> bool:

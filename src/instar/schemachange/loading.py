@@ -55,7 +55,7 @@ class LoadedIndex(Backfill):
     """The entries of a load's rows, put by a reorganizer once the rows are there: nobody else knows the rowsets, so
     that no row is read again."""
 
-    def _step(self, chunk: list[Entry]) -> Callable[[Section], None]:
+    def _step(self, chunk: list[Entry], derived: int) -> Callable[[Section], None]:
         pairs = [(entry.key, entry_value(entry)) for entry in chunk]
         probes = any(entry.unique for entry in chunk)
 

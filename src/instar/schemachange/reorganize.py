@@ -1,16 +1,18 @@
 """Reorganization (F1 §4.4): the backfill of indexes, shared by the in-process reorganizer and the one on Spark.
 
 A backfill walks the *current* keys of the table and needs no snapshot (rule 20). Entries are derived in bulk outside
-the atomic section, and each row is read again just before it; inside, the log since then tells which rows were changed
-meanwhile: of these the entry is derived anew, so no row is ever "skipped because changed". An entry bears its row's
-timestamp (rule 4); a live one that stands already is left alone, so all of it may be done again after a crash. A unique
-index probes in the same section (rule 21).
+the atomic section, and put in the order of their own keys: many at once, so that those of one page come together. The
+log tells which rows were changed since they were derived, just before the section and in it: of these the row is read
+again and the entry derived anew, so no row is ever "skipped because changed". An entry bears its row's timestamp
+(rule 4); to put one that stands already changes nothing, so all of it may be done again after a crash. A unique index
+probes in the same section (rule 21).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +36,14 @@ SMALL_ROWS = 5_000
 STEP_ROWS = 16
 # Entries per step, which are compared with their rows before.
 STEP_ENTRIES = 64
+# How many rows' entries are sorted together. The more, the more entries in a row go to the same page: an index over
+# 500,000 rows has some 4,000.
+SORTED_ROWS = 16_384
 
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 _LIVE = 8  # where an entry's live byte lies
+_BY_KEY = itemgetter(0)
 _PREFIX_BYTES = len(rowset_prefix(0))
 
 FindLayout = Callable[[int, View], Layout]
@@ -152,17 +158,34 @@ class Backfill(Task):
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of the table's keys."""
         while not at.done:
-            most = self.at_once(BATCH_ROWS)
-            with self.store.read() as reader:
-                keys, rows = reader.batch(at.position, at.stop, most)
-                entries = self.entries(reader, keys, rows)
-            done = len(keys) < most
-            position = at.stop if done else keys[-1] + b"\x00"
-            at = Checkpoint(at.start, at.stop, position, at.rows + len(entries), done)
-            entries.sort()
-            yield self.steps(entries), at
+            entries, derived, at = self._derived(at)
+            entries.sort(key=_BY_KEY)
+            yield self.steps(entries, derived), at
 
     # --- deriving ----------------------------------------------------------------------------------------------------
+
+    def _derived(self, at: Checkpoint) -> tuple[list[Entry], int, Checkpoint]:
+        """Entries of the next rows, as many as are sorted together; the timestamp since which a row must not have been
+        changed for its entry to stand; and how far they go. Where the task breathes they are made in pieces."""
+        breath, before, made = self.breath, at.rows, list[Entry]()
+        begun = 0 if breath is None else breath.now()
+        derived: int | None = None
+        while True:
+            most = self.at_once(SORTED_ROWS)
+            with self.store.read() as reader:
+                timestamp = self._touched.follow(reader)
+                keys, rows = reader.batch(at.position, at.stop, most)
+                made += self.entries(reader, keys, rows)
+            derived = timestamp if derived is None else derived
+            done = len(keys) < most
+            at = Checkpoint(at.start, at.stop, at.stop if done else keys[-1] + b"\x00", before + len(made), done)
+            self.rows_read = at.rows // max(len(self.indexes), 1)
+            enough = done or len(made) >= self.together(SORTED_ROWS)
+            if breath is None or enough or not breath.gathers(begun):
+                return made, derived, at
+            self.rest(read=True)
+            if self.pace is not None:
+                self.pace.interrupt()
 
     def entries(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
         """The entries of rows as stored (whole store keys and values, of `reader`), tombstones left out; in bulk."""
@@ -182,23 +205,24 @@ class Backfill(Task):
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
-    def steps(self, entries: Iterable[Entry]) -> Iterator[Step]:
+    def steps(self, entries: Iterable[Entry], derived: int = -1) -> Iterator[Step]:
         """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest. 23505 in the last of
-        them, if a key is not unique."""
+        them, if a key is not unique. `derived`: the timestamp that they were derived at, if that is known; the rows of
+        all others are read once more."""
         source = iter(entries)
         while chunk := list(islice(source, STEP_ENTRIES)):
-            yield self._step(chunk)
+            yield self._step(chunk, derived)
         for derivation in self._derivations.values():
             yield derivation.duplicates.require_none
 
-    def _step(self, chunk: list[Entry]) -> Step:
+    def _step(self, chunk: list[Entry], derived: int) -> Step:
         """A step that puts the entries of a few rows. They are compared with the rows here, where nobody waits for it:
         in the atomic section only what the log says was changed since is looked at once more."""
         with self.store.read() as reader:
             since = self._touched.follow(reader)
-            wanted = [found for entry in chunk if (found := self._missing(reader, entry)) is not None]
+            wanted = self._still_missing(reader, chunk, derived)
         pairs = [(entry.key, entry_value(entry)) for entry in wanted]
-        rows = [entry.row for entry in wanted]
+        rows = {entry.row for entry in wanted}
         probes = any(entry.unique for entry in wanted)
 
         def step(section: Section) -> None:
@@ -206,17 +230,26 @@ class Backfill(Task):
                 self.pace.rows += len(chunk)
             touched = self._touched
             touched.follow(section)
-            if not probes and (touched.none_since(since) or all(touched.unchanged(row, since) for row in rows)):
+            changed = touched.changed(rows, since)
+            if not probes and not changed:
                 if pairs:
                     section.put_many(pairs)
                 return
             for entry, (key, value) in zip(wanted, pairs, strict=True):
-                if touched.unchanged(entry.row, since):
+                if entry.row not in changed:
                     self._put(section, entry, key, value)
                 elif (current := self._missing(section, entry)) is not None:
                     self._put(section, current, current.key, entry_value(current))
 
         return step
+
+    def _still_missing(self, view: View, chunk: list[Entry], derived: int) -> list[Entry]:
+        """Of entries that were derived at that timestamp, those that are wanted in a later view, as they are by now."""
+        changed = self._touched.changed({entry.row for entry in chunk}, derived)
+        if not changed:
+            return chunk
+        current = (self._missing(view, entry) if entry.row in changed else entry for entry in chunk)
+        return [entry for entry in current if entry is not None]
 
     def _put(self, section: Section, entry: Entry, key: bytes, value: bytes) -> None:
         """Put one entry, unless its key is unique and another row's."""

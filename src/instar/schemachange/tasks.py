@@ -16,7 +16,7 @@ from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import decode_layout, layout_key
 from instar.clock import SystemClock
-from instar.schemachange.breath import RESTS, Breath
+from instar.schemachange.breath import Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.progress import passed
@@ -88,7 +88,7 @@ class Task(ABC):
         if self.breath is not None:
             # That it makes longer pauses at the gate than others does not make its rests longer.
             factor = 1.0 if self.pace is None else self.pace.factor * min(self.pace.urgency, 1.0)
-            self.breath.draw(RESTS * factor, read=read)
+            self.breath.draw(factor, read=read)
 
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from instar.store.engine import View
-from instar.store.log import decode, log_key
+from instar.store.log import REPLACED, TABLE, changed_keys, log_key, log_place, tables_told
 
 # So many rows are remembered. Then all are forgotten, and what was looked at before counts as changed.
-MOST_ROWS = 8_192
+MOST_ROWS = 32_768
 
 
 class Touched:
@@ -15,7 +17,7 @@ class Touched:
     """
 
     def __init__(self, table: int) -> None:
-        self._table = table
+        (self._told,) = tables_told([table])
         self._upto = -1  # the log has been read up to this timestamp,
         self._from = 0  # and everything after this one is remembered
         self._last: dict[bytes, int] = {}  # when a row was changed last
@@ -33,21 +35,25 @@ class Touched:
     def _read(self, view: View, after: int, upto: int) -> None:
         if len(self._last) > MOST_ROWS:
             self._forget(after)
+        last = self._last
         for key, value in view.scan(log_key(after + 1, 0), log_key(upto + 1, 0)):
-            for record in decode(key, value):
-                if record.table == self._table:
-                    self._last[record.key] = record.timestamp
-                    if record.replaced is not None:
-                        self._forget(record.timestamp)
+            if value[TABLE] != self._told:
+                continue
+            timestamp, _ = log_place(key, value)
+            if value[0] == REPLACED:
+                self._forget(timestamp)
+                continue
+            for row in changed_keys(key, value):
+                last[row] = timestamp
 
     def _forget(self, timestamp: int) -> None:
         self._from = timestamp
         self._last.clear()
 
-    def none_since(self, timestamp: int) -> bool:
-        """Whether no row at all has been changed after `timestamp`; a view that has been followed."""
-        return timestamp >= self._upto
-
-    def unchanged(self, row: bytes, since: int) -> bool:
-        """Whether the row at this store key has not been changed after `since`: surely not, that is."""
-        return since >= self._from and self._last.get(row, 0) <= since
+    def changed(self, rows: AbstractSet[bytes], since: int) -> AbstractSet[bytes]:
+        """Of the rows at these store keys those that may have been changed after `since`, up to what was followed."""
+        if since >= self._upto:
+            return frozenset()
+        if since < self._from:
+            return rows
+        return {row for row in self._last.keys() & rows if self._last[row] > since}

@@ -27,6 +27,7 @@ _CHANGE = struct.Struct("<BBHIIQII")
 # Rowsets before and after.
 _REPLACED = struct.Struct("<BBHIIQII")
 _PLACE = struct.Struct("<12xQ")
+_KEY_LENGTH = slice(2, 4)
 TABLE = slice(4, 8)
 
 _DELETED = 0x01
@@ -136,6 +137,13 @@ def before_image(value: bytes) -> bytes:
 def tables_told(tables: Iterable[int]) -> frozenset[bytes]:
     """What stands at TABLE in the records of these tables."""
     return frozenset([table.to_bytes(4, "little") for table in tables])
+
+
+def changed_keys(key: bytes, value: bytes) -> Sequence[bytes]:
+    """The keys of the rows that the changes in one record are of: of an update or a delete nothing else is decoded."""
+    if value[0] == CHANGE:
+        return (value[_CHANGE.size : _CHANGE.size + int.from_bytes(value[_KEY_LENGTH], "little")],)
+    return [record.key for record in decode(key, value)]
 
 
 def decode(key: bytes, value: bytes) -> list[LogRecord]:

@@ -1,13 +1,13 @@
 """The first lines of the process: it stands back before it loads anything, for loading alone takes a second."""
 
-import os
 import sys
 
 from instar.gently import OPTION, loading_gently
+from instar.scheduling import stand_back
 from instar.worker import NICENESS
 
 if __name__ == "__main__":
-    os.nice(NICENESS)
+    stand_back(NICENESS)
     with loading_gently(lambda: OPTION in sys.argv):
         from instar.worker.process import main
 

@@ -23,6 +23,7 @@ from instar.catalog.layouts import Layouts
 from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.clock import SystemClock
 from instar.pipeline.consistency import Consistency, Problem
+from instar.scheduling import stand_back
 from instar.sql.checks import compile_check
 from instar.store import open_store
 
@@ -115,5 +116,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    os.nice(NICENESS)
+    stand_back(NICENESS)
     sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from instar.catalog.layouts import Layouts, layout_key
 from instar.catalog.sequences import Sequences
 from instar.clock import Clock
 from instar.pipeline.facts import StoreFacts
+from instar.scheduling import gives_way
 from instar.schemachange.breath import Breath
 from instar.schemachange.executor import Executor
 from instar.schemachange.job_records import Job, JobState
@@ -96,7 +97,7 @@ class Worker:
         self._stopping = stopping
         self._catalog = Catalog(store, clock, loaded=lambda version: store.publish_schema(version, 0))
         self._layouts = Layouts(store)
-        self._breath = Breath(store, clock)
+        self._breath = Breath(store, clock, gives_way=gives_way())
         self._jobs = Jobs(store, clock)
         self._sequences = Sequences(store)
         owner = b"worker %d:%s" % (os.getpid(), os.urandom(8))
