@@ -47,6 +47,7 @@ def begin(world: ChangingWorld, *, unique: bool = False) -> int:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
     monkeypatch.setattr(reorganize, "SORTED_ROWS", 8)
 
 

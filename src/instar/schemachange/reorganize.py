@@ -171,7 +171,7 @@ class Backfill(Task):
         begun = 0 if breath is None else breath.now()
         derived: int | None = None
         while True:
-            most = self.at_once(SORTED_ROWS)
+            most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
                 timestamp = self._touched.follow(reader)
                 keys, rows = reader.batch(at.position, at.stop, most)
@@ -181,7 +181,7 @@ class Backfill(Task):
             at = Checkpoint(at.start, at.stop, at.stop if done else keys[-1] + b"\x00", before + len(made), done)
             self.rows_read = at.rows // max(len(self.indexes), 1)
             enough = done or len(made) >= self.together(SORTED_ROWS)
-            if breath is None or enough or not breath.gathers(begun):
+            if enough or (breath is not None and not breath.gathers(begun)):
                 return made, derived, at
             self.rest(read=True)
             if self.pace is not None:
