@@ -23,7 +23,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every build is a job for the worker, in many batches."""
     monkeypatch.setattr(schema, "SMALL_ROWS", -1)
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 3)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 3)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 3)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
     for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(breath, rows, 2)

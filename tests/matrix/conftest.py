@@ -13,7 +13,7 @@ pytest.register_assert_rewrite(
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 5)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 5)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 5)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 2)
     for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
         monkeypatch.setattr(breath, rows, 2)

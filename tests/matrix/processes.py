@@ -68,7 +68,7 @@ def die_at_the_next_write(place: str) -> None:
 
 def small_steps() -> None:
     """As in conftest.py: work goes in small batches."""
-    reorganize.BATCH_ROWS = reorganize.SORTED_ROWS = validate.BATCH_ROWS = 5
+    reorganize.BATCH_ROWS = reorganize.SORTED_ENTRIES = validate.BATCH_ROWS = 5
     breath.FIRST_ROWS = breath.LEAST_ROWS = breath.MOST_ROWS = 2
     reorganize.STEP_ROWS = 2
     reorganize.STEP_ENTRIES = 2

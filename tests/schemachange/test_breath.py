@@ -24,7 +24,7 @@ from instar.schemachange.breath import (
 )
 from instar.schemachange.job_records import Checkpoint, JobState
 from instar.schemachange.reorganize import Backfill, Entry
-from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Section, View
+from instar.store.engine import Section
 from instar.store.pace import LONGEST_PAUSE_NS, Pace
 from instar.worker import work as work_module
 from instar.worker.work import Worker
@@ -355,37 +355,59 @@ def test_steps_are_made_one_by_one_with_rests_that_hear_what_the_work_is_told(
         assert reader.get(task.checkpoint_key(0)) is None
 
 
-def test_small_batches_are_put_together_for_a_while(
-    clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pause at the gate follows each commit."""
-    for rows in ("BATCH_ROWS", "SORTED_ROWS"):
-        monkeypatch.setattr(reorganize, rows, 8)
-    for rows in ("FIRST_ROWS", "LEAST_ROWS", "MOST_ROWS"):
-        monkeypatch.setattr(breath_module, rows, 3)
-    world = world_of(clock, 40)
-    server = Server(world)
-    for number in range(15, 40):
-        server.delete(number)
-    server.commit()
-    task = Backfill(world.store, world.table(), (), job=1, stage=1, claim=(b"", b""), rows=1)
+@pytest.fixture
+def backfill(clock: Working, foreground: Foreground, monkeypatch: pytest.MonkeyPatch) -> Backfill:
+    """Of an index over 1,000 rows, two pieces of which take as long as entries are gathered."""
+    world = world_of(clock, 1000)
+    number = world.execute(want.CreateIndex("t", (("a", False),), "i"), want.CreateIndex("t", (("b", False),), "j"))
+    assert number is not None
+    table = world.table()
+    task = Backfill(world.store, table, table.indexes[-2:], job=1, stage=1, claim=(b"", b""), rows=2000)
+    noting(monkeypatch, lambda rows: clock.advance(breath_module.GATHERING_NS / 2e9))
     task.breath = Breath(foreground, clock)
-    put: list[tuple[int, bool]] = []
-    pulses: list[int] = []
-    task.pace = Pace(lambda: pulses.append(1))
-    monkeypatch.setattr(task, "put", lambda number, steps, before, reached: put.append((reached.rows, reached.done)))
+    task.pace = Pace()
+    return task
 
-    def entries(reader: View, keys: list[bytes], _rows: list[bytes]) -> list[Entry]:
-        clock.advance(breath_module.GATHERING_NS / 5e9)
-        return [Entry(key, 0, key, b"", False) for key in keys if live(reader, key)]
 
-    monkeypatch.setattr(task, "entries", entries)
-    monkeypatch.setattr(task, "steps", lambda entries, derived: iter(()))
-    reorganize.InProcess().run(task, task.pace.interrupt)
-    # Of rows that are there three pieces make a batch; where none are five do, which take so long.
-    assert [rows for rows, _ in put] == [9, 15, 15, 15]
-    assert put[-1][1]
-    assert len(pulses) >= 14
+def batches_of(task: Backfill) -> Iterator[Checkpoint]:
+    for steps, at in task.batches(Checkpoint(task.start, task.stop, task.start, 0)):
+        assert list(steps)
+        yield at
+
+
+def test_entries_of_a_few_pieces_are_put_together(backfill: Backfill) -> None:
+    """A pause at the gate follows each commit; and all of them are lost if the work is interrupted before."""
+    told: list[int | None] = []
+    backfill.pace = Pace(lambda: told.append(backfill.rows_read))
+    reached = [at.rows for at in batches_of(backfill)]
+    assert reached[0] == 2 * (FIRST_ROWS + 2 * FIRST_ROWS)  # two indexes; the second piece is twice as long
+    assert reached[-1] == 2000
+    # It is heard between two pieces what the work is told, and what was read is known.
+    assert told[:2] == [FIRST_ROWS, 3 * FIRST_ROWS]
+    assert told[-1] == 1000
+
+
+def test_beside_commits_no_more_is_put_together_than_takes_a_second(
+    backfill: Backfill, clock: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
+    before, sizes = 0, []
+    for at in batches_of(backfill):
+        sizes.append(at.rows - before)
+        before = at.rows
+        clock.advance(sizes[-1] / 100)
+    assert sizes[0] > 200
+    assert max(sizes[1:]) <= 200
+
+
+def test_at_a_rate_few_are_read_and_put_together(backfill: Backfill) -> None:
+    assert backfill.pace is not None
+    backfill.pace.rows_per_second = 40.0
+    before = 0
+    for at in batches_of(backfill):
+        assert at.rows - before <= 20  # two entries of each of ten rows
+        before = at.rows
+    assert before == 2000
 
 
 def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
@@ -393,8 +415,3 @@ def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
         section.put(key, value)
 
     return step
-
-
-def live(reader: View, key: bytes) -> bool:
-    stored = reader.get(key)
-    return stored is not None and not ROW_HEADER.unpack_from(stored)[2] & ROW_TOMBSTONE

@@ -48,7 +48,7 @@ def begin(world: ChangingWorld, *, unique: bool = False) -> int:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 8)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 8)
 
 
 def test_a_job_is_on_record_with_its_first_stage(world: ChangingWorld) -> None:

@@ -27,7 +27,7 @@ ROWS = 50
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> ChangingWorld:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 8)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 8)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 16)
     made = ChangingWorld()
     made.create_t([(number, number * 10, "x") for number in range(ROWS)])
     return made

@@ -334,7 +334,7 @@ def run_chaos(seed: int) -> None:
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 2)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 2)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 2)
     monkeypatch.setattr(reorganize, "STEP_ROWS", 1)
     monkeypatch.setattr(reorganize, "STEP_ENTRIES", 1)
 

@@ -9,10 +9,12 @@ import pytest
 
 from instar import errors
 from instar.errors import Error
+from instar.schemachange import reorganize
 from instar.schemachange import touched as module
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.reorganize import Backfill, Entry
+from instar.schemachange.tasks import Step
 from instar.schemachange.touched import Touched
 from instar.store.engine import Commit, RowsetReplaced, View, prefix_end, rowset_prefix
 from support.changes import ChangingWorld, Server
@@ -47,7 +49,7 @@ def built(
     class Capture:
         def run(self, task, pulse):
             assert isinstance(task, Backfill)
-            entries, derived, _ = task._derived(Checkpoint(task.start, task.stop, task.start, 0))
+            entries, derived, _ = task._derived(Checkpoint(task.start, task.stop, task.start, 0), 10**6, 0)
             before()
             steps = list(task.steps(entries, derived))
             between()
@@ -123,6 +125,70 @@ def test_a_key_taken_between_looking_and_putting_is_a_duplicate(world: ChangingW
     with pytest.raises(Error) as failed:
         built(world, act, unique=True, column="b")
     assert failed.value.sqlstate == "23505"
+
+
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_changed_row_meets_a_key_that_was_taken_meanwhile(world: ChangingWorld, looked: bool) -> None:
+    """Of a row that was changed the entry is derived anew, and it is probed for all the same."""
+    act = writes(world, lambda server: server.update(10, a=50), lambda server: server.insert(500, 1, "v10"))
+    with pytest.raises(Error) as failed:
+        built(world, *((act, nobody) if looked else (nobody, act)), unique=True, column="b")
+    assert failed.value.sqlstate == "23505"
+
+
+def test_changes_between_two_pieces_are_seen(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that were read in the first piece, when the entries of both are put."""
+    monkeypatch.setattr(reorganize, "BATCH_ROWS", 50)
+    acts = [writes(world, lambda server: server.update(3, a=99), lambda server: server.delete(4))]
+
+    def rest(_task: Backfill, *, read: bool = False) -> None:
+        while acts:
+            acts.pop()()
+
+    monkeypatch.setattr(Backfill, "rest", rest)
+    built(world, nobody)
+    assert not acts
+    world.check_index("i")
+
+
+def test_what_was_forgotten_between_two_steps_counts_as_changed(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 2)
+    made = Backfill._step
+    steps: list[int] = []
+
+    def step(self: Backfill, chunk: list[Entry], derived: int) -> Step:
+        steps.append(len(chunk))
+        if len(steps) == 2:
+            writes(world, *[lambda server, row=row: server.update(row, b="other") for row in range(3)])()
+        return made(self, chunk, derived)
+
+    monkeypatch.setattr(Backfill, "_step", step)
+    changed = (5, 6, 12, 13, 20, 27, 34, 41, 188, 190, 195)
+    act = writes(world, *[lambda server, row=row: server.update(row, a=77) for row in changed])
+    built(world, nobody, act)
+    assert len(steps) > 2
+    world.check_index("i")
+
+
+def test_a_large_commit_of_others_does_not_fill_the_memory(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_ROWS", 20)
+    touched = Touched(world.table().id)
+    with world.store.read() as reader:
+        begun = touched.follow(reader)
+    server = Server(world)
+    for number in range(50):
+        server.update(number, a=77)
+        server.insert(1_000 + number, 1, "new")
+    server.commit()
+    with world.store.read() as reader:
+        touched.follow(reader)
+    assert len(touched._last) <= 20
+    rows = {key for key, _ in _rows(world)}
+    assert touched.changed(rows, begun) == rows
 
 
 def test_two_rows_of_one_step_with_one_key_are_duplicates(world: ChangingWorld) -> None:

@@ -286,6 +286,20 @@ def test_a_long_pause_by_a_rate_is_told_to_its_end(clock: ManualClock) -> None:
     assert set(said) == {"held back by max_rows_per_second = 1"}
 
 
+def test_a_rate_that_is_not_reached_is_not_what_holds_the_work_back(clock: ManualClock) -> None:
+    """What is waited for after a portion would be waited for by other things, too."""
+    presence, pace = Presence(clock, 3600.0), Pace()
+    clock.monotonic += 10**10
+    pace.rows_per_second = 1_000
+    batches(pace, clock, presence, 200, took=0)
+    assert pace.held_back(clock.monotonic) == "held back by max_rows_per_second = 1000"
+    for _ in range(50):  # of ten times as many rows as were done in it
+        clock.advance(0.2)
+        pace.rows += 20
+        pace.owed(clock.monotonic)
+    assert pace.held_back(clock.monotonic) == ""
+
+
 def test_at_a_rate_few_rows_are_done_before_that_is_put_on_record() -> None:
     pace = Pace()
     assert pace.most_rows(4096) == 4096

@@ -106,7 +106,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch) -> Shop:
     monkeypatch.setattr(reorganize, "BATCH_ROWS", 4)
-    monkeypatch.setattr(reorganize, "SORTED_ROWS", 4)
+    monkeypatch.setattr(reorganize, "SORTED_ENTRIES", 4)
     return Shop()
 
 

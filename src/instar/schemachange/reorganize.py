@@ -4,7 +4,7 @@ A backfill walks the *current* keys of the table and needs no snapshot (rule 20)
 the atomic section, and put in the order of their own keys: many at once, so that those of one page come together. The
 log tells which rows were changed since they were derived, just before the section and in it: of these the row is read
 again and the entry derived anew, so no row is ever "skipped because changed". An entry bears its row's timestamp
-(rule 4); to put one that stands already changes nothing, so all of it may be done again after a crash. A unique index
+(rule 4); to put one that stands already does no harm, so all of it may be done again after a crash. A unique index
 probes in the same section (rule 21).
 """
 
@@ -36,9 +36,11 @@ SMALL_ROWS = 5_000
 STEP_ROWS = 16
 # Entries per step, which are compared with their rows before.
 STEP_ENTRIES = 64
-# How many rows' entries are sorted together. The more, the more entries in a row go to the same page: an index over
-# 500,000 rows has some 4,000.
-SORTED_ROWS = 16_384
+# How many entries are sorted together. The more, the more of them in a row go to the same page: an index over 500,000
+# rows has some 4,000. But beside commits no more than have lately taken so long, from being read to being put: they go
+# on record together, progress is to be seen, and what is not on record is lost when the work is interrupted.
+SORTED_ENTRIES = 16_384
+SORTED_NS = 1_000_000_000
 
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
@@ -132,6 +134,8 @@ class Derivation:
 class Backfill(Task):
     """The work of one job on indexes of one table, side by side in one pass: how entries are derived and put."""
 
+    gathers = True
+
     def __init__(
         self,
         store: Store,
@@ -156,36 +160,41 @@ class Backfill(Task):
         return self.rows // max(len(self.indexes), 1)
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
-        """As in `Task`, in the order of the table's keys."""
+        """As in `Task`, in the order of the table's keys. The entries of a batch are put in that of their own."""
+        breath = self.breath
+        most = SORTED_ENTRIES if breath is None else BATCH_ROWS
         while not at.done:
-            entries, derived, at = self._derived(at)
+            begun, before = 0 if breath is None else breath.now(), at.rows
+            entries, derived, at = self._derived(at, self.together(min(most, SORTED_ENTRIES)), begun)
             entries.sort(key=_BY_KEY)
             yield self.steps(entries, derived), at
+            if breath is not None and at.rows > before:
+                most = max(STEP_ENTRIES, (at.rows - before) * SORTED_NS // max(breath.now() - begun, 1))
 
     # --- deriving ----------------------------------------------------------------------------------------------------
 
-    def _derived(self, at: Checkpoint) -> tuple[list[Entry], int, Checkpoint]:
-        """Entries of the next rows, as many as are sorted together; the timestamp since which a row must not have been
-        changed for its entry to stand; and how far they go. Where the task breathes they are made in pieces."""
+    def _derived(self, at: Checkpoint, most: int, begun: int) -> tuple[list[Entry], int, Checkpoint]:
+        """The next `most` entries or so; the timestamp since which a row must not have been changed for its entry to
+        stand; and how far they go. Where the task breathes they are made in pieces, for as long as it gathers."""
         breath, before, made = self.breath, at.rows, list[Entry]()
-        begun = 0 if breath is None else breath.now()
+        each = max(len(self.indexes), 1)
         derived: int | None = None
         while True:
-            most = self.at_once(BATCH_ROWS)
+            read = self.at_once(min(BATCH_ROWS, max((most - len(made)) // each, 1)))
             with self.store.read() as reader:
                 timestamp = self._touched.follow(reader)
-                keys, rows = reader.batch(at.position, at.stop, most)
+                keys, rows = reader.batch(at.position, at.stop, read)
                 made += self.entries(reader, keys, rows)
+            # That of the first piece: what was changed while the others were made counts as changed.
             derived = timestamp if derived is None else derived
-            done = len(keys) < most
+            done = len(keys) < read
             at = Checkpoint(at.start, at.stop, at.stop if done else keys[-1] + b"\x00", before + len(made), done)
-            self.rows_read = at.rows // max(len(self.indexes), 1)
-            enough = done or len(made) >= self.together(SORTED_ROWS)
-            if enough or (breath is not None and not breath.gathers(begun)):
-                return made, derived, at
+            self.rows_read = at.rows // each
             self.rest(read=True)
             if self.pace is not None:
                 self.pace.interrupt()
+            if done or len(made) >= most or (breath is not None and not breath.gathers(begun)):
+                return made, derived, at
 
     def entries(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
         """The entries of rows as stored (whole store keys and values, of `reader`), tombstones left out; in bulk."""
@@ -292,7 +301,7 @@ def _gathered(task: Task, at: Checkpoint, pulse: Callable[[], None]) -> Iterator
     """The batches of a task; where it breathes, small ones together: a pause at the gate follows each commit, however
     little there is in it."""
     breath = task.breath
-    if breath is None:
+    if breath is None or task.gathers:
         yield from task.batches(at)
         return
     waiting: list[Iterable[Step]] = []

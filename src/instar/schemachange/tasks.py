@@ -39,9 +39,11 @@ Step = Callable[[Section], None]
 
 class Task(ABC):
     """Work of one job on the rows of one table. `rows`: an estimate; `place`: which work of its stage it is.
-    `breathes`: beside commits it is done in short pieces, and one may be made before the one before it is put."""
+    `breathes`: beside commits it is done in short pieces, and one may be made before the one before it is put.
+    `gathers`: it rests between these itself, and its batches are not small."""
 
     breathes = True
+    gathers = False
 
     def __init__(
         self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from instar.store.engine import View
-from instar.store.log import REPLACED, TABLE, changed_keys, log_key, log_place, tables_told
+from instar.store.log import INSERTS, REPLACED, TABLE, changed_key, log_key, log_place, tables_told
 
 # So many rows are remembered. Then all are forgotten, and what was looked at before counts as changed.
 MOST_ROWS = 32_768
@@ -33,18 +33,17 @@ class Touched:
         return timestamp
 
     def _read(self, view: View, after: int, upto: int) -> None:
-        if len(self._last) > MOST_ROWS:
-            self._forget(after)
         last = self._last
         for key, value in view.scan(log_key(after + 1, 0), log_key(upto + 1, 0)):
-            if value[TABLE] != self._told:
+            # Inserts are left out: nothing stood at such a key, so nothing can have been derived from it since the
+            # deletion before, which was met here.
+            if value[TABLE] != self._told or value[0] == INSERTS:
                 continue
             timestamp, _ = log_place(key, value)
-            if value[0] == REPLACED:
+            if value[0] == REPLACED or len(last) >= MOST_ROWS:
                 self._forget(timestamp)
-                continue
-            for row in changed_keys(key, value):
-                last[row] = timestamp
+            else:
+                last[changed_key(value)] = timestamp
 
     def _forget(self, timestamp: int) -> None:
         self._from = timestamp

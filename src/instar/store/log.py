@@ -139,11 +139,9 @@ def tables_told(tables: Iterable[int]) -> frozenset[bytes]:
     return frozenset([table.to_bytes(4, "little") for table in tables])
 
 
-def changed_keys(key: bytes, value: bytes) -> Sequence[bytes]:
-    """The keys of the rows that the changes in one record are of: of an update or a delete nothing else is decoded."""
-    if value[0] == CHANGE:
-        return (value[_CHANGE.size : _CHANGE.size + int.from_bytes(value[_KEY_LENGTH], "little")],)
-    return [record.key for record in decode(key, value)]
+def changed_key(value: bytes) -> bytes:
+    """The key of the row that a record of kind CHANGE is of; nothing else of it is decoded."""
+    return value[_CHANGE.size : _CHANGE.size + int.from_bytes(value[_KEY_LENGTH], "little")]
 
 
 def decode(key: bytes, value: bytes) -> list[LogRecord]:

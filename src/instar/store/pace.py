@@ -17,6 +17,9 @@ MOST_FACTOR = 256.0
 LONGEST_PAUSE_NS = 250_000_000
 # What held the work back so lately holds it back.
 LATELY_NS = 2_000_000_000
+# A rate that has been waited for does that only where about so much of it is reached: else waiting longer for something
+# else would do as well.
+_REACHED = 0.8
 # A rate is kept to in portions of what it allows in so long.
 _PORTION_SECONDS = 0.1
 # And what it allows in so long is done before that is put on record.
@@ -49,6 +52,8 @@ class Pace:
         self._kept: float | None = None  # the rate by which that is due
         self._counted = 0
         self._asked = 0  # when it was asked last for how long to wait
+        self._since: tuple[int, int] | None = None  # from when on it is counted what is done, and how much was by then
+        self._reached: float | None = None  # rows per second, when that was last known
         self._lately: dict[str, int] = {}
 
     def follow(self, latency: int | None, now: int) -> float:
@@ -77,6 +82,8 @@ class Pace:
         done, self._counted = self.rows - self._counted, self.rows
         rate, kept = self.rows_per_second, self._kept
         asked, self._asked, self._kept = self._asked, now, rate
+        if rate != kept or done:
+            self._measure(now, anew=rate != kept)
         if rate is None:
             self._due = None
             return 0
@@ -91,6 +98,14 @@ class Pace:
         if self._due > now:
             self._lately["rate"] = now
         return self._due - now
+
+    def _measure(self, now: int, *, anew: bool) -> None:
+        """Something has been done, or another rate holds from now on. Waits count with what comes after them."""
+        if anew or self._since is None:
+            self._since, self._reached = (now, self.rows), None
+        elif now - self._since[0] >= LATELY_NS:
+            begun, before = self._since
+            self._since, self._reached = (now, self.rows), (self.rows - before) * 1e9 / (now - begun)
 
     @property
     def is_limited(self) -> bool:
@@ -113,11 +128,12 @@ class Pace:
     def held_back(self, now: int) -> str:
         """In words, what holds the work back; empty if nothing does."""
         lately = [what for what, at in self._lately.items() if now - at < LATELY_NS]
-        if "rate" in lately and self.rows_per_second is not None:
-            return f"held back by max_rows_per_second = {self.rows_per_second:g}"
-        if "target" in lately and self.latency_target_ns is not None:
+        rate, target = self.rows_per_second, self.latency_target_ns
+        if "rate" in lately and rate is not None and (self._reached is None or self._reached >= _REACHED * rate):
+            return f"held back by max_rows_per_second = {rate:g}"
+        if "target" in lately and target is not None:
             return (
-                f"held back by reorganize_latency_target = {self.latency_target_ns / 1e6:g} ms: "
-                f"foreground commits take {self._latency / 1e6:.1f} ms"
+                f"held back by reorganize_latency_target = {target / 1e6:g} ms: "
+                f"foreground commits take {self._latency / 1e6:.1f} ms, pauses are {self.factor:.1f} times as long"
             )
         return "gives way to foreground commits that queue" if "queue" in lately else ""
