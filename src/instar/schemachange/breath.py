@@ -1,11 +1,12 @@
 """Rests of what computes beside foreground commits: short pieces, each followed by several times as much of nothing.
 
 Work in the background has a low weight (nice), and still whoever wakes up beside it may have to wait until its slice
-ends, some milliseconds; and a client wakes up for each of its operations. The scheduling class that yields at once
-(SCHED_IDLE) is no way out for what holds claims and the interpreter: where others have work for all processors, it is
-kept from them for minutes. So whoever reads and derives many rows for a job does that for a millisecond or a few at a
-time, and rests. Where it computed a batch of thousands of rows at once, the 99.9th percentile of writes beside it was
-88 ms; it is 7 to 11 (150,000 rows, two processors; docs/benchmarks-history.md).
+ends, some milliseconds, where the kernel knows no slices that one asks for (scheduling.py); and a client wakes up for
+each of its operations. The scheduling class that yields at once (SCHED_IDLE) is no way out for what holds claims and
+the interpreter: where others have work for all processors, it is kept from them for minutes. So whoever reads and
+derives many rows for a job does that for a millisecond or a few at a time, and rests. Where it computed a batch of
+thousands of rows at once, the 99.9th percentile of writes beside it was 88 ms; it is 7 to 11 (150,000 rows, two
+processors; docs/benchmarks-history.md).
 """
 
 from __future__ import annotations
