@@ -239,7 +239,7 @@ def test_cancelled_and_killed_on_spark(build: Build):
     assert not build.job.is_finished
     release(build)
     build.start_worker()
-    build.wait_for(lambda: build.job.is_finished)
+    build.wait_for(lambda: build.job.is_finished, 200.0)  # 150,000 rows in its own process, beside writers
     assert build.job.state is JobState.SUCCEEDED
     assert build.index() == [("t_a", State.PUBLIC)]
     build.end()
