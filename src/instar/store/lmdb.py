@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from threading import get_ident
 from typing import Any, NoReturn, Self
 
 import lmdb
@@ -44,6 +45,7 @@ from instar.store.lmdb_environment import READERS_BYTES, has_reader, open_checke
 from instar.store.lmdb_errors import closed, translate
 from instar.store.lmdb_locks import LmdbLockTable, discard
 from instar.store.lmdb_section import LmdbSection
+from instar.store.mapped_section import MappedSection
 from instar.store.pages import PageFile, UnreadablePages
 from instar.store.presence import SharedPresence
 from instar.store.recovery import first_checkpoint, recover
@@ -299,7 +301,7 @@ class _Environment:
 
     def begin_section(self) -> LmdbSection:
         """Wait for the writer mutex and enter. 08003 if the last opener closes the store."""
-        thread = threading.get_ident()
+        thread = get_ident()
         self.inside.add(thread)
         try:
             if self.closing:
@@ -323,8 +325,9 @@ class _Environment:
         except lmdb.Error as caught:
             self._recover(caught, begin)
             transaction = self.begin(None, None, True)
+        space = self.space
         try:
-            return LmdbSection(transaction, self)
+            return LmdbSection(transaction, self) if space is None else MappedSection(transaction, self, space)
         except BaseException:
             transaction.abort()  # else it would last as long as the exception's traceback
             raise
@@ -370,7 +373,7 @@ class _Environment:
         """Let nobody enter the atomic section any more, and wait for other threads to leave it: LMDB would wait for a
         transaction that it has forbidden to end. Not for long: an interrupted thread may have left without a word."""
         self.closing = True
-        me, until = threading.get_ident(), time.monotonic() + _DRAIN_SECONDS
+        me, until = get_ident(), time.monotonic() + _DRAIN_SECONDS
         while self.inside - {me} and time.monotonic() < until:
             time.sleep(_DRAIN_TICK)
 

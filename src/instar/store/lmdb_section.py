@@ -14,7 +14,7 @@ from instar.store.header import Head
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lock_table import LockTable
 from instar.store.section import WriteSection
-from instar.store.space import Allowance, Space
+from instar.store.space import Space
 from instar.store.wal import Redo, WriteAheadLog
 
 
@@ -38,11 +38,14 @@ class Newest(Protocol):
 
 
 class LmdbSection(WriteSection):
-    """A write transaction, which holds LMDB's writer mutex."""
+    """A write transaction, which holds LMDB's writer mutex, and what it leaves in the write-ahead log, if there is one.
 
-    __slots__ = ("_allowance", "_begun", "_environment", "_redo", "_transaction", "number")
+    Nothing that outlives it may know of LMDB's transaction: where an interrupt has lost the section before anybody knew
+    of it, that would be kept alive, and with it the writer mutex.
+    """
 
-    _allowance: Allowance | None
+    __slots__ = ("_begun", "_environment", "_redo", "_transaction", "number")
+
     _redo: Redo | None
 
     def __init__(self, transaction: Any, environment: Newest) -> None:
@@ -51,50 +54,45 @@ class LmdbSection(WriteSection):
         self.get = transaction.get
         self.locks = environment.locks
         # A write transaction bears the number of the state that it will leave.
-        self.number = transaction.id()
-        self._allowance = self._redo = None
-        if environment.space is not None:
-            # Through a write map, nothing is touched that is not allowed first.
-            self._allowance = allowance = Allowance(transaction, environment.space)
-            self.put, self.append = allowance.put, allowance.append
-        elif environment.log is not None:
-            environment.entered(self.number)
-            self._redo = redo = Redo(environment.log, self.number, transaction.put)
+        self.number = number = transaction.id()
+        self._redo = None
+        if environment.log is not None:
+            environment.entered(number)
+            self._redo = redo = Redo(environment.log, number, transaction.put)
             self.put, self.append = redo.put, redo.append
-        else:
+        elif environment.space is None:
             self.put = put = transaction.put
             self.append = lambda key, value: put(key, value, *APPENDING)
         known, head = environment.newest
-        if self.number != known + 1:
+        if number != known + 1:
             head = read_head(transaction)
         self._begun = head
         self.load(head)
 
     def delete(self, key: bytes, /) -> bool:
-        if self._allowance is not None:
-            self._allowance.delete()
         deleted: bool = self._transaction.delete(key)
         if deleted and self._redo is not None:
             self._redo.note(key, None)
         return deleted
 
     def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        allowance, cursor = self._allowance, self._transaction.cursor()
+        cursor = self._transaction.cursor()
         pairs = sorted(pairs)
         if cursor.set_range(pairs[0][0]) and cursor.key() <= pairs[-1][0]:
-            if allowance is None:
-                cursor.putmulti(pairs)
-            else:
-                allowance.put_many(cursor, pairs)
+            self._put_among(cursor, pairs)
         else:
-            runs = filling_runs(pairs, self._transaction.stat()["psize"])
-            if allowance is None:
-                for run in runs:
-                    cursor.putmulti(run)
-            else:
-                allowance.fill(cursor, runs)
+            self._fill(cursor, filling_runs(pairs, self._transaction.stat()["psize"]))
         if self._redo is not None:
             self._redo.note_all(pairs)
+
+    def _put_among(self, cursor: Any, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Put sorted pairs where others may be."""
+        cursor.putmulti(pairs)
+
+    def _fill(self, cursor: Any, runs: list[list[tuple[bytes, bytes]]]) -> None:
+        """Put `runs`, one after the other, where nothing is stored from the least key of them all to the greatest."""
+        for run in runs:
+            cursor.putmulti(run)
 
     def any_of(self, keys: list[bytes]) -> bytes | None:
         cursor = self._transaction.cursor()
