@@ -14,7 +14,6 @@ import warnings
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -196,15 +195,21 @@ def _give_back(session: Session | None, database: Database | None) -> None:
             database.release()
 
 
-@contextmanager
-def _using(session: Session) -> Iterator[Session]:
+class _using:  # noqa: N801 - a context manager, as a class since a generator takes 2 us longer
     """The session for this thread alone; 55006 while another one uses it."""
-    if not session.use.acquire(blocking=False):
-        raise _in_use()
-    try:
-        yield session
-    finally:
-        session.use.release()
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __enter__(self) -> Session:
+        if not self._session.use.acquire(False):
+            raise _in_use()
+        return self._session
+
+    def __exit__(self, *_caught: object) -> None:
+        self._session.use.release()
 
 
 def _in_use() -> errors.Error:

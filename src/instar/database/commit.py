@@ -30,6 +30,7 @@ from instar.store.engine import (
     Refused,
     StaleSchema,
     Store,
+    TableWrites,
     ValueUnchanged,
     View,
     rowset_prefix,
@@ -173,13 +174,13 @@ def brought(
     database: Database,
     buffer: TableBuffer,
     meant: Table,
-    newest: Table,
+    writer: TableWriter,
     catalog: CatalogSnapshot,
     view: View,
     functions: Callable[[], Context],
 ) -> TableBuffer:
-    """The changes of a table, which were meant under `meant`, with images at its newest version."""
-    writer = database.writers.get(newest, catalog)
+    """The changes of a table, which were meant under `meant`, with images at its newest version, that of `writer`."""
+    newest = writer.table
     if newest is meant and not writer.per_row:
         return buffer
 
@@ -219,11 +220,11 @@ def upgrade_buffers(
             del transaction.enlisted[table_id]
             continue
         with database.store.read() as reader:
-            now = brought(database, buffer, meant, newest, catalog, reader, functions)
+            writer = database.writers.get(newest, catalog)
+            now = brought(database, buffer, meant, writer, catalog, reader, functions)
             if newest.checks_version != meant.checks_version:
                 # The commit will not: they are enlisted under this list from now on (rule 16).
-                rules = database.rules(catalog).of(newest)
-                hold(rules.judge_by(functions), now, database.writers.get(newest, catalog), reader)
+                hold(database.rules(catalog).of(newest).judge_by(functions), now, writer, reader)
         transaction.buffer.replace(table_id, now.changes)
         transaction.enlisted[table_id] = newest
     if crossings is not None and crossed_over:
@@ -417,7 +418,8 @@ class Committer:
         transaction = self._transaction
         ddl = transaction.ddl
         request = Commit(catalog_version=catalog.version, lease=lease, owner=self._locks.owner, held=self._locks.held)
-        request.preconditions.extend(self._heeded(reader, catalog))
+        if self._locks.selected_of:
+            request.preconditions.extend(self._heeded(reader, catalog))
         for validated in self._reads:
             known = request.snapshot
             request.snapshot = validated.since if known is None else min(known, validated.since)
@@ -450,19 +452,25 @@ class Committer:
             except NewerRow:
                 self._database.outdate_schema()
                 raise
-            restored = () if self._restoring is None else [table.id for table in self._restoring.tables]
-            request.tables.extend(
-                writes._replace(heeds_locks=self._heeds_locks) if writes.table in restored else writes
-                for writes in derivation.tables
-            )
+            request.tables.extend(self._heeding(derivation.tables))
             request.entries.extend(derivation.entries)
             request.preconditions.extend(derivation.preconditions)
-            request.raw.extend((key, encode_violation(found)) for key, found in derivation.flags.items())
+            if derivation.flags:
+                request.raw.extend((key, encode_violation(found)) for key, found in derivation.flags.items())
         for restoration in () if self._restoring is None else self._restoring.restorations:
             restoration.add_to(request, reader, heeds_locks=self._heeds_locks)
         if not request.tables and not request.raw:
             return None
         return request
+
+    def _heeding(self, tables: list[TableWrites]) -> list[TableWrites]:
+        """The writes; those of tables that get a column back heed the locks of others for so long only."""
+        if self._restoring is None:
+            return tables
+        restored = [table.id for table in self._restoring.tables]
+        return [
+            writes._replace(heeds_locks=self._heeds_locks) if writes.table in restored else writes for writes in tables
+        ]
 
     def _heeded(self, reader: Reader, catalog: CatalogSnapshot) -> list[Precondition]:
         """As `require_heeded`, and what says that it is so still when the store judges: the fence does not, for tables
@@ -495,8 +503,8 @@ class Committer:
                 if crossings.take(buffer, meant):
                     continue
             table = meant if newest is meant else self._crossed(buffer, meant, newest, catalog)
-            now = brought(self._database, buffer, meant, table, catalog, derivation.reader, self._functions)
             writer = self._database.writers.get(table, catalog)
+            now = brought(self._database, buffer, meant, writer, catalog, derivation.reader, self._functions)
             if table.checks_version != meant.checks_version or (writer.per_row and unseen(meant, table)):
                 # The statements did not know of all that their rows are held to now (rule 16), or of all of the rows.
                 hold(partial(recheck, table), now, writer, derivation.reader)

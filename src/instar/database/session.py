@@ -111,7 +111,8 @@ class Session:
             result = self._queries.fast(text, parameters)
             if result is not None:
                 return result
-        self._cancelled.clear()
+        if self._cancelled.is_set():
+            self._cancelled.clear()
         if open_ is None and not self.autocommit and self._queries.known(text) is not None:
             open_ = self.open(explicit=False)
         if open_ is not None and open_.is_plain:
@@ -194,7 +195,7 @@ class Session:
     def settings_changed(self) -> None:
         """What the open transaction has taken of the settings is as they say now."""
         if self.transaction is not None:
-            self.transaction.buffer.max_rows = int(self.settings.get("max_transaction_rows"))
+            self.transaction.buffer.max_rows = self.settings.max_rows
 
     def notice(self, text: str, severity: str = "NOTICE") -> None:
         """Tell the client something."""
@@ -277,23 +278,21 @@ class Session:
             self.settings.restore(self._saved_settings)
 
     def open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
-        modes = modes or ast.TransactionModes()
-        level = modes.isolation or self.settings.get("default_transaction_isolation")
-        read_only = modes.read_only
-        if read_only is None:
-            read_only = self.settings.get("default_transaction_read_only") == "on"
+        settings = self.settings
+        isolation, read_only = settings.isolation, settings.read_only
+        if modes is not None and modes.isolation is not None:
+            isolation = Isolation(modes.isolation)
+        if modes is not None and modes.read_only is not None:
+            read_only = modes.read_only
         opened: SessionTransaction = Transaction(
-            Isolation(level),
-            read_only=read_only,
-            explicit=explicit,
-            max_rows=int(self.settings.get("max_transaction_rows")),
+            isolation, read_only=read_only, explicit=explicit, max_rows=settings.max_rows
         )
         opened.started_us = self.database.clock.wall_ns() // 1000
         if explicit or not self.autocommit:
             with self.database.store.read() as reader:
                 opened.began_under = self.database.catalog.at(reader)
         self.transaction = opened
-        self._saved_settings = self.settings.save()
+        self._saved_settings = settings.save()
         return opened
 
     def _end(self) -> None:
@@ -326,11 +325,13 @@ class Session:
 
     def _commit(self, open_: SessionTransaction) -> None:
         """Commit and end the transaction, whatever comes of it; then wait for the job that it began."""
+        job, restoring = None, None
         try:
-            self._schema.await_leases()
-            self._schema.await_writers(self.enlisted)
-            job = self._schema.begin_job()
-            restoring = self._schema.restoring  # with how long it waits for others
+            if open_.ddl is not None:
+                self._schema.await_leases()
+                self._schema.await_writers(self.enlisted)
+                job = self._schema.begin_job()
+                restoring = self._schema.restoring  # with how long it waits for others
             if open_.has_written:
                 committer = Committer(self.database, open_, self.function_context, self.enlisted, self.locks, restoring)
                 commit(self.database.store, committer.derive, committer.prepare)
@@ -342,7 +343,7 @@ class Session:
             raise
         finally:
             self._end()
-        written = [*open_.enlisted.values(), *(restoring.tables if restoring is not None else ())]
+        written = [*open_.enlisted.values(), *(() if restoring is None else restoring.tables)]
         if any(table.has_followers for table in written):
             self.database.after_followed()
         if job is not None:

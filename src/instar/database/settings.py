@@ -141,12 +141,13 @@ class Settings:
         self._values: dict[str, str] = {}
         self._local: dict[str, str] = {}
         self._fixed = fixed
-        self.read_only = False  # default_transaction_read_only: asked for by every write
-        self.locking = False  # whether default_transaction_isolation is a locking level: asked for by every statement
+        # What every statement or transaction asks for is kept as it is used: default_transaction_isolation, and whether
+        # that is a locking level; default_transaction_read_only; max_transaction_rows.
+        self._changed()
 
     def get(self, name: str) -> str:
         """The value as text."""
-        found = find(name)
+        found = name if name in SETTINGS else find(name)
         if found in self._local:
             return self._local[found]
         return self._fixed.get(found) or self._values.get(found, SETTINGS[found].default)
@@ -168,8 +169,10 @@ class Settings:
         self._changed()
 
     def _changed(self) -> None:
+        self.isolation = Isolation(self.get("default_transaction_isolation"))
+        self.locking = self.isolation.is_locking
         self.read_only = self.get("default_transaction_read_only") == "on"
-        self.locking = Isolation(self.get("default_transaction_isolation")).is_locking
+        self.max_rows = int(self.get("max_transaction_rows"))
 
     def reset_all(self) -> None:
         self._values.clear()

@@ -267,9 +267,9 @@ class _Environment:
         except lmdb.Error as caught:
             raise translate(caught) from caught
 
-    def entering(self) -> contextlib.AbstractContextManager[None]:
-        """To be within while waiting for a mutex that a stopped process may have."""
-        return self.watch if self.presence.is_shared() else contextlib.nullcontext()
+    def entering(self) -> contextlib.AbstractContextManager[None] | None:
+        """To be within while waiting for a mutex that a stopped process may have; None if no other can have it."""
+        return self.watch if self.presence.is_shared() else None
 
     def _begin_plain(self) -> Any:
         """A read transaction of LMDB, of whatever environment is open now."""
@@ -296,7 +296,7 @@ class _Environment:
 
     def _enter(self) -> LmdbSection:
         """As `begin_section`, also while the store is being closed."""
-        with self.entering():
+        with self.entering() or contextlib.nullcontext():
             return self._begin_section()
 
     def begin_section(self) -> LmdbSection:

@@ -51,6 +51,8 @@ def _open_environment(directory: str) -> Any:
 class _Transaction:
     """The records in a transaction of LMDB."""
 
+    __slots__ = ("_transaction", "delete", "get", "put")
+
     def __init__(self, transaction: Any) -> None:
         self._transaction = transaction
         self.get: Callable[[bytes], bytes | None] = transaction.get
@@ -80,14 +82,15 @@ class _Use:
 
 
 class LmdbLockTable(LockTable):
-    """`entering`: to be within while waiting for LMDB's mutex, which a stopped process may have (see `watch`)."""
+    """`entering`: to be within while waiting for LMDB's mutex, which a stopped process may have (see `watch`); None
+    if no other process can have it."""
 
     def __init__(
         self,
         directory: str,
         presence: Presence,
         translate: Callable[[Exception], Exception],
-        entering: Callable[[], AbstractContextManager[None]],
+        entering: Callable[[], AbstractContextManager[None] | None],
     ) -> None:
         super().__init__(presence)
         self._directory = directory
@@ -108,7 +111,10 @@ class LmdbLockTable(LockTable):
         try:
             if not write:
                 return self._begun(write=False)
-            with self._entering():
+            entering = self._entering()
+            if entering is None:
+                return self._begun(write=True)
+            with entering:
                 return self._begun(write=True)
         except BaseException as caught:
             self._guard.release()

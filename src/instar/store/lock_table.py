@@ -251,7 +251,9 @@ class LockTable(ABC):
         if records.get(_OWNERS + owner) is not None:
             return
         records.put(_OWNERS + owner, _encode_life(_Life(os.getpid())))
-        start = _OWNERS if number_of(owner) % _BURIES == 1 else _OWNERS_END
+        if number_of(owner) % _BURIES != 1:
+            return
+        start = _OWNERS
         while found := records.batch(start, _OWNERS_END, 1)[0]:
             process = found[0][1 : 1 + _OWNER.size - 4]
             if lives.process(found[0][1:]):

@@ -254,13 +254,14 @@ class Presence:
         """Note that a transaction begun at `begun_us` has written to `table`; returns a token."""
         token = next(self._tokens)
         writer = Writer(os.getpid(), table, begun_us, token, threading.get_ident(), refused)
+        words, base = self._words, self._base
         with self._lock:
-            place = next((word for word in _WRITERS if not self._words[self._base + word]), None)
-            if place is None:
-                self._more[token] = writer
-                self._say_more()
-            else:
-                self._show(writer, place)
+            for place in _WRITERS:
+                if not words[base + place]:
+                    self._show(writer, place)
+                    return token
+            self._more[token] = writer
+            self._say_more()
         return token
 
     def withdraw(self, token: int) -> None:

@@ -45,6 +45,13 @@ class IndexCodec:
         """The indexed values of a row."""
         return [image[ordinal] for ordinal in self.ordinals]
 
+    def has_same(self, old: Sequence[object], new: Sequence[object]) -> bool:
+        """Whether the indexed values of both rows are the very same objects, as those that an update leaves alone."""
+        for ordinal in self.ordinals:  # noqa: SIM110 - a generator takes as long as encoding the values
+            if old[ordinal] is not new[ordinal]:
+                return False
+        return True
+
     def whole(self, image: Sequence[object]) -> bytes:
         """The index columns' part of the entry's key, however long."""
         return self._encode(self.values(image))

@@ -20,12 +20,14 @@ class Writers:
 
     def get(self, table: Table, catalog: CatalogSnapshot) -> TableWriter:
         """The writer of `table` under `catalog`."""
+        known = self._known.get(table.id)
+        if known is not None and known[0] is table and not known[1]:
+            return known[2]  # most tables stand alone
         around = tuple(
             catalog.table(other)
             for other in (*(key.parent for key in table.foreign_keys), *table.referenced_by)
             if other != table.id
         )
-        known = self._known.get(table.id)
         if known is not None and known[0] is table and all(a is b for a, b in zip(known[1], around, strict=True)):
             return known[2]
         writer = TableWriter(table, catalog, self._layouts)

@@ -370,9 +370,12 @@ class Derivation:
     def _entries(self, writer: TableWriter, key: bytes, change: Change, public: set[int]) -> bool:
         """The row's index entries; whether a unique key of it changes."""
         keyed = False
+        old, image = change.old, change.image
         for codec in writer.codecs:
-            before = None if change.old is None else codec.entry(change.old, key)
-            after = None if change.image is None else codec.entry(change.image, key)
+            if old is not None and image is not None and codec.has_same(old, image):
+                continue
+            before = None if old is None else codec.entry(old, key)
+            after = None if image is None else codec.entry(image, key)
             if before == after:
                 continue
             keyed = keyed or codec.index.unique
