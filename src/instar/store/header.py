@@ -30,7 +30,7 @@ _HEADER = struct.Struct("<QQQQQ16sQQ")
 TIMESTAMP_SHIFT = 20
 HOUR_NS = 3_600_000_000_000
 # A wall clock that has gained no more than this on what is remembered of it need not be remembered anew.
-_SLACK_NS = 1_000_000_000
+SLACK_NS = 1_000_000_000
 _NO_BOOT = bytes(16)
 
 DEFAULT_RETENTION_SECONDS = 600.0
@@ -155,7 +155,7 @@ def believed_wall(clock: Clock, header: Header, monotonic: int) -> tuple[int, He
     if boot != header.boot:
         return now, header._replace(boot=boot, monotonic=monotonic, wall=now)
     expected = header.wall + monotonic - header.monotonic
-    if now <= expected + _SLACK_NS or boot == _NO_BOOT:
+    if now <= expected + SLACK_NS or boot == _NO_BOOT:
         return now, header
     if now > expected + HOUR_NS:
         return expected, header

@@ -67,7 +67,11 @@ class LmdbSection(WriteSection):
         if number != known + 1:
             head = read_head(transaction)
         self._begun = head
-        self.load(head)
+        # As `load` does it, without the call.
+        self.timestamp, self.log_end, self.header = head
+        self.catalog_version = self.header.catalog_version
+        self.watermark = self.header.watermark
+        self.moved = False
 
     def delete(self, key: bytes, /) -> bool:
         deleted: bool = self._transaction.delete(key)
