@@ -198,10 +198,9 @@ def test_what_cannot_be_is_said(tmp_path: Path):
     ("name", "content"),
     [
         ("t.csv", b"id\n1\nx\n"),
-        ("t.csv", b""),
         ("t.csv", b"raw\n\\x0g\n"),
         ("t.parquet", b"PAR1 not"),
-        ("t.csv.gz", b"not gzip"),
+        ("t.csv.gz", gzip.compress(b"id\n1\n")[:20]),
     ],
 )
 def test_a_broken_file_is_an_error_of_the_file(tmp_path: Path, name: str, content: bytes):
@@ -265,3 +264,26 @@ def test_a_text_that_is_not_of_the_type_that_is_noted_is_refused(tmp_path: Path)
             with pytest.raises(errors.Error) as caught:
                 transfer.import_files(connection, "t", [path], create=True)
             assert caught.value.sqlstate == "22P02"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wrong"),
+    [
+        ("t.csv", b"", "is empty: it has no header"),
+        ("t.csv.gz", gzip.compress(b""), "is empty: it has no header"),
+        ("t.csv.gz", b"id\n1\n", "is not compressed with gzip"),
+        ("t.csv.gz", b"", "is not compressed with gzip"),
+        ("t.csv.zst", gzip.compress(b"id\n1\n"), "is not compressed with zstd"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_or_has_nothing_in_it_is_refused(
+    tmp_path: Path, name: str, content: bytes, wrong: str
+):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int)")
+        for create in (False, True):
+            with pytest.raises(errors.Error) as caught:
+                transfer.import_files(connection, "u" if create else "t", [path], create=create)
+            assert (caught.value.sqlstate, caught.value.message) == ("22P04", f"{path}: the file {wrong}")

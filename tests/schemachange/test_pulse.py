@@ -11,14 +11,14 @@ from instar import errors
 from instar.catalog.descriptors import Table
 from instar.schemachange import reorganize
 from instar.schemachange import wanted as want
-from instar.schemachange.job_records import Checkpoint, Job, JobState
+from instar.schemachange.job_records import Checkpoint, Job, JobState, checkpoint_key, encode_checkpoint
 from instar.schemachange.jobs import LEASE_SECONDS, Held
 from instar.schemachange.progress import passed
 from instar.schemachange.pulse import Interrupted, Pulse
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Frozen
-from instar.store.engine import Reader
+from instar.store.engine import Commit, Reader
 from support.changes import ChangingWorld, Facts
 
 ROWS = 50
@@ -85,6 +85,33 @@ def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld
     world.clock.advance(1)
     pulse()
     assert world.jobs.progress(job).share == second.share
+
+
+def test_a_rate_does_not_fall_between_two_batches_that_take_longer_than_it_is_told(world: ChangingWorld) -> None:
+    """120 rows every 2.4 seconds are 50 a second, at each of the four times that it is told meanwhile; and fewer once the
+    next batch is overdue."""
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    task = Reading()
+    task.rows_read = None
+    pulse.attend(job, task)
+
+    def told() -> float:
+        world.clock.advance(0.6)
+        pulse()
+        status = world.jobs.progress(world.jobs.get(number)).status
+        assert status is not None
+        return status.rows_per_second
+
+    for batch in range(1, 5):
+        meanwhile = [told() for _ in range(4)][1:]  # the first of them has the batch before
+        assert meanwhile == [pytest.approx(0 if batch == 1 else 50, rel=0.01)] * 3
+        checkpoint = Checkpoint(b"", b"\xff", b"\x01" * batch, 120 * batch)
+        record = checkpoint_key(number, 3, 0), encode_checkpoint(checkpoint)
+        world.store.commit(Commit(catalog_version=world.catalog().version, raw=[record]))
+    overdue = [told() for _ in range(8)][4:]
+    assert overdue == [pytest.approx(120 / 0.6 / tells, rel=0.01) for tells in (4, 5, 6, 7)]
 
 
 class Estimated(Facts):

@@ -24,7 +24,7 @@ from instar.catalog.descriptors import Table
 from instar.catalog.system_views import user_columns
 from instar.cli import csv_columns
 from instar.cli.csv_columns import is_bytes, is_open_quote, plain_type, read_column, written_column
-from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8
+from instar.cli.csv_reading import COMPRESSION, csv_reader, ending, name_row, not_utf8, require_text
 from instar.cli.progress import Advance, progress_bars
 from instar.cli.runner import cleaning_up, interruptible
 from instar.database.bulk import estimated_table_rows, insert_arrow, python_values
@@ -265,6 +265,7 @@ def _open_parquet(path: Path, stack: ExitStack, advance: Advance) -> Source:
 
 
 def _open_csv(path: Path, wanted: pa.Schema | None, stack: ExitStack, advance: Advance, zone: str) -> Source:
+    require_text(path)
     reader, file = csv_reader(path, wanted, stack)
     if len(reader.schema) == 1:
         # An empty line is a row, of NULL.

@@ -23,8 +23,8 @@ from instar.store.pace import Pace
 # How often the job's record is looked at, and how often its status is written.
 LOOK_NS = 200_000_000
 TELL_NS = 500_000_000
-# How much of a rate shown is that of the last half second.
-_NEWEST = 0.3
+# How much of a rate is that of the last half second.
+_NEWEST, _NEWEST_SECONDS = 0.3, 0.5
 # From this share of the keys on, what is done tells how many rows there are.
 _TELLING = 0.02
 
@@ -50,6 +50,32 @@ class Doing(Protocol):
     def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """(rows, share): what is done of its key ranges, and about which share of its rows that is."""
         ...
+
+
+class _Rate:
+    """How fast something grows, a second, that comes in steps: rows are on record when a batch of them is, which may take
+    longer than until somebody looks again. It does not fall for that before a step as large as the last one is overdue.
+    """
+
+    def __init__(self, known: float) -> None:
+        self._rate = known
+        self._step = 0.0
+        self._since = 0  # ns; 0: nobody has asked yet
+
+    def grown(self, change: float, now: int) -> float:
+        """The rate at `now` (ns), when there is so much more than there was when it was last asked for."""
+        if not self._since:
+            self._since = now
+        seconds = (now - self._since) / 1e9
+        if not seconds or (change <= 0 and not self._step):
+            return self._rate
+        if change <= 0:
+            return min(self._rate, self._step / seconds)
+        newest = change / seconds
+        weight = 1 - (1 - _NEWEST) ** (seconds / _NEWEST_SECONDS)
+        self._rate = newest if not self._rate else self._rate + weight * (newest - self._rate)
+        self._step, self._since = change, now
+        return self._rate
 
 
 class Pulse:
@@ -87,6 +113,7 @@ class Pulse:
         self._rows: int | None = None
         self._ratio = 1.0  # of the rows that there are, as far as is known by now, to those that were estimated
         self._status = Status(False, 0.0, 0.0, 0.0, "", False, 0)
+        self._rates = _Rate(0.0), _Rate(0.0)  # of the share, of rows
         self._waits = ""
         self._task: Doing | None = None
         self._job: Job | None = None
@@ -96,7 +123,8 @@ class Pulse:
         if self._job is None or (job.state is JobState.REVERTING) != self._status.reverting:
             found = self._jobs.progress(job)
             reverting = job.state is JobState.REVERTING
-            self._status = found.status or Status(reverting, found.share, 0.0, 0.0, "", False, 0)
+            self._status = known = found.status or Status(reverting, found.share, 0.0, 0.0, "", False, 0)
+            self._rates = _Rate(known.share_per_second), _Rate(known.rows_per_second)
         self._job, self._task, self._rows, self._waits = job, task, None, ""
         self._heed(job)
 
@@ -151,7 +179,6 @@ class Pulse:
         self.pace.latency_target_ns = None if job.latency_target is None else job.latency_target * 1000
 
     def _tell(self, job: Job, now: int) -> None:
-        seconds = (now - self._told) / 1e9 if self._told else 0.0
         self._told = now
         before, progress = self._status, self._jobs.progress(job)
         share = max(before.share, working_share(job.stages, job.stage, self._done(job)))
@@ -161,8 +188,8 @@ class Pulse:
         self._status = Status(
             job.state is JobState.REVERTING,
             share,
-            _smoothed(before.share_per_second, share - before.share, seconds),
-            _smoothed(before.rows_per_second, rows, seconds),
+            self._rates[0].grown(share - before.share, now),
+            self._rates[1].grown(rows, now),
             self._waits or "; ".join(filter(None, (doing, self.pace.held_back(now)))),
             bool(self._waits),
             self._clock.wall_ns() // 1000,
@@ -205,10 +232,3 @@ class Pulse:
             return None
         left = sum(work.rows for stage in job.stages[max(job.stage - 1, 0) :] for work in stage.work)
         return round(job.rows_total - left + self._ratio * left)
-
-
-def _smoothed(before: float, change: float, seconds: float) -> float:
-    if not seconds:
-        return before
-    rate = max(change, 0.0) / seconds
-    return rate if not before else before + _NEWEST * (rate - before)
