@@ -88,8 +88,8 @@ def test_it_says_how_far_reading_is_and_what_the_work_is_at(world: ChangingWorld
 
 
 def test_a_rate_does_not_fall_between_two_batches_that_take_longer_than_it_is_told(world: ChangingWorld) -> None:
-    """120 rows every 2.4 seconds are 50 a second, at each of the four times that it is told meanwhile; and fewer once the
-    next batch is overdue."""
+    """120 rows every 2.4 seconds are 50 a second, at each of the four times that it is told meanwhile; and fewer once
+    the next batch is overdue."""
     number = begin(world)
     pulse = pulse_of(world, number)
     job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))

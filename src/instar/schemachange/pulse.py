@@ -53,9 +53,8 @@ class Doing(Protocol):
 
 
 class _Rate:
-    """How fast something grows, a second, that comes in steps: rows are on record when a batch of them is, which may take
-    longer than until somebody looks again. It does not fall for that before a step as large as the last one is overdue.
-    """
+    """How fast something grows, a second, that comes in steps: rows are on record when a batch of them is, which may
+    take longer than until somebody looks again. It does not fall before a step as large as the last one is overdue."""
 
     def __init__(self, known: float) -> None:
         self._rate = known
