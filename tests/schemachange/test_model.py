@@ -8,11 +8,11 @@ searches of the second half leave a state out, and must find the damage that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from instar import errors, types
 from instar.catalog.descriptors import Index, State, Table

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from instar import types
 from instar.catalog.catalog import CatalogSnapshot
@@ -128,6 +130,11 @@ def expression(text: str, hints: tuple[Type | None, ...] = ()) -> tree.Expr:
     return select(f"SELECT {text} FROM customer c, orders o, heap h", hints).outputs[0].expr
 
 
+def shown_fields(found: msgspec.Struct) -> list[str]:
+    """Those that a node is made of."""
+    return [name for name in found.__struct_fields__ if name != "computed"]
+
+
 def show(found: Any, indent: str = "") -> str:
     """A bound tree: one line per query, FROM item or output; expressions in a line."""
     if isinstance(found, tree.BoundStatement):
@@ -136,18 +143,18 @@ def show(found: Any, indent: str = "") -> str:
     if isinstance(found, tree.QueryStatement):
         return show(found.query)
     lines = [f"{indent}{type(found).__name__}"]
-    for field in fields(found):
-        value = getattr(found, field.name)
-        if value is None or value is False or value == () or not field.init:
+    for name in shown_fields(found):
+        value = getattr(found, name)
+        if value is None or value is False or value == ():
             continue
         if isinstance(value, tuple) and any(_is_block(item) for item in value):
-            lines.append(f"{indent}  {field.name}:")
+            lines.append(f"{indent}  {name}:")
             lines.extend(show(item, indent + "    ") for item in value)
         elif _is_block(value):
-            lines.append(f"{indent}  {field.name}:")
+            lines.append(f"{indent}  {name}:")
             lines.append(show(value, indent + "    "))
         else:
-            lines.append(f"{indent}  {field.name}: {brief(value)}")
+            lines.append(f"{indent}  {name}: {brief(value)}")
     return "\n".join(lines)
 
 
@@ -171,12 +178,14 @@ def brief(value: Any) -> str:
     if writer is not None:
         return writer(value)
     name = getattr(value, "name", None)
-    if isinstance(name, str) and not hasattr(value, "__dataclass_fields__"):
+    if isinstance(name, str) and not isinstance(value, msgspec.Struct):
         return name
     if type(value).__module__ != tree.__name__:
         return str(name or value)
     parts = [
-        f"{f.name}={brief(getattr(value, f.name))}" for f in fields(value) if f.name != "type" and _given(value, f.name)
+        f"{name}={brief(getattr(value, name))}"
+        for name in shown_fields(value)
+        if name != "type" and _given(value, name)
     ]
     return f"{type(value).__name__}({', '.join(parts)})"
 
@@ -186,7 +195,7 @@ def _given(value: object, name: str) -> bool:
     return found is not None and found is not False and found != ()
 
 
-_BRIEF = {
+_BRIEF: dict[type, Callable[[Any], str]] = {
     tree.Literal: lambda v: f"{v.value!r}:{v.type}",
     tree.Parameter: lambda v: f"${v.index + 1}:{v.type}",
     tree.ColumnRef: lambda v: f"{v.relation}.{v.ordinal}:{v.name}",

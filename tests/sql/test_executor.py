@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from instar import errors
 from instar.catalog.descriptors import Action, Check, ForeignKey, Table
@@ -204,8 +202,8 @@ def family(on_delete: Action = "no action", on_update: Action = "no action") -> 
         id=150, name="c_p_fkey", columns=(2,), parent=parent.id, parent_columns=(1,),
         child_index=child.indexes[0].id, on_delete=on_delete, on_update=on_update,
     )  # fmt: skip
-    change.create(msgspec.structs.replace(parent, referenced_by=(child.id,)))
-    change.create(msgspec.structs.replace(child, foreign_keys=(key,)))
+    change.create(replace(parent, referenced_by=(child.id,)))
+    change.create(replace(child, foreign_keys=(key,)))
     world.commit(change=change)
     write(world, "insert into p values (1, 0), (2, 0), (3, 0)")
     write(world, "insert into c values (10, 1), (11, 1), (12, 2), (13, null)")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Column, Table
@@ -28,8 +29,7 @@ class Source(NamedTuple):
     generation_of: Callable[[Column, Table, CatalogSnapshot], str | None]
 
 
-@dataclass(frozen=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """One system view."""
 
     schema: str

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
+
+import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import is_seen
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
     from instar.database import Session
 
 
-@dataclass
-class Settings:
+class Settings(msgspec.Struct):
     """What backslash commands and options change."""
 
     format: output.Format = "table"
     timing: bool = False
-    out: TextIO = field(default_factory=lambda: sys.stdout)
-    err: TextIO = field(default_factory=lambda: sys.stderr)
+    out: TextIO = msgspec.field(default_factory=lambda: sys.stdout)
+    err: TextIO = msgspec.field(default_factory=lambda: sys.stderr)
 
 
 class Runner:

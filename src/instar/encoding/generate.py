@@ -10,8 +10,12 @@ from typing import Any
 
 @lru_cache(maxsize=4096)
 def compile_source(source: str, name: str) -> CodeType:
-    """The code of a module of generated source. A new version of a table mostly needs what the last one had."""
-    return compile(source, f"<instar {name}>", "exec")
+    """The code of a module of generated source. A new version of a table mostly needs what the last one had.
+    RecursionError where it nests too deeply."""
+    try:
+        return compile(source, f"<instar {name}>", "exec")
+    except MemoryError:  # as Python's parser has it, from some depth on
+        raise RecursionError("generated source nests too deeply") from None
 
 
 def compile_function(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence as Listing
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from instar import errors
 from instar.catalog.descriptors import (

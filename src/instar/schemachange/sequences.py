@@ -29,7 +29,7 @@ def create_owned(draft: Draft, table_id: int, table_name: str, column: int, new:
     """The sequence of an identity or serial column; returns its id."""
     options = new.sequence or want.SequenceOptions()
     if options.type is None:
-        options = want.SequenceOptions(**{**vars(options), "type": new.type})
+        options = msgspec.structs.replace(options, type=new.type)
     name = draft.relation_name(table_name, (new.name,), "seq")
     made = _configured(draft.ids.new_id(), name, options, None)
     draft.create(msgspec.structs.replace(made, owned_by=(table_id, column)))

@@ -7,8 +7,9 @@ expression into a descriptor's text (columns by id) once the planner has made th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from instar.catalog.descriptors import Action, Migration, Repair, Strategy, Table
 from instar.catalog.descriptors import Check as Check_
@@ -37,8 +38,7 @@ Freezer = Callable[[Table], Frozen]
 IdentityKind = Literal["always", "by default"]
 
 
-@dataclass(frozen=True)
-class SequenceOptions:
+class SequenceOptions(msgspec.Struct, frozen=True):
     """Options of a sequence; None: not given. `minimum`, `maximum` "none" is NO MINVALUE, NO MAXVALUE."""
 
     type: Type | None = None
@@ -52,8 +52,7 @@ class SequenceOptions:
     owned_by: tuple[str, str] | Literal["none"] | None = None
 
 
-@dataclass(frozen=True)
-class Default:
+class Default(msgspec.Struct, frozen=True):
     """A column's default. `volatile` ones have another value in every row; `value` is that of the others, evaluated
     once, now: canonical text for rows that are there already (None: NULL)."""
 
@@ -62,8 +61,7 @@ class Default:
     value: str | None
 
 
-@dataclass(frozen=True)
-class Unique:
+class Unique(msgspec.Struct, frozen=True):
     """`yields`, here and below: writes that violate it while it is pending abort the change, and are not refused."""
 
     columns: tuple[str, ...]
@@ -71,8 +69,7 @@ class Unique:
     yields: bool = False
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """`column`: the column it was written at, for the generated name only."""
 
     freeze: Freezer
@@ -82,8 +79,7 @@ class Check:
     yields: bool = False
 
 
-@dataclass(frozen=True)
-class ForeignKey:
+class ForeignKey(msgspec.Struct, frozen=True):
     """`parent_columns` empty: the parent's primary key. `parent` is the parent's name."""
 
     columns: tuple[str, ...]
@@ -99,8 +95,7 @@ class ForeignKey:
 Constraint = Unique | Check | ForeignKey
 
 
-@dataclass(frozen=True)
-class NewColumn:
+class NewColumn(msgspec.Struct, frozen=True):
     """`sequence` is given for identity and serial columns, which own one; `generated` is what a generated column is
     made of."""
 
@@ -119,8 +114,7 @@ class NewColumn:
         return self.sequence is not None or (self.default is not None and self.default.volatile)
 
 
-@dataclass(frozen=True)
-class CreateTable:
+class CreateTable(msgspec.Struct, frozen=True):
     """`primary_key` None: rows are identified by a hidden row id."""
 
     name: str
@@ -130,14 +124,12 @@ class CreateTable:
     constraints: tuple[Constraint, ...] = ()
 
 
-@dataclass(frozen=True)
-class DropTables:
+class DropTables(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class UndropTables:
+class UndropTables(msgspec.Struct, frozen=True):
     """`tables`: (name, the name that it is to have, if another). `as_of`: a timestamp at which they had those names;
     None: those dropped last. `cascade`: do without what is gone."""
 
@@ -146,22 +138,19 @@ class UndropTables:
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     restart_identity: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Of a column among the others: after the one of that name, or (None) the first."""
 
     after: str | None
 
 
-@dataclass(frozen=True)
-class AddColumn:
+class AddColumn(msgspec.Struct, frozen=True):
     """`place` None: the last."""
 
     table: str
@@ -170,22 +159,19 @@ class AddColumn:
     place: Place | None = None
 
 
-@dataclass(frozen=True)
-class MoveColumn:
+class MoveColumn(msgspec.Struct, frozen=True):
     table: str
     column: str
     place: Place
 
 
-@dataclass(frozen=True)
-class DropColumn:
+class DropColumn(msgspec.Struct, frozen=True):
     table: str
     column: str
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class UndropColumn:
+class UndropColumn(msgspec.Struct, frozen=True):
     """`new`: the name that it is to have, if another. `cascade`: without its NOT NULL, and a default that needs what is
     gone."""
 
@@ -195,15 +181,13 @@ class UndropColumn:
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class RenameColumn:
+class RenameColumn(msgspec.Struct, frozen=True):
     table: str
     old: str
     new: str
 
 
-@dataclass(frozen=True)
-class RenameObject:
+class RenameObject(msgspec.Struct, frozen=True):
     """A table, view or sequence. `kind` is the word of the statement: ALTER TABLE may rename any of them."""
 
     kind: Literal["table", "view", "sequence", "materialized view"]
@@ -211,8 +195,7 @@ class RenameObject:
     new: str
 
 
-@dataclass(frozen=True)
-class SetDefault:
+class SetDefault(msgspec.Struct, frozen=True):
     """`default` None: DROP DEFAULT."""
 
     table: str
@@ -220,14 +203,12 @@ class SetDefault:
     default: Default | None
 
 
-@dataclass(frozen=True)
-class DropNotNull:
+class DropNotNull(msgspec.Struct, frozen=True):
     table: str
     column: str
 
 
-@dataclass(frozen=True)
-class SetNotNull:
+class SetNotNull(msgspec.Struct, frozen=True):
     """SET NOT NULL, or (`adds`) ADD [CONSTRAINT `name`] NOT NULL. `anew`: it takes the place of one that the same
     statement drops."""
 
@@ -240,21 +221,18 @@ class SetNotNull:
     anew: bool = False
 
 
-@dataclass(frozen=True)
-class ValidateConstraint:
+class ValidateConstraint(msgspec.Struct, frozen=True):
     table: str
     name: str
 
 
-@dataclass(frozen=True)
-class SetType:
+class SetType(msgspec.Struct, frozen=True):
     table: str
     column: str
     type: Type
 
 
-@dataclass(frozen=True)
-class NewType:
+class NewType(msgspec.Struct, frozen=True):
     """A column is of a type that its values have to be converted to. `plain`: by an assignment of the value itself.
     `default`: None if it is to have none."""
 
@@ -265,8 +243,7 @@ class NewType:
     default: Freezer | None
 
 
-@dataclass(frozen=True)
-class ConvertColumns:
+class ConvertColumns(msgspec.Struct, frozen=True):
     """ALTER COLUMN TYPE of columns of one table. `check`: a check of it as one of the table as it will be."""
 
     table: str
@@ -274,48 +251,41 @@ class ConvertColumns:
     check: Callable[[Check_, Table, Table], Frozen]
 
 
-@dataclass(frozen=True)
-class AddConstraint:
+class AddConstraint(msgspec.Struct, frozen=True):
     table: str
     constraint: Constraint
 
 
-@dataclass(frozen=True)
-class DropConstraint:
+class DropConstraint(msgspec.Struct, frozen=True):
     table: str
     name: str
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class RenameConstraint:
+class RenameConstraint(msgspec.Struct, frozen=True):
     table: str
     old: str
     new: str
 
 
-@dataclass(frozen=True)
-class AddIdentity:
+class AddIdentity(msgspec.Struct, frozen=True):
     table: str
     column: str
     identity: IdentityKind
     sequence: SequenceOptions
 
 
-@dataclass(frozen=True)
-class DropIdentity:
+class DropIdentity(msgspec.Struct, frozen=True):
     table: str
     column: str
 
 
-@dataclass(frozen=True)
-class DropExpression:
+class DropExpression(msgspec.Struct, frozen=True):
     table: str
     column: str
 
 
-@dataclass(frozen=True)
-class AlterPrimaryKey:
+class AlterPrimaryKey(msgspec.Struct, frozen=True):
     """These columns are the primary key in the place of the one that there is, if any. `name` None: the name that there
     is, or a generated one. `adds`: there must be none yet but the hidden row id."""
 
@@ -325,15 +295,13 @@ class AlterPrimaryKey:
     adds: bool = False
 
 
-@dataclass(frozen=True)
-class AddLock:
+class AddLock(msgspec.Struct, frozen=True):
     table: str
     name: str
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class AlterLock:
+class AlterLock(msgspec.Struct, frozen=True):
     """The lock covers these columns, and no others."""
 
     table: str
@@ -341,14 +309,12 @@ class AlterLock:
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class DropLock:
+class DropLock(msgspec.Struct, frozen=True):
     table: str
     name: str
 
 
-@dataclass(frozen=True)
-class CreateIndex:
+class CreateIndex(msgspec.Struct, frozen=True):
     """`columns`: (name, descending)."""
 
     table: str
@@ -358,38 +324,32 @@ class CreateIndex:
     yields: bool = False
 
 
-@dataclass(frozen=True)
-class DropIndexes:
+class DropIndexes(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class RenameIndex:
+class RenameIndex(msgspec.Struct, frozen=True):
     old: str
     new: str
 
 
-@dataclass(frozen=True)
-class CreateSequence:
+class CreateSequence(msgspec.Struct, frozen=True):
     name: str
     options: SequenceOptions
 
 
-@dataclass(frozen=True)
-class AlterSequence:
+class AlterSequence(msgspec.Struct, frozen=True):
     name: str
     options: SequenceOptions
 
 
-@dataclass(frozen=True)
-class DropSequences:
+class DropSequences(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     cascade: bool = False
 
 
-@dataclass(frozen=True)
-class CreateView:
+class CreateView(msgspec.Struct, frozen=True):
     """`query` is SQL text with tables and columns by id."""
 
     name: str
@@ -399,8 +359,7 @@ class CreateView:
     replace: bool = False
 
 
-@dataclass(frozen=True)
-class DropViews:
+class DropViews(msgspec.Struct, frozen=True):
     """`materialized`: DROP MATERIALIZED VIEW, which means no other ones."""
 
     names: tuple[str, ...]
@@ -408,8 +367,7 @@ class DropViews:
     materialized: bool = False
 
 
-@dataclass(frozen=True)
-class GroupedOutput:
+class GroupedOutput(msgspec.Struct, frozen=True):
     """A column of a grouping: a value that it groups by, the number of its rows, or what it makes of values; `place`
     in the listing of either."""
 
@@ -417,8 +375,7 @@ class GroupedOutput:
     place: int = 0
 
 
-@dataclass(frozen=True)
-class Grouped:
+class Grouped(msgspec.Struct, frozen=True):
     """A grouping of one table, by ids of columns. `values`: those that it counts, and whether it sums them up, too;
     `condition` and the columns that it `reads` as of a check."""
 
@@ -429,8 +386,7 @@ class Grouped:
     reads: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """A join of two tables. `on`: pairs of columns' names, the first table's and the second's; `outputs`: for each
     column of the view the first that is not NULL of these: (0 or 1 for the table, the column's id)."""
 
@@ -439,8 +395,7 @@ class Joined:
     outputs: tuple[tuple[tuple[int, int], ...], ...]
 
 
-@dataclass(frozen=True)
-class CreateMaterializedView:
+class CreateMaterializedView(msgspec.Struct, frozen=True):
     """CREATE MATERIALIZED VIEW ... WITH (refresh = 'log'). `definition` and `depends_on` as of a view; `tables`: the
     names of those that it reads."""
 
@@ -452,33 +407,28 @@ class CreateMaterializedView:
     made_by: Grouped | Joined
 
 
-@dataclass(frozen=True)
-class PopulateAnew:
+class PopulateAnew(msgspec.Struct, frozen=True):
     """Populate the materialized view of that name anew: REFRESH MATERIALIZED VIEW of one that cannot follow the log
     any more."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class SetMigration:
+class SetMigration(msgspec.Struct, frozen=True):
     table: str
     policy: Migration
 
 
-@dataclass(frozen=True)
-class SetCompaction:
+class SetCompaction(msgspec.Struct, frozen=True):
     table: str
     share: float
 
 
-@dataclass(frozen=True)
-class CompactTable:
+class CompactTable(msgspec.Struct, frozen=True):
     table: str
 
 
-@dataclass(frozen=True)
-class TransformationOptions:
+class TransformationOptions(msgspec.Struct, frozen=True):
     """As of `MadeBySplit`. `keep_views`: names of the tables stay, as views that can be written to."""
 
     repair: Repair = "fail"
@@ -489,16 +439,14 @@ class TransformationOptions:
     priority: int = 0
 
 
-@dataclass(frozen=True)
-class NewTable:
+class NewTable(msgspec.Struct, frozen=True):
     """A target of a split: its name, and the names of the source's columns that it has."""
 
     name: str
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class SplitTable:
+class SplitTable(msgspec.Struct, frozen=True):
     """ALTER TABLE ... SPLIT [IN PLACE] INTO r (...), s (...) ON (...)."""
 
     table: str
@@ -509,8 +457,7 @@ class SplitTable:
     in_place: bool = False
 
 
-@dataclass(frozen=True)
-class JoinedColumn:
+class JoinedColumn(msgspec.Struct, frozen=True):
     """A column of the target of a join: of R, or of S, or of both where it is a pair of join columns."""
 
     name: str
@@ -518,8 +465,7 @@ class JoinedColumn:
     s: str | None = None
 
 
-@dataclass(frozen=True)
-class JoinTables:
+class JoinTables(msgspec.Struct, frozen=True):
     """ALTER TABLE r JOIN s ON ... INTO t (...). `on`: pairs of columns, R's and S's, that are equal."""
 
     r: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from instar.catalog.descriptors import Index, State, Table
 from instar.encoding.keys import TAGS
@@ -68,8 +70,7 @@ def _column(relation: int, expr: Expr) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Key:
+class _Key(msgspec.Struct, frozen=True):
     """The primary key or an index as a sequence of columns."""
 
     index: Index | None

@@ -7,7 +7,8 @@ Beside its text every expression carries its *physical* type (functions.Sql): nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from instar import errors
 from instar.sql import tree
@@ -25,17 +26,15 @@ Columns = list[Sql]
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
 
 
-@dataclass
-class Scans:
+class Scans(msgspec.Struct):
     """What the text reads: inputs by name, to be registered before it is run."""
 
-    tables: dict[str, tuple[tree.TableScan, tuple[int, ...], tuple[Expr, ...]]] = field(default_factory=dict)
+    tables: dict[str, tuple[tree.TableScan, tuple[int, ...], tuple[Expr, ...]]] = msgspec.field(default_factory=dict)
     """Per input: the table, the ordinals wanted, and conditions that hold for every row that matters."""
-    systems: dict[str, tree.SystemScan] = field(default_factory=dict)
+    systems: dict[str, tree.SystemScan] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """A query's text, the physical types of its columns c0, c1, ..., and what it reads."""
 
     text: str

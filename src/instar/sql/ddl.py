@@ -6,9 +6,9 @@ What the statement then means for descriptors, and in which stages, is the schem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeGuard
 
+import msgspec
 from sqlglot import exp
 
 from instar import errors
@@ -26,8 +26,7 @@ from instar.sql.transformations import join_tables, split_table
 from instar.types import TEXT, Kind, Type
 
 
-@dataclass(frozen=True)
-class Translation:
+class Translation(msgspec.Struct, frozen=True):
     """What a statement wants; `tag` is its command tag. Nothing is wanted where IF [NOT] EXISTS says so.
 
     `populate` is to be executed once the table is there (CREATE TABLE AS).

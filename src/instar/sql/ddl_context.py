@@ -4,8 +4,8 @@ constraints as they are wanted, IF [NOT] EXISTS answered."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+import msgspec
 from sqlglot import exp
 
 from instar import errors
@@ -22,8 +22,7 @@ from instar.types import Type
 from instar.values import to_text
 
 
-@dataclass(frozen=True)
-class DdlContext:
+class DdlContext(msgspec.Struct, frozen=True):
     """What a statement is translated in: the catalog that the session sees, what stable functions read, who is told of
     what IF [NOT] EXISTS skips, and the timestamp that it means by AS OF SYSTEM TIME."""
 

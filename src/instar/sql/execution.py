@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from instar import errors
@@ -48,8 +48,7 @@ class BudgetSpent(Exception):
     """The executor has touched as many rows as its plan allows: the analytic engine takes over."""
 
 
-@dataclass(slots=True)
-class ExecutionContext:
+class ExecutionContext(msgspec.Struct):
     """One execution of one statement. database.py fills it in.
 
     `parameters` are internal values of the statement's parameter types. `functions` is what stable functions read (the

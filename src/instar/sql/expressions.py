@@ -9,9 +9,10 @@ filter never builds a boolean it does not need: the value, "is TRUE", and "is FA
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from instar import errors
 from instar.encoding.generate import compile_source
@@ -63,8 +64,7 @@ class FrameLayout:
         return [*parameters, context, execution, *([None] * rest)]
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """What a row holds: columns and already computed expressions (groups, aggregates) by position.
 
     `not_null` are the columns that are never NULL in such rows.
@@ -72,7 +72,7 @@ class Scope:
 
     columns: Mapping[ColumnKey, int]
     not_null: frozenset[ColumnKey] = frozenset()
-    exprs: Mapping[Expr, int] = field(default_factory=dict)
+    exprs: Mapping[Expr, int] = msgspec.field(default_factory=dict)
 
 
 class Subqueries(Protocol):

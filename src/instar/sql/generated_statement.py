@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class DropExpression:
+class DropExpression(msgspec.Struct, frozen=True):
     """ALTER COLUMN ... DROP EXPRESSION: the column stays, with its values, as one like any other."""
 
     column: str

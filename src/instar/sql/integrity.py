@@ -8,7 +8,6 @@ further changes, each found on the state that the round before left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 import msgspec
@@ -38,8 +37,7 @@ from instar.values import to_text
 _MOST_ROUNDS_AGAIN = 1000
 
 
-@dataclass(slots=True)
-class Staged:
+class Staged(msgspec.Struct):
     """One row's change within a statement: insert (`old` None), delete (`new` None) or update."""
 
     table: TableRules
@@ -111,8 +109,7 @@ class KeyLookup:
         return self._encode([values[position] for position in self._order])
 
 
-@dataclass(slots=True)
-class _Reference:
+class _Reference(msgspec.Struct):
     """A foreign key, from either side."""
 
     key: ForeignKey

@@ -8,7 +8,9 @@ equal something in it. An outer join is one item of such a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from instar.sql import tree
 from instar.sql.access_paths import candidates, restrictions
@@ -43,8 +45,7 @@ class NotExecutable(Exception):
     """The executor has no plan for this; the message is the noun phrase that says why."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """A plan of some FROM items: `relations` are theirs, `rank` says how selective it is (smaller is better), and
     `used` are the positions of the offered conjuncts that it has taken care of."""
 

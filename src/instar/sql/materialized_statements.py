@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from instar.sql.statements import Name, Query
 
 
-@dataclass(frozen=True, slots=True)
-class CreateMaterializedView:
+class CreateMaterializedView(msgspec.Struct, frozen=True):
     """CREATE MATERIALIZED VIEW ... WITH (refresh = 'log'); `column_names` empty: the query's own."""
 
     name: Name
@@ -19,20 +19,17 @@ class CreateMaterializedView:
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RenameMaterializedView:
+class RenameMaterializedView(msgspec.Struct, frozen=True):
     name: Name
     new: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropMaterializedView:
+class DropMaterializedView(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshMaterializedView:
+class RefreshMaterializedView(msgspec.Struct, frozen=True):
     name: Name

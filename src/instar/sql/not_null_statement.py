@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class NotNull:
+class NotNull(msgspec.Struct, frozen=True):
     """ADD [CONSTRAINT name] NOT NULL; CREATE TABLE has it with its column."""
 
     column: str

@@ -7,9 +7,9 @@ the offending token, or with 0A000 naming what Instar lacks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from sqlglot import exp
 
 from instar import errors
@@ -20,8 +20,7 @@ from instar.sql.statements import Query, Statement
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Fragment:
+class Fragment(msgspec.Struct, frozen=True):
     """One statement of a script: characters [start, end), without its ";". `terminated`: the ";" was there."""
 
     text: str

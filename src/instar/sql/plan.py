@@ -8,8 +8,9 @@ the executor finds in the frame (correlated subqueries, LATERAL, and the inner s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from instar.catalog.descriptors import Index, Table
 from instar.sql import tree
@@ -31,8 +32,7 @@ class Bound(NamedTuple):
     inclusive: bool
 
 
-@dataclass(frozen=True)
-class KeyPath:
+class KeyPath(tree.Node, frozen=True):
     """A range of the primary key, or of `index`: equality on leading columns, then bounds on the next one.
 
     `equal` has alternatives per column: one for `=`, several for IN, the InSubquery itself for IN (SELECT ...): see
@@ -59,8 +59,7 @@ def is_single(values: tuple[Expr, ...]) -> bool:
     return len(values) == 1 and not isinstance(values[0], tree.InSubquery)
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(tree.Node, frozen=True):
     """Rows of a base table by `path`; `filter` is evaluated on the fetched columns. `versions`: see KEY_ORDINAL; they
     are to be locked by the statement. `level`: as in `TableScan`.
 
@@ -79,8 +78,7 @@ class Access:
     level: Isolation | None = None
 
 
-@dataclass(frozen=True)
-class SystemRows:
+class SystemRows(tree.Node, frozen=True):
     """A system view, made as rows when it is read."""
 
     scope: Scope
@@ -88,22 +86,19 @@ class SystemRows:
     columns: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(tree.Node, frozen=True):
     """VALUES; or one empty row, for SELECT without FROM."""
 
     scope: Scope
     rows: tuple[tuple[Expr, ...], ...]
 
 
-@dataclass(frozen=True)
-class FunctionRows:
+class FunctionRows(tree.Node, frozen=True):
     scope: Scope
     call: tree.FunctionScan
 
 
-@dataclass(frozen=True)
-class Rename:
+class Rename(tree.Node, frozen=True):
     """A derived table: the same rows under other names."""
 
     scope: Scope
@@ -111,8 +106,7 @@ class Rename:
     alias: str
 
 
-@dataclass(frozen=True)
-class CommonRows:
+class CommonRows(tree.Node, frozen=True):
     """A common table expression: computed at its first reference, kept for the execution."""
 
     scope: Scope
@@ -121,15 +115,13 @@ class CommonRows:
     alias: str
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(tree.Node, frozen=True):
     scope: Scope
     child: Node
     conjuncts: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class NestedLoop:
+class NestedLoop(tree.Node, frozen=True):
     """For every left row, the right rows. `lateral` are the left columns that the right side reads; empty: the right
     side is computed once."""
 
@@ -141,8 +133,7 @@ class NestedLoop:
     lateral: tuple[ColumnKey, ...]
 
 
-@dataclass(frozen=True)
-class HashJoin:
+class HashJoin(tree.Node, frozen=True):
     """Right rows hashed by `right_keys`, probed with `left_keys`; `residual` is what else the condition says."""
 
     scope: Scope
@@ -154,8 +145,7 @@ class HashJoin:
     residual: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class Aggregate:
+class Aggregate(tree.Node, frozen=True):
     """Groups, then aggregates. `sets` are positions in `groups`; one set of all of them is plain GROUP BY, one empty
     set no grouping (one row even for no input). `groupings`: for each GROUPING its arguments' positions in `groups`."""
 
@@ -167,22 +157,19 @@ class Aggregate:
     groupings: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(tree.Node, frozen=True):
     scope: Scope
     child: Node
     outputs: tuple[Expr, ...]
 
 
-@dataclass(frozen=True)
-class Sort:
+class Sort(tree.Node, frozen=True):
     scope: Scope
     child: Node
     keys: tuple[SortKey, ...]
 
 
-@dataclass(frozen=True)
-class Distinct:
+class Distinct(tree.Node, frozen=True):
     """One row per value of `on` (empty: of the whole row, whose types are `types`), the first one met."""
 
     scope: Scope
@@ -191,16 +178,14 @@ class Distinct:
     types: tuple[Type, ...]
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(tree.Node, frozen=True):
     scope: Scope
     child: Node
     limit: Expr | None
     offset: Expr | None
 
 
-@dataclass(frozen=True)
-class LockedTable:
+class LockedTable(tree.Node, frozen=True):
     """One table of which LockRows locks the rows: `key` is where their encoded primary key stands."""
 
     lock: tree.RowLock
@@ -209,8 +194,7 @@ class LockedTable:
     key: int
 
 
-@dataclass(frozen=True)
-class LockRows:
+class LockRows(tree.Node, frozen=True):
     """The child's rows, with the tables' rows that they are made of to be locked; those that are to be skipped left
     out."""
 
@@ -219,8 +203,7 @@ class LockRows:
     tables: tuple[LockedTable, ...]
 
 
-@dataclass(frozen=True)
-class SetOperation:
+class SetOperation(tree.Node, frozen=True):
     scope: Scope
     kind: Literal["union", "intersect", "except"]
     all: bool
@@ -313,8 +296,7 @@ SCAN_BUDGET = 1_000
 DRIVEN_BUDGET = 10_000
 
 
-@dataclass(frozen=True)
-class Subplan:
+class Subplan(tree.Node, frozen=True):
     """The plan of a subquery expression. `free`: the columns of outer rows that it reads; volatile ones run anew."""
 
     query: tree.Query
@@ -323,8 +305,7 @@ class Subplan:
     volatile: bool
 
 
-@dataclass(frozen=True)
-class QueryPlan:
+class QueryPlan(tree.Node, frozen=True):
     """A query. `root` None: the analytic engine only; `analytic` False: the executor only."""
 
     query: tree.Query
@@ -333,25 +314,23 @@ class QueryPlan:
     root: Node | None
     effort: Effort
     analytic: bool
-    subplans: dict[int, Subplan] = field(default_factory=dict)  # by id() of the query in the tree
+    subplans: dict[int, Subplan] = msgspec.field(default_factory=dict)  # by id() of the query in the tree
 
 
-@dataclass(frozen=True)
-class InsertPlan:
+class InsertPlan(tree.Node, frozen=True):
     """INSERT. `source` yields `statement.columns`; `returning` is evaluated over the inserted image."""
 
     statement: tree.Insert
     source: QueryPlan
-    subplans: dict[int, Subplan] = field(default_factory=dict)
+    subplans: dict[int, Subplan] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class ModifyPlan:
+class ModifyPlan(tree.Node, frozen=True):
     """UPDATE or DELETE. `root` yields target rows with KEY_ORDINAL and BASE_ORDINAL beside what else FROM gives."""
 
     statement: tree.Update | tree.Delete
     root: Node
-    subplans: dict[int, Subplan] = field(default_factory=dict)
+    subplans: dict[int, Subplan] = msgspec.field(default_factory=dict)
 
 
 Plan = QueryPlan | InsertPlan | ModifyPlan

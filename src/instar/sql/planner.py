@@ -7,8 +7,9 @@ engine once the budget is spent (plan.Effort). A query that only one of the two 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from instar import errors
 from instar.sql import tree

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any, Final, Literal, Protocol
+
+from msgspec.structs import replace
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from instar.sql import tree
 from instar.sql.traversal import conjuncts, free_relations, is_volatile, substitute, walk_level

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 from sqlglot import exp
 
 from instar import errors
@@ -44,8 +45,7 @@ class Name:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceOptions:
+class SequenceOptions(msgspec.Struct, frozen=True):
     """Options of a sequence; None: not given. `minimum`, `maximum` "none" is NO MINVALUE, NO MAXVALUE.
 
     `restart` (ALTER only): a value, or "start" for RESTART without one. `owned_by`: (table, column) or "none".
@@ -62,24 +62,21 @@ class SequenceOptions:
     owned_by: tuple[Name, str] | Literal["none"] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """GENERATED ALWAYS | BY DEFAULT AS IDENTITY [(sequence options)]."""
 
     always: bool
     options: SequenceOptions = SequenceOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class PrimaryKey:
+class PrimaryKey(msgspec.Struct, frozen=True):
     """`columns` of a column constraint is that column; `name` None: PostgreSQL's, `<table>_pkey`."""
 
     columns: tuple[str, ...]
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unique:
+class Unique(msgspec.Struct, frozen=True):
     """`name` None: `<table>_<columns>_key`. `yields`, here and below: WITH (violation = 'abort change')."""
 
     columns: tuple[str, ...]
@@ -87,8 +84,7 @@ class Unique:
     yields: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """`column` is the column that it was written at (it decides the generated name only), None for the table's."""
 
     expression: exp.Expr
@@ -98,8 +94,7 @@ class Check:
     yields: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignKey:
+class ForeignKey(msgspec.Struct, frozen=True):
     """`parent_columns` empty: the parent's primary key."""
 
     columns: tuple[str, ...]
@@ -134,8 +129,7 @@ class ColumnDef:
     generated: exp.Expr | None = None  # GENERATED ALWAYS AS (...) STORED
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTable(msgspec.Struct, frozen=True):
     """CREATE TABLE; `constraints` are the table's and the columns' together, in the order written.
 
     CREATE TABLE AS: `as_query` is the query, `columns` is empty, `column_names` the optional list of names, and
@@ -151,15 +145,13 @@ class CreateTable:
     with_data: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DropTable:
+class DropTable(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     restart_identity: bool = False
     cascade: bool = False
@@ -168,144 +160,120 @@ class Truncate:
 # --- ALTER TABLE -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """FIRST (None), or AFTER a column."""
 
     after: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class AddColumn:
+class AddColumn(msgspec.Struct, frozen=True):
     column: ColumnDef
     if_not_exists: bool = False
     place: Place | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MoveColumn:
+class MoveColumn(msgspec.Struct, frozen=True):
     column: str
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
-class DropColumn:
+class DropColumn(msgspec.Struct, frozen=True):
     name: str
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UndropColumn:
+class UndropColumn(msgspec.Struct, frozen=True):
     name: str
     new: str | None = None
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetMigration:
+class SetMigration(msgspec.Struct, frozen=True):
     policy: Migration
 
 
-@dataclass(frozen=True, slots=True)
-class SetCompaction:
+class SetCompaction(msgspec.Struct, frozen=True):
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
+class RenameColumn(msgspec.Struct, frozen=True):
     old: str
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenameTable:
+class RenameTable(msgspec.Struct, frozen=True):
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class RenameConstraint:
+class RenameConstraint(msgspec.Struct, frozen=True):
     old: str
     new: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetDefault:
+class SetDefault(msgspec.Struct, frozen=True):
     column: str
     default: exp.Expr
 
 
-@dataclass(frozen=True, slots=True)
-class DropDefault:
+class DropDefault(msgspec.Struct, frozen=True):
     column: str
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateConstraint:
+class ValidateConstraint(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetNotNull:
+class SetNotNull(msgspec.Struct, frozen=True):
     column: str
     yields: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropNotNull:
+class DropNotNull(msgspec.Struct, frozen=True):
     column: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetType:
+class SetType(msgspec.Struct, frozen=True):
     column: str
     type: Type
     using: exp.Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AddIdentity:
+class AddIdentity(msgspec.Struct, frozen=True):
     column: str
     identity: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class DropIdentity:
+class DropIdentity(msgspec.Struct, frozen=True):
     column: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AddConstraint:
+class AddConstraint(msgspec.Struct, frozen=True):
     constraint: Constraint
 
 
-@dataclass(frozen=True, slots=True)
-class DropConstraint:
+class DropConstraint(msgspec.Struct, frozen=True):
     name: str
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPrimaryKey:
+class AlterPrimaryKey(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AddLock:
+class AddLock(msgspec.Struct, frozen=True):
     name: str
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterLock:
+class AlterLock(msgspec.Struct, frozen=True):
     name: str
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DropLock:
+class DropLock(msgspec.Struct, frozen=True):
     name: str
     if_exists: bool = False
 
@@ -318,8 +286,7 @@ AlterAction = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class AlterTable:
+class AlterTable(msgspec.Struct, frozen=True):
     """The renames stand alone, as in PostgreSQL; every other action may be one of several."""
 
     name: Name
@@ -330,14 +297,12 @@ class AlterTable:
 # --- indexes, sequences, views ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IndexColumn:
+class IndexColumn(msgspec.Struct, frozen=True):
     name: str
     descending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateIndex:
+class CreateIndex(msgspec.Struct, frozen=True):
     """`name` None: PostgreSQL's, `<table>_<columns>_idx`. CONCURRENTLY is accepted: every index is built online."""
 
     name: str | None
@@ -348,29 +313,25 @@ class CreateIndex:
     yields: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RenameIndex:
+class RenameIndex(msgspec.Struct, frozen=True):
     name: Name
     new: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropIndex:
+class DropIndex(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateSequence:
+class CreateSequence(msgspec.Struct, frozen=True):
     name: Name
     options: SequenceOptions = SequenceOptions()
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterSequence:
+class AlterSequence(msgspec.Struct, frozen=True):
     """Either options or a new name."""
 
     name: Name
@@ -379,15 +340,13 @@ class AlterSequence:
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropSequence:
+class DropSequence(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     if_exists: bool = False
     cascade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateView:
+class CreateView(msgspec.Struct, frozen=True):
     """`column_names` empty: the query's own."""
 
     name: Name
@@ -396,15 +355,13 @@ class CreateView:
     or_replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RenameView:
+class RenameView(msgspec.Struct, frozen=True):
     name: Name
     new: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DropView:
+class DropView(msgspec.Struct, frozen=True):
     names: tuple[Name, ...]
     if_exists: bool = False
     cascade: bool = False
@@ -415,8 +372,7 @@ class DropView:
 Isolation = Literal["read uncommitted", "read committed", "read committed lock", "repeatable read", "serializable"]
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionModes:
+class TransactionModes(msgspec.Struct, frozen=True):
     """None: not given. DEFERRABLE is accepted and means nothing outside SERIALIZABLE READ ONLY, as in PostgreSQL."""
 
     isolation: Isolation | None = None
@@ -424,50 +380,42 @@ class TransactionModes:
     deferrable: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(msgspec.Struct, frozen=True):
     modes: TransactionModes = TransactionModes()
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """COMMIT and END; `chain` is AND CHAIN."""
 
     chain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+class Rollback(msgspec.Struct, frozen=True):
     """ROLLBACK and ABORT."""
 
     chain: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Savepoint:
+class Savepoint(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseSavepoint:
+class ReleaseSavepoint(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackTo:
+class RollbackTo(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTransaction:
+class SetTransaction(msgspec.Struct, frozen=True):
     """SET TRANSACTION, or with `session` SET SESSION CHARACTERISTICS AS TRANSACTION."""
 
     modes: TransactionModes
     session: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetVariable:
+class SetVariable(msgspec.Struct, frozen=True):
     """SET [SESSION | LOCAL] name = values; `values` None is DEFAULT. Values are text as written, unquoted."""
 
     name: str
@@ -475,15 +423,13 @@ class SetVariable:
     local: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShowVariable:
+class ShowVariable(msgspec.Struct, frozen=True):
     """SHOW name; name "all" shows every setting."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResetVariable:
+class ResetVariable(msgspec.Struct, frozen=True):
     """RESET name; name "all" resets every setting."""
 
     name: str
@@ -492,8 +438,7 @@ class ResetVariable:
 # --- explanation, jobs, maintenance ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Explain:
+class Explain(msgspec.Struct, frozen=True):
     """EXPLAIN [ANALYZE] of a query or DML; with `ddl` (EXPLAIN (DDL)) the stages of a schema change. What is explained
     begins at `position`."""
 
@@ -504,40 +449,33 @@ class Explain:
     verbose: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShowJobs:
+class ShowJobs(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class JobControl:
+class JobControl(msgspec.Struct, frozen=True):
     action: Literal["pause", "resume", "cancel"]
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlterJob:
+class AlterJob(msgspec.Struct, frozen=True):
     job: int
     options: tuple[tuple[str, str | None], ...]  # None: DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class CheckTable:
+class CheckTable(msgspec.Struct, frozen=True):
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
-class CheckDatabase:
+class CheckDatabase(msgspec.Struct, frozen=True):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class CompactTable:
+class CompactTable(msgspec.Struct, frozen=True):
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
-class UndropTable:
+class UndropTable(msgspec.Struct, frozen=True):
     """`tables`: (name, the name that it is to have, if another); `as_of`: when they had those names."""
 
     tables: tuple[tuple[Name, str | None], ...]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from instar.catalog.descriptors import Repair, Strategy
 
 if TYPE_CHECKING:
     from instar.sql.statements import Name
 
 
-@dataclass(frozen=True, slots=True)
-class TransformationOptions:
+class TransformationOptions(msgspec.Struct, frozen=True):
     """WITH (option = value, ...); None: not given."""
 
     repair: Repair | None = None
@@ -23,16 +24,14 @@ class TransformationOptions:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A table that a split makes, and the columns that it takes along."""
 
     name: Name
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitTable:
+class SplitTable(msgspec.Struct, frozen=True):
     """ALTER TABLE name SPLIT [IN PLACE] INTO r (...), s (...) ON (...)."""
 
     name: Name
@@ -43,8 +42,7 @@ class SplitTable:
     in_place: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A table that is joined: name [[AS] alias]."""
 
     name: Name
@@ -60,16 +58,14 @@ class Reference:
     position: int | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetColumn:
+class TargetColumn(msgspec.Struct, frozen=True):
     """A column of the table that a join makes: reference [AS name]."""
 
     column: Reference
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTables:
+class JoinTables(msgspec.Struct, frozen=True):
     """ALTER TABLE r JOIN s {ON a.x = b.y [AND ...] | USING (x, ...)} INTO t (...): `on`, or `using`."""
 
     r: Source

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from instar.sql import tree
 from instar.sql.tree import Expr
@@ -17,20 +19,23 @@ _FROM_ITEMS = (tree.TableScan, tree.SystemScan, tree.Derived, tree.RecursiveRef,
 
 # The fields of each class of the tree; what the tree only points at (functions, descriptors, values) has none here.
 _FIELDS: dict[type, tuple[str, ...]] = {
-    kind: tuple(field.name for field in fields(kind) if field.name != "type" and field.init)
+    kind: tuple(name for name in kind.__struct_fields__ if name not in ("type", "computed"))
     for kind in vars(tree).values()
-    if isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == tree.__name__
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == tree.__name__
 }
 _UNIONS = {"Expr", "FromItem", "Query", "Bound"}
 _NAMES = {kind.__name__ for kind in _FIELDS} | _UNIONS
 
 
-def _below(kind: type) -> tuple[str, ...]:
+def _below(kind: Any) -> tuple[str, ...]:
     """The fields in which there may be nodes, by their annotations; the last first, as a stack takes them."""
     if kind is tree.ValuesList:
         return ("computed",)
-    found = [field for field in fields(kind) if _NAMES.intersection(re.findall(r"\w+", str(field.type)))]
-    return tuple(field.name for field in reversed(found))
+    types: dict[str, object] = {}
+    for base in reversed(kind.__mro__):
+        types |= vars(base).get("__annotations__", {})
+    found = [name for name in kind.__struct_fields__ if _NAMES.intersection(re.findall(r"\w+", str(types[name])))]
+    return tuple(reversed(found))
 
 
 _BELOW = {kind: _below(kind) for kind in _FIELDS}
@@ -147,4 +152,4 @@ def _substituted(found: object, mapping: Mapping[tuple[int, int], Expr]) -> obje
         new = _substituted(old, mapping)
         if new is not old:
             changes[name] = new
-    return replace(found, **changes) if changes else found  # type: ignore[type-var]  # only dataclasses have fields here
+    return replace(found, **changes) if changes else found  # type: ignore[type-var]  # only nodes have fields here

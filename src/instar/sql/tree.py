@@ -9,10 +9,12 @@ Every expression bears its type, every implicit conversion is an explicit Cast, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING
 from typing import Literal as Choice
+
+import msgspec
+from msgspec.structs import astuple, force_setattr
 
 from instar.catalog.descriptors import Index, Table, View
 from instar.store.lock_modes import Mode
@@ -22,11 +24,22 @@ from instar.types import BOOLEAN, INTEGER, Type
 if TYPE_CHECKING:
     from instar.sql.functions import Aggregate, Function, WindowFunction
 
+
+class Node(msgspec.Struct, frozen=True):
+    """What trees, and the plans of them, are made of.
+
+    Its hash is Python's own recursion, which has an end (RecursionError, so 54001): msgspec's would go down a tree of
+    whatever depth until the stack is used up.
+    """
+
+    def __hash__(self) -> int:
+        return hash(astuple(self))
+
+
 # --- expressions -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Literal:
+class Literal(Node, frozen=True, eq=False):
     """A constant: `value` is an internal value of `type` (types.py), None is NULL.
 
     Two are the same expression if they are written alike: 1.5 and 1.50 are equal numbers that make others of what they
@@ -47,16 +60,14 @@ class Literal:
         return self.type, str(self.value) if isinstance(self.value, float | Decimal) else self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Node, frozen=True):
     """The `index`-th parameter, 0-based, converted to `type` when the statement is executed."""
 
     index: int
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRef:
+class ColumnRef(Node, frozen=True):
     """Column `ordinal` of the output of FROM item `relation`."""
 
     relation: int
@@ -65,8 +76,7 @@ class ColumnRef:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Node, frozen=True):
     """A function or operator that has no special evaluation order; strictness is the function's property."""
 
     function: Function
@@ -74,8 +84,7 @@ class Call:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+class Cast(Node, frozen=True):
     """A conversion; `explicit` ones may truncate (varchar), implicit ones raise 22001."""
 
     operand: Expr
@@ -83,33 +92,28 @@ class Cast:
     explicit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Node, frozen=True):
     args: tuple[Expr, ...]
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Node, frozen=True):
     args: tuple[Expr, ...]
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Node, frozen=True):
     operand: Expr
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(Node, frozen=True):
     operand: Expr
     negated: bool
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class IsTruth:
+class IsTruth(Node, frozen=True):
     """IS [NOT] TRUE, FALSE, UNKNOWN."""
 
     operand: Expr
@@ -118,8 +122,7 @@ class IsTruth:
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class IsDistinct:
+class IsDistinct(Node, frozen=True):
     """IS [NOT] DISTINCT FROM; both sides have one type."""
 
     left: Expr
@@ -128,8 +131,7 @@ class IsDistinct:
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class InList:
+class InList(Node, frozen=True):
     """operand [NOT] IN (items): all of one type."""
 
     operand: Expr
@@ -138,8 +140,7 @@ class InList:
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Node, frozen=True):
     """Searched CASE (a simple one is bound into this form); without ELSE, `default` is a NULL literal."""
 
     whens: tuple[tuple[Expr, Expr], ...]
@@ -147,14 +148,12 @@ class Case:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Coalesce:
+class Coalesce(Node, frozen=True):
     args: tuple[Expr, ...]
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class SortKey:
+class SortKey(Node, frozen=True):
     """NULLS LAST is the default ascending, NULLS FIRST descending, as in PostgreSQL; always spelled out here."""
 
     expr: Expr
@@ -162,8 +161,7 @@ class SortKey:
     nulls_first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateCall:
+class AggregateCall(Node, frozen=True):
     aggregate: Aggregate
     args: tuple[Expr, ...]  # empty: count(*)
     distinct: bool
@@ -172,8 +170,7 @@ class AggregateCall:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class GroupingCall:
+class GroupingCall(Node, frozen=True):
     """GROUPING: a bit for each argument, the last one's the lowest, that is 1 in the rows of the grouping sets without
     it. The arguments are grouping expressions of the query that it stands in."""
 
@@ -181,8 +178,7 @@ class GroupingCall:
     type: Type = INTEGER
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Node, frozen=True):
     """A window frame; a bound is (kind, offset expression or None)."""
 
     unit: Choice["rows", "range", "groups"]
@@ -190,8 +186,7 @@ class Frame:
     end: tuple[Choice["preceding", "current row", "following", "unbounded following"], Expr | None]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowCall:
+class WindowCall(Node, frozen=True):
     function: WindowFunction | Aggregate
     args: tuple[Expr, ...]
     filter: Expr | None
@@ -201,47 +196,41 @@ class WindowCall:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarSubquery:
+class ScalarSubquery(Node, frozen=True):
     """At most one row (21000 otherwise), one column; no row is NULL."""
 
     query: Query
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
+class Exists(Node, frozen=True):
     query: Query
     negated: bool
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class InSubquery:
+class InSubquery(Node, frozen=True):
     operands: tuple[Expr, ...]
     query: Query
     negated: bool
     type: Type = BOOLEAN
 
 
-@dataclass(frozen=True, slots=True)
-class NextValue:
+class NextValue(Node, frozen=True):
     """nextval of a sequence; volatile, evaluated by the executor, never by DuckDB."""
 
     sequence: int
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentValue:
+class CurrentValue(Node, frozen=True):
     """currval of a sequence; lastval where there is none. What the session has drawn: volatile, as nextval is."""
 
     sequence: int | None
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class SetValue:
+class SetValue(Node, frozen=True):
     """setval of a sequence; `called`: whether the next value follows `value`, or is it. Volatile, as nextval is."""
 
     sequence: int
@@ -250,8 +239,7 @@ class SetValue:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Node, frozen=True):
     """A volatile operand, evaluated here, and kept for the `Kept` of that number behind it in the same CASE."""
 
     number: int
@@ -259,16 +247,14 @@ class Keep:
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Node, frozen=True):
     """The value that the `Keep` of that number has kept."""
 
     number: int
     type: Type
 
 
-@dataclass(frozen=True, slots=True)
-class DefaultValue:
+class DefaultValue(Node, frozen=True):
     """DEFAULT in VALUES or SET: the column's default, or NULL, is put in its place by the binder of the statement."""
 
     type: Type
@@ -285,8 +271,7 @@ OfSequence = NextValue | CurrentValue | SetValue
 # --- FROM items ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TableScan:
+class TableScan(Node, frozen=True):
     """A base table; ordinals are positions in `table.columns` (public ones, the hidden row id too).
 
     `level`: at which it is to be read, by a table hint; None: at the transaction's. `kept`: it is a kept view that DML
@@ -300,8 +285,7 @@ class TableScan:
     kept: Derived | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SystemScan:
+class SystemScan(Node, frozen=True):
     """A system view (`instar.*`, information_schema, pg_catalog): rows are made by catalog/system_tables.py."""
 
     relation: int
@@ -310,8 +294,7 @@ class SystemScan:
     alias: str
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
+class Derived(Node, frozen=True):
     """A subquery, view or CTE body in FROM (CTEs are named by `cte`, and then `query` is the shared object).
 
     `view` is the id of the view whose query it is.
@@ -325,8 +308,7 @@ class Derived:
     view: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecursiveRef:
+class RecursiveRef(Node, frozen=True):
     """The reference of a recursive CTE to itself."""
 
     relation: int
@@ -335,19 +317,18 @@ class RecursiveRef:
     alias: str
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesList:
-    """VALUES in FROM. `computed` are those of the rows that hold more than literals: what a walk looks into, since
-    there may be a great many rows."""
+class ValuesList(Node, frozen=True):
+    """VALUES in FROM. `computed`, which is not given but found, are those of the rows that hold more than literals:
+    what a walk looks into, since there may be a great many rows."""
 
     relation: int
     rows: tuple[tuple[Expr, ...], ...]
     columns: tuple[tuple[str, Type], ...]
     alias: str
-    computed: tuple[tuple[Expr, ...], ...] = field(init=False, repr=False, compare=False)
+    computed: tuple[tuple[Expr, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "computed", tuple([row for row in self.rows if not is_literal(row)]))
+        force_setattr(self, "computed", tuple([row for row in self.rows if not is_literal(row)]))
 
 
 def is_literal(row: Sequence[Expr]) -> bool:
@@ -355,8 +336,7 @@ def is_literal(row: Sequence[Expr]) -> bool:
     return {Literal}.issuperset(map(type, row))
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionScan:
+class FunctionScan(Node, frozen=True):
     """A set-returning function in FROM (generate_series, unnest ... as functions.py lists them)."""
 
     relation: int
@@ -366,8 +346,7 @@ class FunctionScan:
     alias: str
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Node, frozen=True):
     """USING and NATURAL are bound into `condition` and into the outputs of the query that holds the join."""
 
     kind: Choice["inner", "left", "right", "full", "cross"]
@@ -381,16 +360,14 @@ FromItem = TableScan | SystemScan | Derived | RecursiveRef | ValuesList | Functi
 # --- queries ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(Node, frozen=True):
     """A column of a result."""
 
     name: str
     expr: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class CommonTable:
+class CommonTable(Node, frozen=True):
     """A CTE. `query` of a recursive one is a SetOperation whose right side holds RecursiveRef."""
 
     id: int
@@ -400,8 +377,7 @@ class CommonTable:
     materialized: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class RowLock:
+class RowLock(Node, frozen=True):
     """FOR UPDATE and its like, of one base table in FROM."""
 
     relation: int
@@ -409,8 +385,7 @@ class RowLock:
     wait: Choice["wait", "skip", "nowait"]
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(Node, frozen=True):
     """One SELECT. `group_by` None: no grouping; grouping sets are lists of positions in `group_exprs`.
 
     ORDER BY expressions are bound in the scope of the input; a name or position of an output is replaced by its
@@ -433,8 +408,7 @@ class Select:
     locking: tuple[RowLock, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SetOperation:
+class SetOperation(Node, frozen=True):
     """UNION, INTERSECT, EXCEPT; both sides have the same number of columns and, after casts, the same types.
 
     ORDER BY keys are ColumnRef to relation `relation`, the set operation's own output.
@@ -452,8 +426,7 @@ class SetOperation:
     ctes: tuple[CommonTable, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ValuesQuery:
+class ValuesQuery(Node, frozen=True):
     """VALUES as a query of its own."""
 
     values: ValuesList
@@ -467,13 +440,11 @@ Query = Select | SetOperation | ValuesQuery
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class QueryStatement:
+class QueryStatement(Node, frozen=True):
     query: Query
 
 
-@dataclass(frozen=True, slots=True)
-class ConflictAction:
+class ConflictAction(Node, frozen=True):
     """ON CONFLICT. `target`: the primary key (None) or a unique index; `any_target`: DO NOTHING without a target.
 
     For DO UPDATE: `assignments` are (ordinal in table.columns, expression over the table's relation and `excluded`).
@@ -487,8 +458,7 @@ class ConflictAction:
     where: Expr | None
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(Node, frozen=True):
     """`source` yields, per row, one value for each of `columns` (ordinals); `defaults` fills every other column.
 
     Expressions in `defaults` and `source` are already cast to the column's type by assignment rules.
@@ -502,8 +472,7 @@ class Insert:
     returning: tuple[Output, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Node, frozen=True):
     target: TableScan
     assignments: tuple[tuple[int, Expr], ...]
     from_: FromItem | None
@@ -512,8 +481,7 @@ class Update:
     ctes: tuple[CommonTable, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Node, frozen=True):
     target: TableScan
     using: FromItem | None
     where: Expr | None
@@ -524,8 +492,7 @@ class Delete:
 Bound = QueryStatement | Insert | Update | Delete
 
 
-@dataclass(frozen=True, slots=True)
-class BoundStatement:
+class BoundStatement(Node, frozen=True):
     """A bound statement with its parameters' types, in order; and the tables and views that it depends on. `by_value`:
     the parameters whose types may be others for values of other classes, NULL among them."""
 

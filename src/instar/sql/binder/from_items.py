@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
 from typing import Literal
 
+from msgspec.structs import replace
 from sqlglot import exp
 
 from instar import errors, types

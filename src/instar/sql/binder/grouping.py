@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from instar import errors
 from instar.sql import tree
@@ -13,8 +14,7 @@ from instar.sql.traversal import children, references
 from instar.sql.tree import Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
+class Grouping(msgspec.Struct, frozen=True):
     """The distinct grouping expressions, and the grouping sets as positions among them (None: one, of all)."""
 
     exprs: tuple[Expr, ...]

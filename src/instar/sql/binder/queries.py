@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Literal
 
+from msgspec.structs import replace
 from sqlglot import exp
 
 from instar import errors, types

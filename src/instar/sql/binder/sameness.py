@@ -6,8 +6,9 @@ Each is bound with relation numbers of its own, so that two that were written al
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from instar.sql import tree
 from instar.sql.traversal import child_fields, walk, walk_level

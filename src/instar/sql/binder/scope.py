@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import Table
@@ -12,8 +12,7 @@ from instar.sql.tree import Expr
 from instar.types import Type
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeColumn:
+class ScopeColumn(msgspec.Struct, frozen=True):
     """A column in sight. `expr` is what it stands for: a ColumnRef, or for a column merged by USING a Coalesce."""
 
     name: str
@@ -24,8 +23,7 @@ class ScopeColumn:
         return self.expr.type
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """A FROM item under its alias. `table` is set for base tables, `schema` if it may be qualified by it.
 
     `scalar`: of a function; its rows are its values, which the alias means where no column is called so.
@@ -39,11 +37,10 @@ class Item:
     scalar: bool = False
 
 
-@dataclass(slots=True)
-class Namespace:
+class Namespace(msgspec.Struct):
     """What a FROM clause offers: items by alias, and the columns that unqualified names and `*` see, in order."""
 
-    items: dict[str, Item] = field(default_factory=dict)
+    items: dict[str, Item] = msgspec.field(default_factory=dict)
     columns: tuple[ScopeColumn, ...] = ()
     _index: dict[str, list[ScopeColumn]] | None = None
 
@@ -69,8 +66,7 @@ class Namespace:
         return self._index.get(name, [])
 
 
-@dataclass(slots=True)
-class CteEntry:
+class CteEntry(msgspec.Struct):
     """A WITH query in sight. `query` None: the recursive one's own name, inside its second term."""
 
     id: int
@@ -81,13 +77,12 @@ class CteEntry:
     level: int = 0  # of the term that may refer to it
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(msgspec.Struct):
     """One query level. Names not found here are looked for in `parent`, and make the query correlated."""
 
-    namespace: Namespace = field(default_factory=Namespace)
+    namespace: Namespace = msgspec.field(default_factory=Namespace)
     parent: Scope | None = None
-    ctes: dict[str, CteEntry] = field(default_factory=dict)
+    ctes: dict[str, CteEntry] = msgspec.field(default_factory=dict)
     subqueries: SharedSubqueries | None = None  # where equal expressions have to be known as such
 
     @property

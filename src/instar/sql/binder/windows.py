@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from sqlglot import exp
 
 from instar import errors
@@ -22,8 +22,7 @@ _START = ("unbounded preceding", "preceding", "current row", "following", "unbou
 Side = Literal["unbounded preceding", "preceding", "current row", "following", "unbounded following"]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowDefinition:
+class WindowDefinition(msgspec.Struct, frozen=True):
     """A window with nothing left to look up; expressions are still trees."""
 
     partition_by: tuple[exp.Expr, ...] = ()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from instar.types import Type
 
@@ -24,8 +25,7 @@ COMMON = Polymorphic.COMMON
 Argument = Type | Polymorphic
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """What stable functions read: `now` is the transaction's start in microseconds since 1970 UTC."""
 
     now: int
@@ -35,8 +35,7 @@ class Context:
     schema: str = "public"
 
 
-@dataclass(frozen=True, slots=True)
-class Sql:
+class Sql(msgspec.Struct, frozen=True):
     """A DuckDB expression and the *physical* type of its values.
 
     The physical type is the logical one but for numeric: numeric(p,s) is a DECIMAL(p,s) in which every value has
@@ -48,8 +47,7 @@ class Sql:
     type: Type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
+class Function(msgspec.Struct, frozen=True, eq=False):
     """A function or an operator (its name is then its symbol; LIKE is `~~`, as in PostgreSQL's catalog).
 
     Evaluate with `closure(argument types)(*values)`, or with `closure(...)(context, *values)` where `context` is set.
@@ -102,8 +100,7 @@ class Accumulator(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class AggregateSql:
+class AggregateSql(msgspec.Struct, frozen=True):
     """DISTINCT, ORDER BY, FILTER and OVER of a call, rendered; `order_by`, `filter`, `over` are bare or empty text.
 
     Expressions in `order_by`, and in `over`'s PARTITION BY and ORDER BY, must be `sort_key`s.
@@ -127,8 +124,7 @@ class AggregateSql:
         return text if self.over is None else f"{text} OVER ({self.over})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Aggregate:
+class Aggregate(msgspec.Struct, frozen=True, eq=False):
     """An aggregate function. `ordered`: its result depends on the order of rows (string_agg).
 
     `strict`: rows with a NULL argument are passed over (all but count(*), which has no argument).
@@ -155,8 +151,7 @@ class Aggregate:
         return self.duckdb(modifiers, args)
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """One partition in order: arguments per row, number of the peer group per row, frame [start, end) per row."""
 
     rows: Sequence[tuple[object, ...]]
@@ -164,8 +159,7 @@ class Window:
     frames: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowFunction:
+class WindowFunction(msgspec.Struct, frozen=True, eq=False):
     """A window function that is no aggregate: `python` maps a partition to one value per row."""
 
     name: str
@@ -186,8 +180,7 @@ class WindowFunction:
 Entry = Function | Aggregate | WindowFunction
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """The entry chosen for a call: cast argument i to `arguments[i]` where its type differs; `type` is the result's."""
 
     entry: Entry

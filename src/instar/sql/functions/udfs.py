@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+
+import msgspec
 
 from instar import errors
 from instar.types import Kind, Type
@@ -44,8 +45,7 @@ def duckdb_type(type_: Type) -> str:
     return _DUCKDB[type_.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Udf:
+class Udf(msgspec.Struct, frozen=True):
     """A scalar function for `connection.create_function(name, batch, parameters, result, type="arrow",
     null_handling="special")`; `batch` maps Arrow arrays to an Arrow array. Volatile ones need side_effects=True.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
+import msgspec
+from msgspec.structs import replace
 from sqlglot import exp
 
 from instar import errors
@@ -34,8 +35,7 @@ _OPTIONS = {
 _FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 
 
-@dataclass(slots=True)
-class _Column:
+class _Column(msgspec.Struct):
     """A column definition while it is read."""
 
     name: str
