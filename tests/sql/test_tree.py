@@ -50,7 +50,7 @@ def test_a_tree_that_is_too_deep_is_an_error_and_not_the_end_of_the_process() ->
 
 
 def test_rows_of_values_that_are_computed_are_found_again_in_what_replaces_them() -> None:
-    column = tree.ColumnRef(0, 0, "a", INTEGER)
+    column = tree.ColumnRef(0, 0, INTEGER, "a")
     values = tree.ValuesList(1, ((ONE,), (column,)), (("a", INTEGER),), "v")
     assert values.computed == ((column,),)
     assert msgspec.structs.replace(values, rows=((ONE,),)).computed == ()
