@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
+from instar.encoding import arrow_compute
 from instar.encoding.joined import Array, Joined
 from instar.encoding.rows import NAN_64, RowFormat, damaged_row
 from instar.errors import (
@@ -28,7 +28,6 @@ from instar.types import STRINGS, Kind, Type
 
 Column = Any  # a pyarrow.Array: its stubs are generic in scalar types that are known at run time only
 
-_compute: Any = pyarrow.compute
 BatchEncoder = Callable[..., list[bytes]]
 
 _ARROW_TYPES: dict[Kind, pa.DataType] = {
@@ -237,11 +236,13 @@ def conformed(column: Column, type_: Type) -> Column:
     if _has_nul(column):
         raise error(CHARACTER_NOT_IN_REPERTOIRE, "a text cannot contain NUL")
     if type_.kind is Kind.NUMERIC:
-        good = _compute.all(_compute.match_substring_regex(column, r"^(-?[0-9]+(\.[0-9]+)?|NaN)$"), min_count=0)
+        good = arrow_compute.all(
+            arrow_compute.match_substring_regex(column, r"^(-?[0-9]+(\.[0-9]+)?|NaN)$"), min_count=0
+        )
         if not good.as_py():
             raise error(INVALID_TEXT, "invalid input syntax for type numeric in a batch")
     elif type_.kind in STRINGS and type_.length is not None:
-        longest = _compute.max(_compute.utf8_length(column)).as_py()
+        longest = arrow_compute.max(arrow_compute.utf8_length(column)).as_py()
         if longest is not None and longest > type_.length:
             raise error(STRING_TOO_LONG, f"value too long for type {type_}")
     return column
@@ -257,7 +258,7 @@ def _has_nul(column: Column) -> bool:
     if not bool((np.frombuffer(text, np.uint8)[bounds[0] : bounds[-1]] == 0).any()):
         return False
     # What lies under a NULL is anything, and no value.
-    return not column.null_count or bool(_compute.any(_compute.match_substring(column, "\0")).as_py())
+    return not column.null_count or bool(arrow_compute.any(arrow_compute.match_substring(column, "\0")).as_py())
 
 
 def _slot_values(column: Column, type_: Type, code: str) -> Array:
@@ -287,7 +288,7 @@ def _bodies(fixed: Array, variables: list[Column]) -> list[bytes]:
     offsets = np.arange(0, (len(fixed) + 1) * size, size, dtype=np.int64)
     head = pa.Array.from_buffers(pa.large_binary(), len(fixed), [None, _buffer(offsets), _buffer(fixed)])
     parts = [head, *(column.cast(pa.large_binary()) for column in variables)]
-    joined = _compute.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    joined = arrow_compute.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     bodies: list[bytes] = joined.to_numpy(zero_copy_only=False).tolist()
     return bodies
 
@@ -316,7 +317,7 @@ def compile_batch_encoder(form: RowFormat) -> BatchEncoder:
                 words |= null.astype(words.dtype) << words.dtype.type(bit)
             if slot.variable is not None:
                 column = column.fill_null("" if pa.types.is_string(column.type) else b"")
-                end = end + _compute.binary_length(column).to_numpy(zero_copy_only=False).astype(np.uint32)
+                end = end + arrow_compute.binary_length(column).to_numpy(zero_copy_only=False).astype(np.uint32)
                 fixed[f"s{i}"] = end
                 variables.append(column)
             else:

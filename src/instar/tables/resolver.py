@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from instar.catalog.descriptors import Column, Derivation, Layout
+from instar.encoding import arrow_compute
 from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.encoding.joined import Joined, join_values
 from instar.encoding.keys import WIDE
@@ -34,7 +34,6 @@ Convert = Callable[[Any], Any]
 ArrayConvert = Callable[[Any], Any]  # of pyarrow arrays
 BatchReader = Callable[[Sequence[bytes]], list[Any]]  # stored values of one or several layouts -> pyarrow arrays
 
-_compute: Any = pyarrow.compute  # its stubs are generic in scalar types that are known at run time only
 LAYOUT_OFFSET = 12  # of `layout id << 8 | flags` (u32) in a row's header
 _WIDENED = {
     Kind.SMALLINT: {Kind.INTEGER, Kind.BIGINT},
@@ -385,8 +384,8 @@ def _cast(array: Any, wanted: Type) -> Any:
 
 
 def _checked_lengths(array: Any, wanted: Type) -> Any:
-    lengths: Any = _compute.utf8_length(array)
-    longest = _compute.max(lengths).as_py()
+    lengths: Any = arrow_compute.utf8_length(array)
+    longest = arrow_compute.max(lengths).as_py()
     if longest is not None and wanted.length is not None and longest > wanted.length:
         raise _does_not_fit(wanted)
     return array
