@@ -13,10 +13,9 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from threading import get_ident
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import lmdb
 import msgspec
@@ -24,8 +23,7 @@ import msgspec
 from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
-from instar.store.blocks import Block, block_of
-from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
+from instar.store.cursors import read_head
 from instar.store.data_file import DataFile
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare, require_same
 from instar.store.engine import MOVED, Derive, LogRecord, Store
@@ -44,9 +42,10 @@ from instar.store.keeper import Keeper
 from instar.store.lmdb_environment import READERS_BYTES, has_reader, open_checked, open_data
 from instar.store.lmdb_errors import closed, translate
 from instar.store.lmdb_locks import LmdbLockTable, discard
+from instar.store.lmdb_reader import LmdbReader
 from instar.store.lmdb_section import LmdbSection
 from instar.store.mapped_section import MappedSection
-from instar.store.pages import PageFile, UnreadablePages
+from instar.store.pages import PageFile
 from instar.store.presence import SharedPresence
 from instar.store.recovery import first_checkpoint, recover
 from instar.store.section import WriteSection
@@ -61,63 +60,6 @@ _DRAIN_SECONDS = 10.0
 _DRAIN_TICK = 0.001
 
 SYNCHRONOUS = ("full", "normal", "off")
-
-
-class LmdbReader:
-    """A read transaction. `get` is LMDB's own function: nothing stands between."""
-
-    __slots__ = ("_environment", "_transaction", "catalog_version", "get", "timestamp", "watermark")
-
-    get: Callable[[bytes], bytes | None]
-
-    def __init__(self, transaction: Any, environment: _Environment) -> None:
-        self._transaction = transaction
-        self._environment = environment
-        self.get = transaction.get
-        known, head = environment.newest
-        if transaction.id() != known:
-            head = environment.learn(transaction)
-        self.timestamp, _log_end, header = head
-        self.catalog_version = header.catalog_version
-        self.watermark = header.watermark
-
-    def scan(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As in `View`."""
-        return scan_range(self._transaction.cursor(), start, stop, reverse)
-
-    def batch(self, start: bytes, stop: bytes, limit: int, *, reverse: bool = False) -> tuple[list[bytes], list[bytes]]:
-        """As in `View`."""
-        return batch_of_range(self._transaction.cursor(), start, stop, limit, reverse)
-
-    def block(self, start: bytes, stop: bytes, size: int) -> Block:
-        """As in `Reader`: by whole pages, unless the range is short or the pages cannot be read."""
-        transaction = self._transaction
-        cursor = transaction.cursor()
-        pairs = list(islice(scan_range(cursor, start, stop, False), SHORT))
-        if len(pairs) < SHORT:
-            return block_of(pairs, size)
-        cursor.last()
-        try:
-            tree = self._environment.pages.tree(transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
-            return tree.block(start, stop, size)
-        except UnreadablePages:
-            return block_of(scan_range(cursor, start, stop, False), size)
-
-    def head(self) -> Head:
-        """The whole of what the header and the log's end say."""
-        return read_head(self._transaction)
-
-    def close(self) -> None:
-        """As in `Reader`."""
-        self._transaction.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, caught: object, _traceback: object) -> None:
-        self._transaction.abort()
-        if isinstance(caught, lmdb.Error):
-            raise (closed() if self._environment.closing else translate(caught)) from caught
 
 
 # No transaction of LMDB has this number.
