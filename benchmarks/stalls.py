@@ -2,18 +2,20 @@
 
 A single longest stall says as much of the machine as of the program. So there is a second quiet phase, after the build:
 by how much its longest stall differs from that of the first is what the machine does by itself, and where that is more
-than the build may do, the run cannot tell.
+than the build may do, the run cannot tell. What it can tell is the longest stall of ten seconds, which is there a dozen
+times in each phase: how much longer that is beside the build, on average, and how far off that mean may be.
 """
 
 from __future__ import annotations
 
 import io
 import shutil
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from demo.board import WINDOW_NS, Board
+from demo.board import WINDOW_NS, WINDOWS_PER_SECOND, Board
 from demo.changes import CHANGES
 from demo.display import PlainDisplay
 from demo.report import Seen, seen
@@ -30,6 +32,7 @@ _AFTERMATH, _MARGIN = 2.0, 0.2
 # Beyond this share of a phase one standstill follows another before what waited has been worked off.
 _STANDING = 0.01
 _ROWS_AT_SCALE_1 = 6_000_000  # of lineitem, in TPC-H
+_PART_SECONDS = 10
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -72,6 +75,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         any(phase.noise.disturbs(tail=False) for phase in (quiet, during)),
     )  # fmt: skip
     yield from _longest(quiet, during, again, load, STALL_MS if judged else None)
+    yield _usual(during, [quiet, again], load, STALL_MS if judged else None)
     yield Figure(
         f"p99.9 {load}", during.seen.p999, "ms", None, "<=",
         f"median {during.seen.median:.2f} ms", f"quiet {quiet.seen.p999:.2f} ms",
@@ -104,26 +108,40 @@ def _longest(quiet: _Phase, during: _Phase, again: _Phase, load: str, target: fl
     )  # fmt: skip
 
 
+def _usual(during: _Phase, quiet: list[_Phase], load: str, target: float | None) -> Figure:
+    """The longest stall of ten seconds, on average of a phase, with twice the standard error of the mean."""
+    beside = [longest for phase in quiet for longest in phase.parts]
+    means = [statistics.fmean(found or [0.0]) for found in (during.parts, beside)]
+    off = [2 * statistics.stdev(found) / len(found) ** 0.5 if found[1:] else 0.0 for found in (during.parts, beside)]
+    return Figure(
+        f"longest stall of {_PART_SECONDS} s, on average, beyond the quiet run's {load}", means[0] - means[1], "ms",
+        target, "<=", f"{means[0]:.1f} ms +- {off[0]:.1f}", f"quiet {means[1]:.1f} ms +- {off[1]:.1f}",
+    )  # fmt: skip
+
+
 Spans = list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class _Phase:
     """What clients saw, what the machine did, and when its disk stood still (seconds from the phase's beginning), for
-    which share of the phase; `own`: the longest stall (ms) that is not the disk's."""
+    which share of the phase; `own`: the longest stall (ms) that is not the disk's; `parts`: the longest of each ten
+    seconds."""
 
     seen: Seen
     noise: Noise
     stood: Spans
     standing: float
     own: float
+    parts: list[float]
 
 
 def _phase(machine: Machine, board: Board, windows: tuple[int, int]) -> _Phase:
     begin, end = _seconds(board, windows)
     stood = [(since - begin, until - begin) for since, until in machine.disk.standstills(begin, end)]
     own = _own_longest(board, windows, stood)
-    return _Phase(seen(board, *windows), machine.within(begin, end), stood, _share(board, windows, stood), own)
+    share, parts = _share(board, windows, stood), _longest_of_parts(board, windows)
+    return _Phase(seen(board, *windows), machine.within(begin, end), stood, share, own, parts)
 
 
 def _seconds(board: Board, windows: tuple[int, int]) -> tuple[float, float]:
@@ -140,6 +158,12 @@ def _own_longest(board: Board, windows: tuple[int, int], stood: Spans) -> float:
     for since, until in stood:
         apart &= (at < since - _MARGIN) | (at > until + _AFTERMATH * (until - since) + _MARGIN)
     return float(longest[apart].max(initial=0.0))
+
+
+def _longest_of_parts(board: Board, windows: tuple[int, int]) -> list[float]:
+    """The longest stall (ms) of each ten seconds; what is left at the end is no part."""
+    longest, size = board.longest(*windows), _PART_SECONDS * WINDOWS_PER_SECOND
+    return [float(longest[at : at + size].max()) for at in range(0, len(longest) - size + 1, size)]
 
 
 def _share(board: Board, windows: tuple[int, int], stood: Spans) -> float:

@@ -3,7 +3,7 @@
 import multiprocessing
 
 import pytest
-from benchmarks.stalls import _own_longest, _share
+from benchmarks.stalls import _longest_of_parts, _own_longest, _share
 from demo.board import WINDOW_NS, Board
 
 MS = 1_000_000
@@ -37,3 +37,8 @@ def test_what_came_behind_a_standstill_does_not_count(board, stood, longest):
 
 def test_how_much_of_a_phase_the_disk_stood_still(board):
     assert _share(board, (10, 80), [(1.0, 1.5), (2.0, 2.2)]) == pytest.approx(0.1)
+
+
+def test_the_longest_stall_of_each_ten_seconds(board):
+    assert _longest_of_parts(board, (0, 100)) == [99.0]
+    assert _longest_of_parts(board, (0, 99)) == []
