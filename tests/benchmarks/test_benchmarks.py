@@ -30,7 +30,7 @@ FIGURES = {
     "leases": 8,
     "servers": 4,
     "reorganization": 11,
-    "stalls": 10,
+    "stalls": 11,
 }
 # These hold on any machine; the others are its speed.
 CERTAIN = ("problems found", "versions that a server was behind")
