@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import resource
+import struct
 from contextlib import ExitStack
 from decimal import Decimal
 from pathlib import Path
@@ -289,3 +290,12 @@ def test_a_file_that_is_not_what_its_name_says_or_has_nothing_in_it_is_refused(
             with pytest.raises(errors.Error) as caught:
                 transfer.import_files(connection, "u" if create else "t", [path], create=create)
             assert (caught.value.sqlstate, caught.value.message) == ("22P04", f"{path}: the file {wrong}")
+
+
+def test_a_file_of_zstd_may_begin_with_a_frame_that_is_to_be_skipped(tmp_path: Path):
+    path = tmp_path / "t.csv.zst"
+    skipped = struct.pack("<II", 0x184D2A50, 4) + b"\1\2\3\4"
+    path.write_bytes(skipped + pa.compress(b"id\n1\n2\n", codec="zstd", asbytes=True))
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int)")
+        assert transfer.import_files(connection, "t", [path], create=False) == 2

@@ -14,7 +14,7 @@ from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Checkpoint, Job, JobState, checkpoint_key, encode_checkpoint
 from instar.schemachange.jobs import LEASE_SECONDS, Held
 from instar.schemachange.progress import passed
-from instar.schemachange.pulse import Interrupted, Pulse
+from instar.schemachange.pulse import Interrupted, Pulse, _Rate
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Frozen
@@ -112,6 +112,13 @@ def test_a_rate_does_not_fall_between_two_batches_that_take_longer_than_it_is_to
         world.store.commit(Commit(catalog_version=world.catalog().version, raw=[record]))
     overdue = [told() for _ in range(8)][4:]
     assert overdue == [pytest.approx(120 / 0.6 / tells, rel=0.01) for tells in (4, 5, 6, 7)]
+
+
+def test_a_rate_that_another_process_has_told_of_is_not_believed_for_ever() -> None:
+    rate = _Rate(100.0)
+    second = 10**9
+    assert [rate.grown(0, (1 + after) * second) for after in (0, 2, 5)] == [100.0] * 3
+    assert [rate.grown(0, (1 + after) * second) for after in (10, 50)] == [50.0, 10.0]
 
 
 class Estimated(Facts):

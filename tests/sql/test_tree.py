@@ -59,3 +59,18 @@ def test_rows_of_values_that_are_computed_are_found_again_in_what_replaces_them(
 def test_numbers_that_are_written_differently_are_different_literals() -> None:
     assert tree.Literal(Decimal("1.5"), NUMERIC) != tree.Literal(Decimal("1.50"), NUMERIC)
     assert tree.Literal(float("nan"), NUMERIC) == tree.Literal(float("nan"), NUMERIC)
+
+
+def test_values_within_values_are_gone_through_once() -> None:
+    """Comparing, hashing and showing forty levels would take years if each doubled what is below it."""
+
+    def levels(number: int) -> tree.Expr:
+        found: tree.Expr = ONE
+        for _ in range(number):
+            values = tree.ValuesList(0, ((tree.Not(found),),), (("a", INTEGER),), "v")
+            found = tree.Not(values)  # type: ignore[arg-type]  # in a query, in truth
+        return found
+
+    assert levels(40) == levels(40) != levels(39)
+    assert hash(levels(40)) == hash(levels(40))
+    assert len(repr(levels(40))) < 10_000

@@ -17,7 +17,9 @@ from instar.cli.csv_columns import reader_type
 
 CSV_BLOCK = 8 << 20  # bytes; where a table is created, types are inferred from the first block
 COMPRESSION: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
-_MAGIC = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # what such files begin with
+# What such files begin with; one of zstd also with a frame that is to be skipped (RFC 8878, 3.1.2).
+_MAGIC = {".gz": re.compile(rb"\x1f\x8b"), ".zst": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")}
+_MAGIC_BYTES = 4
 _CSV_HEAD = 64 << 10
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LONG_ROW = "straddl"  # what Arrow says of a row that reaches over more than one block
@@ -83,8 +85,8 @@ def require_text(path: Path) -> None:
     """22P04 for a CSV file that is not compressed as its name says, or has nothing in it, not even a header."""
     compression = COMPRESSION.get(path.suffix)
     with path.open("rb") as file:
-        head = file.read(len(_MAGIC.get(path.suffix, b"x")))
-    if compression and head != _MAGIC[path.suffix]:
+        head = file.read(_MAGIC_BYTES)
+    if compression and not _MAGIC[path.suffix].match(head):
         raise errors.error(errors.BAD_COPY_FILE, f"{path}: the file is not compressed with {compression}")
     if not _csv_stream(path)[0].read(1):
         raise errors.error(errors.BAD_COPY_FILE, f"{path}: the file is empty: it has no header")

@@ -25,6 +25,8 @@ LOOK_NS = 200_000_000
 TELL_NS = 500_000_000
 # How much of a rate is that of the last half second.
 _NEWEST, _NEWEST_SECONDS = 0.3, 0.5
+# A rate that another process has told of is believed for so long.
+_BELIEVED_SECONDS = 5
 # From this share of the keys on, what is done tells how many rows there are.
 _TELLING = 0.02
 
@@ -58,7 +60,7 @@ class _Rate:
 
     def __init__(self, known: float) -> None:
         self._rate = known
-        self._step = 0.0
+        self._step = known * _BELIEVED_SECONDS
         self._since = 0  # ns; 0: nobody has asked yet
 
     def grown(self, change: float, now: int) -> float:

@@ -317,9 +317,10 @@ class RecursiveRef(Node, frozen=True):
     alias: str
 
 
-class ValuesList(Node, frozen=True):
+class ValuesList(Node, frozen=True, eq=False):
     """VALUES in FROM. `computed`, which is not given but found, are those of the rows that hold more than literals:
-    what a walk looks into, since there may be a great many rows."""
+    what a walk looks into, since there may be a great many rows. It says nothing that the rows do not, and is neither
+    compared nor shown: each VALUES within another would be gone through twice, and so on."""
 
     relation: int
     rows: tuple[tuple[Expr, ...], ...]
@@ -329,6 +330,18 @@ class ValuesList(Node, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "computed", tuple([row for row in self.rows if not is_literal(row)]))
+
+    def _said(self) -> tuple[object, ...]:
+        return self.relation, self.rows, self.columns, self.alias
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ValuesList) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def __repr__(self) -> str:
+        return f"ValuesList{self._said()!r}"
 
 
 def is_literal(row: Sequence[Expr]) -> bool:

@@ -370,7 +370,8 @@ class Keeper:
         self._close_files()
 
     def _close_files(self) -> None:
-        for file in self._files:
+        files, self._files = self._files, []  # two threads may come here when the interpreter ends
+        for file in files:
             os.close(file)
-        self._files = []
-        self._data.close()
+        if files:
+            self._data.close()

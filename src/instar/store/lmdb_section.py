@@ -60,7 +60,7 @@ class LmdbSection(WriteSection):
             environment.entered(number)
             self._redo = redo = Redo(environment.log, number, transaction.put)
             self.put, self.append = redo.put, redo.append
-        elif environment.space is None:
+        elif type(self) is LmdbSection:  # through the map they are methods
             self.put = put = transaction.put
             self.append = lambda key, value: put(key, value, *APPENDING)
         known, head = environment.newest
