@@ -73,4 +73,4 @@ def test_values_within_values_are_gone_through_once() -> None:
 
     assert levels(40) == levels(40) != levels(39)
     assert hash(levels(40)) == hash(levels(40))
-    assert len(repr(levels(40))) < 10_000
+    assert len(repr(levels(40))) < 20_000
