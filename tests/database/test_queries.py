@@ -52,3 +52,21 @@ def test_what_is_too_deep_is_an_error_of_sql(connection: instar.Connection, sql:
         connection.execute(sql, parameters)
     assert caught.value.sqlstate == "54001"
     assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t (a int, CHECK ({} > 0))",
+        "CREATE TABLE t (a int, b int GENERATED ALWAYS AS ({}) STORED)",
+        "CREATE VIEW v AS SELECT {} FROM a",
+        "EXPLAIN SELECT {} FROM a",
+        "SELECT sum(a) OVER (ORDER BY {}) FROM (SELECT k AS a FROM a) q",
+    ],
+)
+def test_so_it_is_wherever_it_stands(connection: instar.Connection, sql: str) -> None:
+    name = "k" if "FROM a" in sql and "OVER" not in sql else "a"
+    with pytest.raises(instar.Error) as caught:
+        connection.execute(sql.format(" + ".join([name] * 3_000)))
+    assert caught.value.sqlstate == "54001"
+    assert connection.execute("SELECT 1").fetchall() == [(1,)]

@@ -125,9 +125,11 @@ class Session:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:
             return self.run(_parsed(text), text, parameters)
-        except BaseException:
+        except BaseException as failed:
             if self.transaction is not None:
                 self.fail(self.transaction)
+            if isinstance(failed, RecursionError):  # in whatever part of it: a CHECK, a view over views, EXPLAIN
+                raise errors.error(errors.STATEMENT_TOO_COMPLEX, "statement is too deeply nested") from None
             raise
         finally:
             self.deliver_notices()
