@@ -167,3 +167,9 @@ def test_ctrl_c_leaves_the_job_running(shop: Path, file: Path):
         assert all(line.startswith("NOTICE:  job ") for line in error[: error.index("ERROR:")].splitlines())
         assert "ERROR:  57014: canceling statement due to user request\n" in error
         assert "1 of 1 statements had been committed before." in error
+
+
+def test_an_expression_that_is_too_deep_is_an_error_of_the_file(shop: Path, file: Path, run: Run):
+    file.write_text(f"CREATE TABLE t (a int, CHECK ({' + '.join(['a'] * 3000)} > 0));")
+    for command in ("plan", "apply"):
+        assert run(command, shop, file) == Done(1, "", "ERROR:  54001: an expression is too deeply nested\n")

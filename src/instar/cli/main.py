@@ -408,6 +408,8 @@ def guarded(run: Callable[[], object]) -> None:
         run()
     except errors.Error as error:
         _fail(output.error_report(error))
+    except RecursionError:
+        _fail(f"ERROR:  {errors.STATEMENT_TOO_COMPLEX}: an expression is too deeply nested")
     except BrokenPipeError:
         # The reader has seen enough (head, a pager): the interpreter must not complain again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
