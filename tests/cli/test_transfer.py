@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import os
 import resource
 import struct
 from contextlib import ExitStack
@@ -275,7 +276,7 @@ def test_a_text_that_is_not_of_the_type_that_is_noted_is_refused(tmp_path: Path)
         ("t.csv", b"", "is empty: it has no header"),
         ("t.csv.gz", gzip.compress(b"", mtime=0), "is empty: it has no header"),
         ("t.csv.gz", b"id\n1\n", "is not compressed with gzip"),
-        ("t.csv.gz", b"", "is not compressed with gzip"),
+        ("t.csv.gz", b"", "is empty: it has no header"),
         ("t.csv.zst", GZIPPED, "is not compressed with zstd"),
     ],
 )
@@ -299,3 +300,13 @@ def test_a_file_of_zstd_may_begin_with_a_frame_that_is_to_be_skipped(tmp_path: P
     with instar.connect(":memory:", autocommit=True) as connection:
         connection.execute("CREATE TABLE t (id int)")
         assert transfer.import_files(connection, "t", [path], create=False) == 2
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path):
+    pipe = tmp_path / "t.csv"
+    os.mkfifo(pipe)
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int)")
+        with pytest.raises(errors.Error) as caught:
+            transfer.import_files(connection, "t", [pipe], create=False)
+    assert sqlstate(caught) == "0A000"

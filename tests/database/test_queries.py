@@ -70,3 +70,17 @@ def test_so_it_is_wherever_it_stands(connection: instar.Connection, sql: str) ->
         connection.execute(sql.format(" + ".join([name] * 3_000)))
     assert caught.value.sqlstate == "54001"
     assert connection.execute("SELECT 1").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("terms", range(180, 440, 20))
+def test_a_column_that_is_too_deep_for_the_job_that_computes_it_is_an_error_of_sql(terms: int) -> None:
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (a int)")
+        connection.execute("INSERT INTO t VALUES (1)")
+        expression = " + ".join(["a"] * terms)
+        try:
+            connection.execute(f"ALTER TABLE t ADD COLUMN b int GENERATED ALWAYS AS ({expression}) STORED")
+        except instar.Error as error:
+            assert error.sqlstate == "54001"  # noqa: PT017 - how deep it may be depends on who calls
+        assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
+        assert connection.execute("CHECK DATABASE").fetchall() == []

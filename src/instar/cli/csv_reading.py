@@ -86,9 +86,9 @@ def require_text(path: Path) -> None:
     compression = COMPRESSION.get(path.suffix)
     with path.open("rb") as file:
         head = file.read(_MAGIC_BYTES)
-    if compression and not _MAGIC[path.suffix].match(head):
+    if compression and head and not _MAGIC[path.suffix].match(head):
         raise errors.error(errors.BAD_COPY_FILE, f"{path}: the file is not compressed with {compression}")
-    if not _csv_stream(path)[0].read(1):
+    if not head or not _csv_stream(path)[0].read(1):
         raise errors.error(errors.BAD_COPY_FILE, f"{path}: the file is empty: it has no header")
 
 

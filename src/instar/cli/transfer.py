@@ -147,10 +147,13 @@ def data_files(paths: Sequence[Path]) -> list[Path]:
     """The files, with the CSV and Parquet files in a directory, in order of their names, in its place.
 
     58030 for a directory that has none. Hidden files and markers, whose names begin with . and _, are passed over.
+    0A000 for pipes and devices: a file is read more than once.
     """
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
+            if path.exists() and not path.is_file():
+                raise errors.unsupported(f'"{path}", which is no regular file')
             found.append(path)
             continue
         inside = sorted(each for each in path.iterdir() if each.name[0] not in "._" and _is_data(each))

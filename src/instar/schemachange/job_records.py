@@ -57,6 +57,8 @@ def problem_of(failed: Exception) -> Problem:
     """What went wrong as a job keeps it; XX000 for what is no error of Instar's own."""
     if isinstance(failed, errors.Error):
         return Problem(failed.sqlstate, failed.message, failed.detail, failed.hint)
+    if isinstance(failed, RecursionError):
+        return Problem(errors.STATEMENT_TOO_COMPLEX, "an expression is too deeply nested")
     return Problem(errors.INTERNAL_ERROR, f"{type(failed).__name__}: {failed}")
 
 
