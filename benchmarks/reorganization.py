@@ -8,6 +8,7 @@ change is compared with the phases right before and after it, and of all changes
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,14 +105,23 @@ def _worst(machine: Machine, phases: list[_Phase]) -> Noise:
     )
 
 
+def _percentile(seen: Latencies, share: float, *, queries: bool) -> float:
+    """A latency in milliseconds; NaN if there was no such operation."""
+    return seen.percentile(share, queries=queries) if (seen.query == queries).any() else math.nan
+
+
 def _compared(seen: Latencies, outside: list[_Phase], during: list[_Phase], noise: list[Noise]) -> Iterator[Figure]:
-    weights = [phase.seconds for phase in during]
+    lengths = np.array([phase.seconds for phase in during])
     for (queries, share), paper in PAPER.items():
         quiet, after = (
-            np.array([seen.within(one.begin, one.end).percentile(share, queries=queries) for one in phases])
+            np.array([_percentile(seen.within(one.begin, one.end), share, queries=queries) for one in phases])
             for phases in (outside, during)
         )
         before = (quiet[:-1] + quiet[1:]) / 2
+        # A change that is over before an operation of the kind has arrived tells nothing of it.
+        told = np.isfinite(before) & np.isfinite(after)
+        assert told.any(), "the clients did nothing"
+        before, after, weights = before[told], after[told], lengths[told]
         yield Figure(
             f"{'queries' if queries else 'writes'}, p{share}: growth during changes",
             float(np.average(after / before - 1, weights=weights)), "x", TARGETS.get((queries, share)), "<=",
