@@ -14,11 +14,11 @@ from instar.catalog.descriptors import ForeignKey, State, Table
 from instar.clock import SystemClock
 from instar.pipeline import reference_join, spark_job
 from instar.pipeline import validation as spark_validation
-from instar.pipeline.key_ranges import Split
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.reorganize import InProcess
+from instar.store.key_ranges import Split
 from instar.types import BIGINT, TEXT
 from pipeline.test_validation import BY_INDEX, KEY, ROWS, damage, pending, validation, verdict
 

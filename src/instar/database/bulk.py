@@ -23,7 +23,6 @@ from instar.catalog.descriptors import Column, State, Table
 from instar.database.columns import parameter_columns
 from instar.database.result import Result
 from instar.encoding.arrow_values import arrow_array, internal_values
-from instar.pipeline import key_ranges
 from instar.pipeline.session import java_home
 from instar.schemachange.loading import Loading
 from instar.sql import tree
@@ -31,6 +30,7 @@ from instar.sql.binder import bind_default
 from instar.sql.expressions import Compiler, FrameLayout, Scope
 from instar.sql.functions import Context
 from instar.sql.traversal import is_volatile
+from instar.store import key_ranges
 from instar.store.engine import prefix_end, rowset_prefix
 from instar.tables.layout import arrow_type
 from instar.tables.load import ROWS_PER_BATCH, TableLoad

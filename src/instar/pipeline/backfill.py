@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from instar.pipeline import key_ranges
 from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.entries import COLUMNS, KEY, RANGE, Work, put_run, read_entries, write_runs
 from instar.pipeline.runs import Todo, rows_read
@@ -23,6 +22,7 @@ from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.reorganize import Backfill
 from instar.schemachange.tasks import planned, record
+from instar.store import key_ranges
 from instar.store.engine import prefix_end, rowset_prefix
 
 # A range of this many entries is written in a few seconds, which is what a kill costs at most.

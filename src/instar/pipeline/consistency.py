@@ -25,7 +25,6 @@ from instar import errors
 from instar.catalog.catalog import Catalog
 from instar.catalog.descriptors import State, Table
 from instar.catalog.layouts import Layouts
-from instar.pipeline import key_ranges
 from instar.pipeline.catalog_checks import check_catalog, check_writers
 from instar.pipeline.importable import name_of
 from instar.pipeline.row_checks import (
@@ -40,6 +39,7 @@ from instar.pipeline.row_checks import (
 )
 from instar.pipeline.stores import identity
 from instar.schemachange.validate import CompileCheck
+from instar.store import key_ranges
 from instar.store.engine import ENTRY_VALUE, Store, prefix_end, rowset_prefix
 from instar.tables.view import END
 

@@ -22,11 +22,11 @@ from pyspark.sql.types import StructType
 
 from instar import errors
 from instar.catalog.descriptors import Column, Table
-from instar.pipeline import key_ranges
 from instar.pipeline.failures import in_task
 from instar.pipeline.filters import narrowed
 from instar.pipeline.spark_types import converter, spark_schema
 from instar.pipeline.stores import Opened, identity, opened, table_at
+from instar.store import key_ranges
 from instar.store.header import TIMESTAMP_SHIFT, wall_timestamp
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View

@@ -9,12 +9,12 @@ from types import MappingProxyType
 from instar.catalog.descriptors import Object, Sequence, Table
 from instar.catalog.history import Dropped, DroppedColumn, dropped_columns, dropped_objects, object_at
 from instar.catalog.sequences import Sequences
-from instar.pipeline.key_ranges import estimate
 from instar.schemachange.compact import is_settled, older_layouts
 from instar.schemachange.dependents import bound_elements
 from instar.schemachange.elements import Element
 from instar.schemachange.jobs import Jobs
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Store, prefix_end, rowset_prefix
+from instar.store.key_ranges import estimate
 from instar.transactions.buffer import Buffer
 
 

@@ -21,7 +21,6 @@ import msgspec
 import pyarrow as pa
 
 from instar.catalog.descriptors import Table
-from instar.pipeline import key_ranges
 from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.entries import RANGE, by_range
 from instar.pipeline.importable import imported, name_of
@@ -33,6 +32,7 @@ from instar.schemachange.online.image import Image
 from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow
 from instar.schemachange.tasks import Step, planned, record
+from instar.store import key_ranges
 
 # A range of so many items is put in a few seconds, which is what a kill costs at most, and read by a task as quickly.
 ITEMS_PER_RANGE = 100_000

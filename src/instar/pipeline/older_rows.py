@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Table
-from instar.pipeline.key_ranges import sampled
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, prefix_end, rowset_prefix
+from instar.store.key_ranges import sampled
 
 
 class OlderShare(NamedTuple):

@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from instar.pipeline import key_ranges
 from instar.pipeline.arrow_tasks import frame_of, hand_over
 from instar.pipeline.runs import Todo, beat, note_read, noted, rows_read, run_path
 from instar.pipeline.stores import require_shared
 from instar.pipeline.validation import MAX_RANGES, ROWS_PER_RANGE, Finding, SparkValidation, Work, write_finding
 from instar.schemachange.tasks import BATCH_ROWS, NAMED_ROWS
 from instar.schemachange.validate import Offender, Validation
+from instar.store import key_ranges
 from instar.store.engine import prefix_end
 
 # Rows of the child that are joined at a time.

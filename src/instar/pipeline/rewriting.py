@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from instar.catalog.descriptors import CoverageChange, Sequence, Table
 from instar.catalog.sequences import LentNumbers, Sequences
-from instar.pipeline import key_ranges
 from instar.pipeline.arrow_tasks import frame_of
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, note_read, put_batches, rows_read, write_batches, write_run
@@ -34,6 +33,7 @@ from instar.schemachange.populate import Populated, Population
 from instar.schemachange.propagate import Propagation
 from instar.schemachange.rekey import Copy, KeyBackfill
 from instar.schemachange.tasks import RowTask, Step, planned, record
+from instar.store import key_ranges
 from instar.store.engine import Store
 
 # A range of so many rows is derived in about a second, which is what a kill costs at most: what was put of it stays.

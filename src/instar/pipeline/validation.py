@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from instar.pipeline import key_ranges
 from instar.pipeline.arrow_tasks import frame_of
 from instar.pipeline.importable import imported, name_of
 from instar.pipeline.runs import Todo, beat, write_run
@@ -24,6 +23,7 @@ from instar.schemachange.elements import Element
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.tasks import NAMED_ROWS, planned, record
 from instar.schemachange.validate import Offender, Validation
+from instar.store import key_ranges
 
 # A range of so many rows is examined in about a second, which is what a kill costs at most.
 ROWS_PER_RANGE = 100_000

@@ -7,7 +7,7 @@ an estimate is corrected, nor when another worker goes on. The way back counts a
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -15,10 +15,10 @@ from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.stages import Reorganization, Stage, passes
 from instar.schemachange.states import Work
 from instar.store.engine import Reader
+from instar.store.key_ranges import share_before
 from instar.store.records import Latest, latest_key
 
 _ID = struct.Struct(">I")
-_PLACE_BYTES = 16
 # To follow the log of tables that are written to takes some such part of the time of the image of their rows.
 _FOLLOWING = 1 / 3
 
@@ -94,27 +94,16 @@ def share_of_work(works: Sequence[Reorganization], place: int, done: float) -> f
     return (behind + weights.get(place, 0) * min(max(done, 0.0), 1.0)) / total if total else 0.0
 
 
-def passed(reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+def passed(open_reader: Callable[[], Reader], ranges: Sequence[Checkpoint]) -> tuple[int, float]:
     """(rows, share): what is done of the key ranges of a work, and about which share of all keys that is. Of ranges
-    that were cut to be about even, those count that are done; one that is all there is counts by the way between its
+    that were cut to be about even, those count that are done; one that is all there is counts by the keys that seem to
+    lie on both sides of where it is: what is inserted far above all others would make little of the way between its
     first key and its last."""
     if len(ranges) == 1 and not ranges[0].done:
         (only,) = ranges
-        first = next(reader.scan(only.start, only.stop), None)
-        last = next(reader.scan(only.start, only.stop, reverse=True), None)
-        if first is None or last is None:
-            return only.rows, 0.0
-        ends = zip(first[0], last[0], strict=False)
-        common = next((place for place, (one, other) in enumerate(ends) if one != other), 0)
-        low, high, at = (_place(key, common) for key in (first[0], last[0], only.position))
-        return only.rows, min(max((at - low) / max(high - low, 1), 0.0), 1.0)
+        return only.rows, share_before(open_reader, only.start, only.position, only.stop)
     done = [found for found in ranges if found.done]
     return sum(found.rows for found in done), len(done) / len(ranges) if ranges else 0.0
-
-
-def _place(key: bytes, skip: int) -> int:
-    """Where a key lies among those that have its first `skip` bytes."""
-    return int.from_bytes(key[skip : skip + _PLACE_BYTES].ljust(_PLACE_BYTES, b"\x00"), "big")
 
 
 def _weights(stages: Sequence[Stage]) -> list[int]:

@@ -17,7 +17,7 @@ from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.progress import Status, encode_status, share_of_work, status_key, working_share
 from instar.schemachange.tasks import RANGES_PER_WORK
-from instar.store.engine import Reader, Section, Store
+from instar.store.engine import Section, Store
 from instar.store.pace import Pace
 
 # How often the job's record is looked at, and how often its status is written.
@@ -49,7 +49,7 @@ class Doing(Protocol):
         """About how many rows there are to be read."""
         ...
 
-    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+    def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """(rows, share): what is done of its key ranges, and about which share of its rows that is."""
         ...
 
@@ -216,8 +216,7 @@ class Pulse:
             for number, found in self._jobs.checkpoints(job.id, job.stage).items()
             if number // RANGES_PER_WORK == task.place and found.start < found.stop
         ]
-        with self._store.read() as reader:
-            rows, share = task.passed(reader, own)
+        rows, share = task.passed(own)
         if task.rows:
             if share >= _TELLING and rows:
                 self._ratio = rows / share / task.rows

@@ -229,8 +229,7 @@ def test_its_share_is_how_much_of_the_time_is_caught_up_with(world: ChangingWorl
     task, shares = following(world.store, split, since), []
 
     def tick() -> None:
-        with world.store.read() as reader:
-            shares.append(task.passed(reader, ()))
+        shares.append(task.passed(()))
 
     tick()
     InProcess().run(task, tick)

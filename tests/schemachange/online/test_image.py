@@ -295,13 +295,12 @@ def test_what_a_split_would_lose_is_refused(world: Sources) -> None:
     assert not any(everything(world, *targets))
 
 
-def shares_of(world: Sources, task: Image) -> list[tuple[int, float]]:
+def shares_of(task: Image) -> list[tuple[int, float]]:
     """What is told of the task while it runs: rows, and of how many they are said to be the share."""
     told: list[tuple[int, float]] = []
 
     def tick() -> None:
-        with world.store.read() as reader:
-            told.append(task.passed(reader, planned(task)))
+        told.append(task.passed(planned(task)))
 
     InProcess().run(task, tick)
     tick()
@@ -320,7 +319,7 @@ def test_the_share_that_is_done_is_one_of_all_targets(
     task = world.image([source], [r, s], rows=60)
     ordered = (r, s) if first == "r" else (s, r)
     monkeypatch.setattr(type(task.operator), "prefixes", tuple(rowset_prefix(table.rowset) for table in ordered))
-    told = shares_of(world, task)
+    told = shares_of(task)
     assert told[-1] == (66, 1.0)
     assert len({rows for rows, _ in told}) > 10
     assert all(share < rows / 66 + 0.2 for rows, share in told)
@@ -345,7 +344,7 @@ def test_the_share_of_a_join_is_not_that_of_what_was_put(
     monkeypatch.setattr(image, "ITEMS_PER_RANGE", 1000)
     r = world.described("a", A_COLUMNS, some_a(40))
     s = world.described("b", B_COLUMNS, some_b(12, unique=True))
-    told = shares_of(world, world.image([r, s], [world.joined(KEYS, unique=True)], rows=52))
+    told = shares_of(world.image([r, s], [world.joined(KEYS, unique=True)], rows=52))
     assert told[-1][1] == 1.0
     assert len({rows for rows, _ in told}) > 10
     assert all(share == rows / 52 for rows, share in told if rows < told[-1][0])

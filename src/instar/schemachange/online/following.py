@@ -27,7 +27,7 @@ from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Transformation, apply, rules_of, translator_of
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
-from instar.store.engine import LogRecord, Reader, Section, Store
+from instar.store.engine import LogRecord, Section, Store
 
 # Steps are handed over when so much time has passed, or so many puts are computed.
 _BATCH_SECONDS = 0.25
@@ -131,10 +131,12 @@ class Following(Task):
         """How many rows of the targets a change has come to, as far as is known."""
         return max(1.0, self.target.rows / self._applied) if self._applied else 1.0
 
-    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+    def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """As in `Task`: how much of the time since the image was read is caught up with."""
         since, position = int.from_bytes(self.start, "big"), self.position
-        return self.at.rows, (position - since) / max(reader.timestamp - since, 1)
+        with self.store.read() as reader:
+            now = reader.timestamp
+        return self.at.rows, (position - since) / max(now - since, 1)
 
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:
         """As in `Task`, in the order of commits. Superseded if a source gets other rows altogether; 72000 if the log

@@ -21,7 +21,7 @@ from instar.schemachange.online.image_rows import Item
 from instar.schemachange.online.target_rows import TargetRow, put_row
 from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
 from instar.schemachange.validate import CompileCheck
-from instar.store.engine import Reader, Section, Store, prefix_end, rowset_prefix
+from instar.store.engine import Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
 
 # The number of the checkpoint that is the snapshot's.
@@ -120,7 +120,7 @@ class Image(Task):
                 pulse()
                 yield from (item.group for item in items[::_SAMPLED])
 
-    def passed(self, reader: Reader, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
+    def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """As in `Task`. How far a range is cannot be seen by the keys in it, which are those that were put. Those of
         one target are about even; two targets may have very different numbers of rows."""
         rows = sum(found.rows for found in ranges)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instar.encoding.keys import compile_encoder
-from instar.pipeline.key_ranges import Split, estimate, merged, split
+from instar.store.key_ranges import Split, estimate, merged, share_before, split
 from instar.types import BIGINT, INTEGER, TEXT, UUID, Type
 
 START, STOP = b"", b"\xff"
@@ -129,3 +129,30 @@ def test_few_keys_are_counted():
     keys = Keys([b"a", b"b", b"c"])
     assert split_keys(keys, 4).rows == 3
     assert split_keys(Keys([]), 4) == ([(START, STOP)], 0)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_the_share_before_a_key_is_about_its_rank(name):
+    keys = Keys(DISTRIBUTIONS[name]())
+    reader: Any = keys
+    assert share_before(lambda: reader, START, START, STOP) == 0
+    assert share_before(lambda: reader, START, STOP, STOP) == 1
+    ranks = range(0, len(keys.keys), len(keys.keys) // 20)
+    shares = [share_before(lambda: reader, START, keys.keys[rank], STOP) for rank in ranks]
+    assert shares == sorted(shares)
+    # As for ranges, the gaps of text are not seen through.
+    off = 0.25 if "text" in name else 0.05
+    assert all(abs(share - rank / len(keys.keys)) < off for share, rank in zip(shares, ranks, strict=True))
+
+
+def test_keys_far_above_all_others_do_not_make_little_of_the_way_behind() -> None:
+    keys = Keys(encoded([BIGINT], [(number,) for number in (*range(20_000), *range(10**12, 10**12 + 2_000))]))
+    reader: Any = keys
+    for rank in (2_200, 11_000, 20_000):
+        share = share_before(lambda: reader, START, keys.keys[rank], STOP)
+        assert share == pytest.approx(rank / 22_000, abs=0.03)
+
+
+def test_no_share_of_nothing() -> None:
+    reader: Any = Keys([])
+    assert share_before(lambda: reader, START, b"a", STOP) == 0

@@ -68,6 +68,16 @@ def estimate(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> in
     return round(sum(interval.rows for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS)))
 
 
+def share_before(open_reader: Callable[[], Reader], start: bytes, at: bytes, stop: bytes) -> float:
+    """About which share of the keys of [start, stop) lies before `at`, 0 to 1. What an estimate of their number is off
+    by on both sides alike does not count. Work: some 10 ms."""
+    behind = total = 0.0
+    for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS):
+        total += interval.rows
+        behind += interval.rows * _share_of(interval, at)
+    return behind / total if total else 0.0
+
+
 def sampled(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Iterator[tuple[float, list[bytes]]]:
     """The values of a few keys of each of many stretches of [start, stop), and about how many keys the stretch has."""
     for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS):
@@ -104,6 +114,17 @@ def _intervals(open_reader: Callable[[], Reader], start: bytes, stop: bytes, wan
             heapq.heappush(heap, (size, made, half))
             made += 1
     return sorted([*done, *(interval for _, _, interval in heap)], key=lambda interval: interval.first)
+
+
+def _share_of(interval: Interval, at: bytes) -> float:
+    """Which share of an interval's keys lies before `at`, were they as dense everywhere in it."""
+    if at <= interval.first:
+        return 0.0
+    if at > interval.last:
+        return 1.0
+    shared = _shared_prefix(interval.first, interval.last)
+    low, high = _position(interval.first, shared), _position(interval.last, shared)
+    return (_position(at, shared) - low) / max(high - low, 1)
 
 
 def _span(interval: Interval) -> float:
