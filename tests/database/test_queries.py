@@ -84,3 +84,31 @@ def test_a_column_that_is_too_deep_for_the_job_that_computes_it_is_an_error_of_s
             assert error.sqlstate == "54001"  # noqa: PT017 - how deep it may be depends on who calls
         assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
         assert connection.execute("CHECK DATABASE").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t (a int, CHECK ({} > 0))",
+        "CREATE TABLE t (a int, b int GENERATED ALWAYS AS ({}) STORED)",
+        "CREATE TABLE t (a int); ALTER TABLE t ALTER a TYPE bigint USING {}",
+    ],
+)
+def test_a_table_that_is_there_takes_rows_however_deep_its_expressions(sql: str) -> None:
+    """Whoever made it has been told, and not whoever writes to it, that they cannot be bound once more."""
+    told = []
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE s (a int)")
+        connection.execute("INSERT INTO s VALUES (1)")
+        for terms in range(150, 210, 4):
+            connection.execute("DROP TABLE IF EXISTS t")
+            try:
+                for statement in sql.split(";"):
+                    connection.execute(statement.format(" + ".join(["a"] * terms)))
+            except instar.Error as error:
+                told.append(error.sqlstate)
+                continue
+            connection.execute("WITH w AS (SELECT a FROM s) INSERT INTO t (a) SELECT (SELECT (SELECT w.a)) FROM w")
+            assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
+    assert 0 < len(told) < 15
+    assert set(told) == {"54001"}

@@ -21,7 +21,7 @@ from instar.sql.binder import coercion
 from instar.sql.binder.context import CatalogReader, Context
 from instar.sql.binder.deparse import Deparser
 from instar.sql.binder.from_items import table_columns
-from instar.sql.binder.frozen_texts import parsed_expression, parsed_query, unplaced
+from instar.sql.binder.frozen_texts import lasting, parsed_expression, parsed_query, unplaced
 from instar.sql.binder.queries import QueryBinder
 from instar.sql.binder.scope import Item, Namespace, Scope
 from instar.sql.parser import parse_expression
@@ -67,7 +67,9 @@ def freeze_check(
         if volatile or isinstance(found, tree.OfSequence):
             raise errors.error(errors.INVALID_OBJECT_DEFINITION, "functions in a check constraint must be immutable")
     ids = {table.columns[found.ordinal].id for found in walk(expr) if isinstance(found, tree.ColumnRef)}
-    return Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr), tuple(sorted(ids))
+    text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(expr)
+    again = QueryBinder(Context(catalog), by_ids=True)
+    return lasting(text, lambda node: bound_over(again, node, table, "CHECK constraints")), tuple(sorted(ids))
 
 
 def freeze_default(
@@ -87,7 +89,9 @@ def freeze_default(
         message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
         hint = "You will need to rewrite or cast the expression."
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
-    return Deparser(catalog, by_ids=True).expression(kept(expr, found)), found
+    text = Deparser(catalog, by_ids=True).expression(kept(expr, found))
+    again = QueryBinder(Context(catalog), by_ids=True)
+    return lasting(text, lambda node: _default(again, node)), found
 
 
 def kept(expr: Expr, found: Expr) -> Expr:
@@ -122,6 +126,8 @@ def freeze_conversion(
             raise errors.unsupported("a function of sequences in a transform expression")
     ids = {table.columns[part.ordinal].id for part in walk(found) if isinstance(part, tree.ColumnRef)}
     text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(kept(expr, found))
+    again = QueryBinder(Context(catalog), by_ids=True)
+    lasting(text, lambda node: bound_over(again, node, table, _TRANSFORMS))
     return FrozenConversion(text, tuple(sorted(ids)), is_volatile(found))
 
 

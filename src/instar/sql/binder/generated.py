@@ -11,7 +11,7 @@ from instar.sql.binder import coercion
 from instar.sql.binder.context import CatalogReader, Context
 from instar.sql.binder.deparse import Deparser
 from instar.sql.binder.frozen import bound_over, kept
-from instar.sql.binder.frozen_texts import parsed_expression, unplaced
+from instar.sql.binder.frozen_texts import lasting, parsed_expression, unplaced
 from instar.sql.binder.queries import QueryBinder
 from instar.sql.expressions import reads_context
 from instar.sql.traversal import is_volatile, walk
@@ -40,8 +40,9 @@ def freeze_generated(
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
     _require_lasting(found, table)
     ids = {table.columns[part.ordinal].id for part in walk(found) if isinstance(part, tree.ColumnRef)}
-    deparser = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False)
-    return deparser.expression(kept(expr, found)), tuple(sorted(ids))
+    text = Deparser(catalog, by_ids=True, tables={0: table}, qualified=False).expression(kept(expr, found))
+    again = QueryBinder(Context(catalog), by_ids=True)
+    return lasting(text, lambda node: bound_over(again, node, table, _CLAUSE)), tuple(sorted(ids))
 
 
 def _require_lasting(expr: Expr, table: Table) -> None:
