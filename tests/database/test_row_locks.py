@@ -582,3 +582,77 @@ def test_a_commit_whose_locks_cannot_be_let_go_of_stands(tmp_path: Path) -> None
         assert [entry.owner for entry in locks.entries()] == [older.session.locks.owner]
 
     assert ended(in_child(work)) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "write"),
+    [
+        ("", "ALTER TABLE t ADD LOCK l COVERS (a)", "UPDATE t SET a = a - 7 WHERE id = 1"),
+        ("ALTER TABLE t ADD LOCK k COVERS (s)", "ALTER TABLE t DROP LOCK k", "UPDATE t SET a = a - 7 WHERE id = 1"),
+        ("", "ALTER TABLE t ADD LOCK l COVERS (s)", "DELETE FROM t WHERE id = 1"),
+    ],
+)
+def test_who_has_written_a_row_is_waited_for_when_its_locks_are_others_by_now(
+    sessions: list[Connection], before: str, change: str, write: str
+) -> None:
+    one, two, three, _ = sessions
+    run(three, *filter(None, [before]))
+    run(one, "BEGIN", "UPDATE t SET a = a + 1 WHERE id = 1")
+    run(three, change)
+    run(two, "SET lock_timeout = '1ms'")
+    with fails(errors.LOCK_NOT_AVAILABLE):
+        run(two, write)
+    with fails(errors.LOCK_NOT_AVAILABLE):
+        run(two, "BEGIN", write)
+    run(one, "COMMIT")
+
+
+def test_what_another_lock_covers_now_is_compared_by_the_next_statement(sessions: list[Connection]) -> None:
+    """Else it would show half of what another has written: rows that it has buffered itself hide the rest."""
+    one, two, three, _ = sessions
+    run(three, "ALTER TABLE t ADD LOCK l COVERS (s)", "UPDATE t SET a = 100")
+    run(one, "BEGIN", "UPDATE t SET a = a - 10 WHERE id = 1", "UPDATE t SET a = a + 10 WHERE id = 2")
+    run(three, "ALTER TABLE t ALTER LOCK l COVERS (s, a)")
+    run(two, "BEGIN", "UPDATE t SET a = a - 7 WHERE id = 1", "UPDATE t SET a = a + 7 WHERE id = 3", "COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, "(id)=(1) was changed", "The change was: ALTER TABLE t ALTER LOCK l"):
+        run(one, "SELECT sum(a) FROM t")
+    run(one, "ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT sum(a) FROM n", "SELECT a FROM n WHERE k = 14", "UPDATE n SET a = 0 WHERE k = 14"]
+)
+def test_rows_that_were_anothers_are_looked_at_again(sessions: list[Connection], statement: str) -> None:
+    """A query does not wait for the locks of rows under their new keys; the next statement asks for them anew."""
+    one, two, three, _ = sessions
+    run(three, "SET ddl_wait = '0'", "CREATE TABLE n (id int PRIMARY KEY, k int NOT NULL UNIQUE, a int)")
+    run(three, "INSERT INTO n VALUES (1, 11, 100), (2, 12, 100), (3, 13, 100), (4, 14, 100)")
+    run(one, "BEGIN", "UPDATE n SET a = a - 10 WHERE id = 1", "UPDATE n SET a = a + 10 WHERE id = 2")
+    run(three, "ALTER TABLE n ALTER PRIMARY KEY (k)")
+    run(two, "BEGIN", "UPDATE n SET a = a - 7 WHERE id = 1", "UPDATE n SET a = a + 7 WHERE id = 3")
+    assert value(one, "SELECT sum(a) FROM n") == 400
+    run(two, "COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, "was changed by a transaction", "ALTER PRIMARY KEY"):
+        run(one, statement)
+    run(one, "ROLLBACK")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_key_that_has_come_since_names_its_change(sessions: list[Connection], asks: bool) -> None:
+    """Whether or not a statement under the new schema came before COMMIT."""
+    one, _, three, _ = sessions
+    run(one, "BEGIN", "INSERT INTO t (id, a) VALUES (90, 500), (91, 500)")
+    run(three, "UPDATE t SET a = id", "CREATE UNIQUE INDEX ta ON t (a)")
+    if asks:
+        run(one, "SELECT 1 FROM t WHERE id = 1", "UPDATE t SET s = 'z' WHERE id = 90")
+    with fails(errors.UNIQUE_VIOLATION, '"ta"', "The change was: CREATE UNIQUE INDEX ta ON t (a)"):
+        run(one, "COMMIT")
+
+
+def test_a_check_that_has_come_since_names_its_change(sessions: list[Connection]) -> None:
+    one, _, three, _ = sessions
+    run(one, "BEGIN", "INSERT INTO t (id, a) VALUES (90, -1)")
+    run(three, "UPDATE t SET a = id", "ALTER TABLE t ADD CHECK (a >= 0)")
+    with fails(errors.CHECK_VIOLATION, "The change was: ALTER TABLE t ADD CHECK (a >= 0)"):
+        run(one, "SELECT count(*) FROM t")
+    run(one, "ROLLBACK")

@@ -14,6 +14,8 @@ from instar.schemachange.job_records import Job, JobState, Problem
 from instar.schemachange.queued import queued_job
 from instar.schemachange.shown import shown
 from instar.schemachange.stages import Plan
+from instar.schemachange.tasks import Task
+from instar.store.engine import prefix_end, rowset_prefix
 from instar.store.lock_modes import Mode
 from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
@@ -278,3 +280,85 @@ def test_a_queued_statement_is_as_urgent_as_it_says_once_what_it_has_waited_for_
     assert states == [JobState.RUNNING, JobState.SUCCEEDED]
     assert world.table().indexes == ()
     world.check_index("u_i", "u")
+
+
+def run_beside(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], object]) -> None:
+    """Have `tick` called between two batches of every job."""
+
+    class Ticking(reorganize.InProcess):
+        def run(self, task: Task, pulse: Callable[[], None]) -> None:
+            def beat() -> None:
+                tick()
+                pulse()
+
+            super().run(task, beat)
+
+    monkeypatch.setattr("instar.worker.work.InProcess", Ticking)
+
+
+def test_what_is_resumed_does_not_wait_for_the_other_jobs_of_a_turn(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shop.index("t", "a"), shop.index("u", "id")
+    third = shop.world.execute(want.CreateIndex("u", (("id", True),), "u_j")) or 0
+    shop.jobs.alter(first, {"priority": 10})
+    runs, ticks = counted(monkeypatch), iter(range(1000))
+
+    def tick() -> None:
+        shop.clock.advance(1)
+        number = next(ticks)
+        if number == 1:
+            shop.jobs.pause(first)
+        elif number == 3:
+            shop.jobs.resume(first)
+
+    run_beside(monkeypatch, tick)
+    assert shop.worker.turn()
+    assert runs == [first, second, first, second, third]
+    assert shop.is_over(first, second, third)
+
+
+def test_a_statement_that_meets_another_job_is_planned_again_in_the_same_turn(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though others keep coming, of another table."""
+    world = shop.world
+    first = shop.index("t", "a")
+    queue = queued_job(world.ids.next_job(), "DROP TABLE t", shop.jobs.get(first), 0, "UTC", (), 0, None)
+    world.jobs.begin(queue, b"gone", [], seconds=0)
+    second = world.execute(want.CreateIndex("t", (("b", False),), "t_j"))
+    others = [world.execute(want.CreateIndex("u", (("id", True),), f"u_{number}")) for number in range(3)]
+    shop.worker._executor._replan = lambda change, job: world.plan(want.DropTables(("t",)), statement="DROP TABLE t")
+    runs = counted(monkeypatch)
+    run_beside(monkeypatch, lambda: shop.clock.advance(1))
+    assert shop.worker.turn()
+    assert runs == [first, queue.id, second, queue.id, *others]
+    assert world.catalog().lookup("public", "t") is None
+
+
+def test_garbage_does_not_wait_for_the_end_of_a_job(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = shop.world
+    world.execute(want.CreateTable("gone", (want.NewColumn("id", world.table().columns[0].type),), ("id",)))
+    server = Server(world, "gone")
+    server.insert(1)
+    server.commit()
+    gone = rowset_prefix(world.table("gone").rowset)
+    world.execute(want.DropTables(("gone",)))
+    number = shop.index("t", "a")
+    seen: list[tuple[int, bool]] = []
+
+    def tick() -> None:
+        with world.store.read() as reader:
+            seen.append((reader.watermark, next(reader.scan(gone, prefix_end(gone)), None) is None))
+        shop.clock.advance(world.store.retention_seconds + 60)
+        writer = Server(world)
+        writer.update(1, b=f"{len(seen)}")
+        writer.commit()
+
+    run_beside(monkeypatch, tick)
+    assert shop.worker.turn()
+    assert shop.is_over(number)
+    assert seen[0][0] < seen[-1][0]
+    assert [freed for _, freed in seen] == sorted(freed for _, freed in seen)
+    assert not seen[0][1]
+    assert seen[-1][1]

@@ -39,6 +39,7 @@ from instar.store.lock_table import Locked
 from instar.store.records import table_key
 from instar.tables.completion import unseen
 from instar.tables.locks import Image, Recheck
+from instar.tables.overtaking import changes_since
 from instar.tables.pending import encode_violation
 from instar.tables.upgrade import crossed
 from instar.tables.validation import Validation
@@ -145,13 +146,12 @@ def require_heeded(
         if transaction.ddl and transaction.ddl.changes(table):
             continue
         # Which of them it was is not on record.
-        made = list(dict.fromkeys(step.statement for step in last.steps if step.version > meant.version))
         became = "replaced" if last is not newest or last.rowset != meant.rowset else "divided into more parts"
         raise Conflict(
             errors.error(
                 errors.SERIALIZATION_FAILURE,
                 f'rows of table "{last.name}" that the transaction has locked were {became} by a concurrent change',
-                detail=f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}",
+                detail=changes_since(last, meant.version),
                 hint="Retry the transaction.",
             )
         )
@@ -227,6 +227,7 @@ def upgrade_buffers(
                 hold(database.rules(catalog).of(newest).judge_by(functions), now, writer, reader)
         transaction.buffer.replace(table_id, now.changes)
         transaction.enlisted[table_id] = newest
+        transaction.behind.setdefault(table_id, meant)
     if crossings is not None and crossed_over:
         _cross(database, transaction, catalog, functions, crossings, crossed_over)
 
@@ -251,6 +252,7 @@ def _cross(
     for writer, made in buffers:
         transaction.buffer.replace(writer.table.id, made.changes)
         transaction.enlisted[writer.table.id] = writer.table
+        transaction.behind.setdefault(writer.table.id, writer.table)
     transaction.rests_on.extend(unchanged)
 
 
@@ -262,10 +264,12 @@ def hold(judge: Callable[[Image], None], buffer: TableBuffer, writer: TableWrite
             continue
         try:
             judge(change.image)
-        except errors.Error:
+        except errors.Error as violated:
             stored = None if change.base is None else view.get(writer.prefix + key)
             if change.base is not None and (stored is None or ROW_HEADER.unpack_from(stored)[0] != change.base):
-                raise row_conflict(writer.table, key) from None
+                raise row_conflict(writer.table, key, change.version) from None
+            told = violated.detail, changes_since(writer.table, change.version)
+            violated.detail = " ".join(filter(None, told)) or None
             raise
 
 

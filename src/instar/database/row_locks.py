@@ -12,7 +12,7 @@ judged at their commit, which waits for the locks of others. Statements in autoc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -29,8 +29,9 @@ from instar.store.engine import PreconditionFailed, RangeUnchanged
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Deadlock, Locked, Wait
 from instar.store.row_locks import Demand
-from instar.tables.row_locks import Needs, of_selected, of_written
+from instar.tables.row_locks import Needs, has_moved, of_selected, of_written
 from instar.tables.writes import row_conflict
+from instar.transactions.buffer import Change
 from instar.transactions.commit import Conflict
 
 if TYPE_CHECKING:
@@ -155,16 +156,31 @@ class RowLocks:
     def _note_selected(self, table: Table) -> None:
         self.selected_of.setdefault(table.id, self._writer(table.id).table)
 
-    def follow(self, open_: SessionTransaction, mark: int) -> None:
-        """Lock what a statement has brought to another schema since `mark`: its rows may lie under other keys there.
-        It does not wait for that, since it may be a query: what is another's by now is left to the commit. Moved: it
-        is to run again."""
-        wanted, unchanged, tables = self._needs_of_written(open_, mark)
+    def follow(self, open_: SessionTransaction) -> None:
+        """Lock what has been brought to another schema: its rows may lie under other keys there, or have other parts.
+        A statement does not wait for that, since it may be a query: what is another's by now is left to the next one.
+        Moved: it is to run again. 40001 if others have changed such a row, which no lock kept from them."""
+        if open_.keeps_snapshot or not self._session.in_block:  # its commit judges
+            open_.behind.clear()
+            return
+        changes = {table: buffer.changes for table in open_.behind if (buffer := open_.buffer.table(table)) is not None}
+        wanted, unchanged, tables = self._needs_of(open_, changes)
         try:
             self._acquire(sorted(wanted.items()), {}, ())
         except Locked:
             return
         self._have(open_, wanted, unchanged, tables)
+        for table, own in changes.items():
+            self._require_unmoved(self._writer(table), own, open_.behind[table])
+        open_.behind.clear()
+
+    def _require_unmoved(self, writer: TableWriter, changes: Mapping[bytes, Change], meant: Table) -> None:
+        """40001 if a row is not as it was when its change was made, as far as that meets others."""
+        for batch in _batches(changes.items()):
+            with self._store.read() as reader:
+                for key, change in batch:
+                    if change.base is not None and has_moved(writer, change, reader.get(writer.prefix + key)):
+                        raise row_conflict(writer.table, key, meant.version)
 
     def require_unlocked(self, resource: bytes) -> None:
         """What stands in a statement's way may be about to go: if it is another's to take away, the statement waits."""
@@ -234,7 +250,12 @@ class RowLocks:
         """What is to be locked, and to be looked at then, of what was buffered since `mark`, by a transaction that goes
         on with new snapshots; and the tables."""
         stays_open = self._session.in_block and not open_.keeps_snapshot
-        changes = open_.buffer.changed_since(mark) if mark is not None and stays_open else {}
+        return self._needs_of(open_, open_.buffer.changed_since(mark) if mark is not None and stays_open else {})
+
+    def _needs_of(
+        self, open_: SessionTransaction, changes: Mapping[int, Mapping[bytes, Change]]
+    ) -> tuple[dict[bytes, Mode], list[RangeUnchanged], list[Table]]:
+        """The same of these changes, by table and key."""
         wanted: dict[bytes, Mode] = {}
         unchanged: list[RangeUnchanged] = []
         tables = []

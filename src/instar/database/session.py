@@ -453,8 +453,8 @@ class Session:
         if the schema is a leased one and no longer the store's newest, and nothing was buffered since `mark`."""
         is_first = open_.snapshot is None
         self.begin_statement(open_, writes=writes)
-        if open_.buffer.mark() != mark:
-            self.locks.follow(open_, mark)
+        if open_.behind:
+            self.locks.follow(open_)
         repository = self.database.repository
         if repository is None or not writes:
             return work()
@@ -467,6 +467,8 @@ class Session:
         if is_first:
             self._forget_snapshot(open_)
         self.begin_statement(open_, writes=writes)
+        if open_.behind:
+            self.locks.follow(open_)
         return work()
 
     def _is_behind(self, open_: SessionTransaction) -> bool:

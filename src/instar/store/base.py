@@ -11,7 +11,7 @@ from instar.clock import Clock
 from instar.store.apply import judge_locked, snapshot_too_old
 from instar.store.collector import cut_steps
 from instar.store.engine import MOVED, ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
-from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated
+from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated, with_calls
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
 from instar.store.lock_modes import Mode
@@ -181,7 +181,12 @@ class BaseStore(ABC):
             position = following
             complete = int(LOG_KEY.unpack(following)[1]) - 1
 
-    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+    def collect(
+        self,
+        upto: int,
+        dead_entries: Callable[[LogRecord], list[bytes]],
+        between: Callable[[], None] = lambda: None,
+    ) -> int:
         """As in `Store`."""
         total = 0
 
@@ -191,7 +196,7 @@ class BaseStore(ABC):
 
         with self.read() as reader:
             upto = min(upto, reader.timestamp)
-        self.background(cut_steps(self.read, upto, dead_entries, cut))
+        self.background(with_calls(cut_steps(self.read, upto, dead_entries, cut), between))
         return total
 
     def register_snapshot(self, snapshot: int) -> int:

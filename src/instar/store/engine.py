@@ -485,11 +485,17 @@ class Store(Protocol):
         """
         ...
 
-    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+    def collect(
+        self,
+        upto: int,
+        dead_entries: Callable[[LogRecord], list[bytes]],
+        between: Callable[[], None] = lambda: None,
+    ) -> int:
         """Cut the log's prefix up to and including timestamp `upto`, with tombstones met there (rules 1, 4, 7).
 
         `dead_entries` gives, for a record's before-image, the index keys it had in every index whose rowset exists.
-        Gated; watermark and cut are one store transaction. Returns the number of records cut.
+        Gated; watermark and cut are one store transaction. Returns the number of records cut. `between` is called every
+        few dozen records; if it raises, what has been cut stays so.
         """
         ...
 

@@ -11,7 +11,7 @@ pace (module `pace`) makes pauses longer or shorter, to keep to a latency target
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -29,6 +29,13 @@ MOST_PAUSES = 4
 _MOST_DRAWN = 4096
 
 Step = Callable[[Section], None]
+
+
+def with_calls(steps: Iterable[Step], between: Callable[[], None]) -> Iterator[Step]:
+    """The steps, with a call before each is made; never inside the atomic section."""
+    for step in steps:
+        between()
+        yield step
 
 
 def deletion(keys: Sequence[bytes]) -> Step:

@@ -428,10 +428,15 @@ class LmdbStore(BaseStore):
     def _translate(self, caught: Exception) -> Exception:
         return translate(caught)
 
-    def collect(self, upto: int, dead_entries: Callable[[LogRecord], list[bytes]]) -> int:
+    def collect(
+        self,
+        upto: int,
+        dead_entries: Callable[[LogRecord], list[bytes]],
+        between: Callable[[], None] = lambda: None,
+    ) -> int:
         """As in `Store`."""
         self._environment.check_readers()
-        return super().collect(upto, dead_entries)
+        return super().collect(upto, dead_entries, between)
 
     def close(self) -> None:
         """As in `Store`."""

@@ -2,7 +2,8 @@
 
 The resources of row locks are keys of the store: that of a row, and the prefix under which a unique key stands in its
 index, which is where another row with the same key would come. A row of a table with several optimistic locks (F1
-§2.5) is locked by parts: an update meets the parts whose timestamps it moves.
+§2.5) is locked by parts: an update meets the parts whose timestamps it moves, and who has the whole row for an update,
+since there were no parts yet, or are none any more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def row_demands(row: RowWrite | RowCommit, *, keyed: bool) -> Iterator[Demand]:
     elif not row.locks:
         yield row.key, Mode.NO_KEY_UPDATE
     else:
-        yield row.key, Mode.KEY_SHARE
+        yield row.key, Mode.SHARE
         for number, moved in enumerate(row.locks):
             if not moved:  # to be the timestamp of this commit
                 yield part_of(row.key, number), Mode.NO_KEY_UPDATE

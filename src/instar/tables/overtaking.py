@@ -1,4 +1,4 @@
-"""Which change has brought a constraint that a transaction learns of at its commit."""
+"""Which change has brought what a transaction learns of when it has written already."""
 
 from __future__ import annotations
 
@@ -10,11 +10,26 @@ from instar.catalog.descriptors import StepKind, Table
 Detail = Callable[[], str]
 
 
-def telling(detail: Detail, written: Table, meant: Table | None, owner: Table, element: int) -> Detail:
-    """The detail of a violation of `element`, a key of `owner`, by a write to `written` meant under the version
-    `meant` (None: under this one): it names the change, too, if that has come since. Nothing is looked up before it is
-    told."""
-    return detail if meant is None else partial(_told, detail, written, meant.version, owner, element)
+def telling(detail: Detail, written: Table, since: int, owner: Table, element: int) -> Detail:
+    """The detail of a violation of `element`, a key of `owner`, by a write to `written` meant under its version
+    `since`: it names the change, too, if that has come since. Nothing is looked up before it is told."""
+    return detail if since == written.version else partial(_told, detail, written, since, owner, element)
+
+
+def come_since(table: Table, since: int) -> set[int]:
+    """The elements of a table that are not as they were at its version `since`."""
+    return {
+        element
+        for step in table.steps
+        if step.version > since and step.kind is StepKind.ELEMENT_STATE
+        for element in step.columns
+    }
+
+
+def changes_since(table: Table, since: int) -> str:
+    """The changes that have brought a table from its version `since` to this one, in words; "" if there are none."""
+    made = list(dict.fromkeys(step.statement for step in table.steps if step.version > since and step.statement))
+    return f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}" if made else ""
 
 
 def _told(detail: Detail, written: Table, since: int, owner: Table, element: int) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from instar.store.apply import is_live
-from instar.store.engine import RangeUnchanged, prefix_end
+from instar.store.engine import ROW_HEADER, RangeUnchanged, prefix_end
 from instar.store.lock_modes import Mode
 from instar.store.row_locks import Demand, part_of
 from instar.tables.locks import RowLocks
@@ -63,7 +63,17 @@ def _row_demands(writer: TableWriter, row: bytes, change: Change, *, keyed: bool
     if writer.locks is None:
         return [(row, Mode.NO_KEY_UPDATE)]
     parts = [(part_of(row, number), Mode.NO_KEY_UPDATE) for number in writer.locks.parts(change)]
-    return [(row, Mode.KEY_SHARE), *parts]
+    return [(row, Mode.SHARE), *parts]
+
+
+def has_moved(writer: TableWriter, change: Change, stored: bytes | None) -> bool:
+    """Whether a row, as it is stored now, is another than that which a change was made on, as far as they meet."""
+    if stored is None or not is_live(stored):
+        return True
+    if writer.locks is not None:
+        return writer.locks.is_met(change, stored)
+    written: int = ROW_HEADER.unpack_from(stored)[0]
+    return written != change.base
 
 
 def _parts_moved(locks: RowLocks, change: Change, stored: bytes) -> bool:

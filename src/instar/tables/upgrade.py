@@ -131,7 +131,7 @@ def _require_found(changes: Iterable[Change], meant: Table, writer: TableWriter,
             raise row_conflict(meant, own_key(change.old)) from None
         stored = view.get(writer.prefix + key)
         if stored is None or not is_live(stored) or not _is_still(stored, change.base, old, meant, writer):
-            raise row_conflict(table, key)
+            raise row_conflict(table, key, meant.version)
 
 
 def _is_still(stored: bytes, base: int, old: Image, meant: Table, writer: TableWriter) -> bool:
@@ -167,7 +167,6 @@ def _upgraded_changes(changes: dict[bytes, Change], meant: Table, newest: Table)
             image=None if change.image is None else upgrade(change.image),
             old=None if change.old is None else upgrade_old(change.old),
             changed=None if change.changed is None else frozenset(replaced.get(id_, id_) for id_ in change.changed),
-            version=newest.version,
         )
         for key, change in changes.items()
     }

@@ -41,7 +41,7 @@ from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
-from instar.tables.overtaking import telling
+from instar.tables.overtaking import changes_since, come_since, telling
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key, described, named_row
@@ -120,13 +120,16 @@ def note_refusal(met: dict[bytes, Met], refused: Refused | None) -> None:
             met[key] = Met(violation, refused.precondition)
 
 
-def row_conflict(table: Table, key: bytes) -> Conflict:
-    """40001 naming table and key: the row was changed after the transaction's snapshot."""
+def row_conflict(table: Table, key: bytes, since: int | None = None) -> Conflict:
+    """40001 naming table and key: the row was changed after the transaction's snapshot. `since`: a version of the
+    table, where it may be for its changes since then that nothing kept others from that row."""
+    told = f"{named_row(table, key)} was changed by a transaction that committed first."
+    changes = "" if since is None else changes_since(table, since)
     return Conflict(
         errors.error(
             errors.SERIALIZATION_FAILURE,
             f'could not serialize access to table "{table.name}" due to a concurrent update',
-            detail=f"{named_row(table, key)} was changed by a transaction that committed first.",
+            detail=f"{told} {changes}" if changes else told,
             hint="Retry the transaction.",
         )
     )
@@ -286,17 +289,16 @@ class Derivation:
         self.flags: dict[bytes, Violation] = {}
         self._violated = violated
         self._met = met or {}
-        self._meant: Table | None = None  # of the table that is derived now
 
     def table(self, writer: TableWriter, buffer: TableBuffer, meant: Table | None = None) -> None:
         """Derive all changes of one table, whose images are at `writer.table`'s version. `meant` is the version
         that the statements saw, if it was another."""
-        self._meant = meant
         public = {index.id for index in (meant or writer.table).indexes if index.state is State.PUBLIC}
+        public_at: dict[int, set[int]] = {}
         rows: list[RowWrite] = []
         copied: list[Copied] | None = None if writer.copies is None else []
         get = self.reader.get
-        layout = writer.table.layout.id
+        layout, version = writer.table.layout.id, writer.table.version
         several = writer.locks
         locks: tuple[int, ...] = ()
         moved: set[bytes] = set()
@@ -305,7 +307,6 @@ class Derivation:
             every = {index.id for index in writer.table.indexes}
         if writer.yielding:
             self._note_violations(writer, buffer)
-        judged = public
         seen = (meant or writer.table).layout.id
         may_be_newer = self._leased and (self._behind or seen < layout)
         for key, change in buffer.changes.items():
@@ -314,10 +315,13 @@ class Derivation:
             if may_be_newer and stored is not None and _layout_of(stored) > seen:
                 raise NewerRow(writer.table, key)
             body = None if change.image is None else writer.encode(change.image)
+            judged = public
+            if change.version < version:
+                judged = public_at.setdefault(change.version, public - come_since(writer.table, change.version))
             if several is not None:
                 locks = several.stamps(change, stored)
                 # A merged row is nobody's but this commit's: what it violates is a conflict.
-                judged = every if key in moved else public
+                judged = every if key in moved else judged
             keyed = self._entries(writer, key, change, judged)
             renewed = change.changed is None and body is not None and change.base is not None
             rows.append(RowWrite(writer.prefix + key, stored, body, layout, locks, change.pair, keyed, renewed))
@@ -383,20 +387,21 @@ class Derivation:
                 self.entries.append(EntryWrite(before, codec.primary_offset(before, key), False))
             if after is not None and codec.index.state is not State.DELETE_ONLY:
                 self.entries.append(EntryWrite(after, codec.primary_offset(after, key), True))
-                if codec.index.unique and change.image is not None:
-                    self._unique(writer.table, codec, key, change.image, after, judged=codec.index.id in public)
+                if codec.index.unique:
+                    self._unique(writer.table, codec, key, change, after, judged=codec.index.id in public)
         return keyed
 
     def _unique(
-        self, table: Table, codec: IndexCodec, key: bytes, image: tuple[object, ...], entry: bytes, *, judged: bool
+        self, table: Table, codec: IndexCodec, key: bytes, change: Change, entry: bytes, *, judged: bool
     ) -> None:
-        prefix = codec.unique_prefix(image)
-        if prefix is None:
+        image, since = change.image, change.version
+        prefix = None if image is None else codec.unique_prefix(image)
+        if image is None or prefix is None:
             return
         flag = self._flag(table, codec.index, table, key)
         if self._is_flagged(flag):
             return
-        detail = telling(partial(codec.describe, image), table, self._meant, table, codec.index.id)
+        detail = telling(partial(codec.describe, image), table, since, table, codec.index.id)
         failure = ConstraintFailure(table.name, codec.index.name, errors.UNIQUE_VIOLATION, detail, judged, flag)
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
@@ -416,7 +421,7 @@ class Derivation:
                     writer.table.name,
                     found.name,
                     errors.FOREIGN_KEY_VIOLATION,
-                    telling(partial(probe.missing, change.image), writer.table, self._meant, writer.table, found.id),
+                    telling(partial(probe.missing, change.image), writer.table, change.version, writer.table, found.id),
                     judged=merged or found.state is State.PUBLIC,
                     flag=flag,
                 )
@@ -448,7 +453,7 @@ class Derivation:
                         telling(
                             partial(probe.referred_to, values),
                             writer.table,
-                            self._meant,
+                            buffer.changes[gone[values]].version,
                             probe.child,
                             probe.foreign_key.id,
                         ),

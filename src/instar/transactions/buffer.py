@@ -26,9 +26,10 @@ class Change(NamedTuple):
 
     `base` is the commit timestamp of the stored row version that the change was made on, None if there was none
     (an insert, or an update of a row that this transaction inserted). `image` is the new row as the statement saw it,
-    one value per column of the table at `version` (all columns, in descriptor order), None for a deleted row.
+    one value per column of the table as it is enlisted (all columns, in descriptor order), None for a deleted row.
     `changed` are the ids of the columns that were set (None: all of them, an insert). `old` is the image that the
-    change was made on, in the same order, where `base` is given.
+    change was made on, in the same order, where `base` is given. `version` is that of the table under which it was
+    meant first: keys that have come since have judged no statement.
 
     A change of key is a delete and an insert that bear one number: `pair` is that of the row that has come to this key,
     or has gone from it; where another row has taken the place of one that has gone, `gone` is the latter's.
@@ -226,7 +227,7 @@ class Buffer:
             self._put(buffer, key, Change(base, image, old, changed, version))
             return
         all_changed = None if before.changed is None else before.changed | changed
-        self._put(buffer, key, Change(before.base, image, before.old, all_changed, version, before.pair, before.gone))
+        self._put(buffer, key, before._replace(image=image, changed=all_changed))
 
     def delete(
         self, table: int, version: int, key: bytes, base: int | None, old: tuple[object, ...], *, pair: int = 0

@@ -90,7 +90,8 @@ class Transaction(Generic[C, D, T, K]):
     has read. `began_under` is the schema of the moment in which a transaction of several statements began.
     `explicit`: begun by BEGIN (or by the DB-API), so an error leaves it failed until ROLLBACK. `enlisted` are the
     descriptors, by table id, under which the buffered changes were meant (I). `rests_on`: what must be unchanged at the
-    commit, since changes were made others by it.
+    commit, since changes were made others by it. `behind`: tables of which the buffered changes have been brought to
+    another schema, as they were before, until their rows are locked by that.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Transaction(Generic[C, D, T, K]):
         self.reads: ReadSet | None = None
         self.ddl: D | None = None
         self.enlisted: dict[int, T] = {}
+        self.behind: dict[int, T] = {}
         self.rests_on: list[RangeUnchanged] = []
         self.failed = False
         self.started_us = 0
@@ -145,14 +147,14 @@ class Transaction(Generic[C, D, T, K]):
     @property
     def is_plain(self) -> bool:
         """Whether a statement sees the newest committed state, and what the transaction has buffered itself."""
-        return self.isolation is Isolation.READ_COMMITTED and not self.failed and self.ddl is None
+        return self.isolation is Isolation.READ_COMMITTED and not (self.failed or self.behind) and self.ddl is None
 
     def hides(self, version: int, table: int, key: bytes) -> bool:
         """Whether a statement under this catalog version may have to see something else at a key than what is
         committed: changes of the row, or what is buffered under another schema still."""
         if not self.enlisted:
             return False
-        if self.snapshot is None or self.snapshot.catalog.version != version:
+        if self.snapshot is None or self.snapshot.catalog.version != version or self.behind:
             return True
         own = self.buffer.tables.get(table)
         return own is not None and key in own.changes

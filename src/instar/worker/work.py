@@ -47,7 +47,7 @@ from instar.store.engine import (
     prefix_end,
     rowset_prefix,
 )
-from instar.store.gate import deletion
+from instar.store.gate import deletion, with_calls
 from instar.store.lock_table import Locked
 from instar.store.records import (
     RowsetRecord,
@@ -66,7 +66,10 @@ IMAGED_WITHOUT_SPARK_ROWS = 100_000
 # A validation only reads, a million rows per second and core.
 VALIDATED_WITHOUT_SPARK_ROWS = 2_000_000
 _COLLECT_SECONDS = 1.0
-# Beside a job views are kept up so often, for so long at most; a commit that takes longer is applied as a whole.
+# A job that was run is not run again in the same turn before.
+_PASSED_SECONDS = 1.0
+# Beside a job views are kept up, and garbage is removed, so often, for so long at most each; a commit that takes longer
+# is applied as a whole.
 _BESIDE_SECONDS = 1.0
 _BESIDE_AT_MOST = 0.2
 # After a job has failed for a reason outside it (a full disk), it is left alone for so long.
@@ -77,6 +80,10 @@ _KEYS_PER_STEP = 256
 
 # What Spark may report that says nothing of the data: the job is done in this process instead.
 _NOT_THE_JOBS_FAULT = frozenset({errors.OBJECT_NOT_READY, errors.IO_ERROR, errors.INTERNAL_ERROR})
+
+
+class _Enough(Exception):
+    """What is done beside a job has taken its time."""
 
 
 class Worker:
@@ -126,7 +133,7 @@ class Worker:
         self._views_ns = 0  # until then they are let alone
         self._beside_ns = 0  # and until then beside a job
         self._retry_ns: dict[int, int] = {}
-        self._passed: set[int] = set()  # jobs that are not run again in this turn
+        self._passed: dict[int, int] = {}  # jobs that are not run again in this turn until then
         # Of jobs that have stepped aside: what they have met, and from when on they may be put before others.
         self._aside: dict[int, tuple[Locked, int]] = {}
         self._first: int | None = None  # the one of them that is to be run next
@@ -152,11 +159,12 @@ class Worker:
     # --- jobs --------------------------------------------------------------------------------------------------------
 
     def _run_jobs(self) -> bool:
-        """Run what nobody works on, the most urgent first, each once; but again what gave way to a more urgent one."""
+        """Run what nobody works on, the most urgent first, each once a second at most; but again what gave way to more
+        urgent work."""
         worked = False
         self._passed.clear()
         while not self._stopping() and (job := next(self._eligible(), None)) is not None:
-            self._passed.add(job.id)
+            self._pass(job.id)
             self._aside.pop(job.id, None)
             try:
                 found = self._executor.run(job.id)
@@ -167,16 +175,24 @@ class Worker:
                 continue
             finally:
                 self._sequences.close()  # what is left of their blocks is for others
+                self._pass(job.id)
                 if self._first == job.id:
                     self._first = None
             worked |= found is not None
             if found is not None and found.state is JobState.PENDING:
-                self._passed.discard(job.id)
+                self._passed.pop(job.id, None)
         return worked
+
+    def _pass(self, job: int) -> None:
+        # Others may keep coming, and this turn last for hours: what is resumed, or waits no more, is not to wait.
+        self._passed[job] = self._clock.monotonic_ns() + int(_PASSED_SECONDS * 1e9)
+
+    def _is_passed(self, job: int) -> bool:
+        return self._clock.monotonic_ns() < self._passed.get(job, 0)
 
     def _eligible(self) -> Iterator[Job]:
         found = sorted(self._jobs.runnable(), key=lambda job: job.id != self._first)
-        return (job for job in found if job.id not in self._passed and self._may_be_run(job))
+        return (job for job in found if not self._is_passed(job.id) and self._may_be_run(job))
 
     def _may_be_run(self, job: Job) -> bool:
         return self._clock.monotonic_ns() >= self._retry_ns.get(job.id, 0)
@@ -188,7 +204,7 @@ class Worker:
     def _overtakes(self, job: Job, than: Job) -> bool:
         # A statement that is not planned yet: what it has waited for has ended.
         waits = job.after is None and (job.state is not JobState.PENDING or bool(job.reason))
-        return job.priority > than.priority and not waits and job.id not in self._passed and self._may_be_run(job)
+        return job.priority > than.priority and not waits and not self._is_passed(job.id) and self._may_be_run(job)
 
     def _steps_aside(self, job: Job, met: Locked) -> bool:
         """Whether another job could be run while this one waits for locks; that it is not run again in this turn does
@@ -213,7 +229,7 @@ class Worker:
         for job in self._jobs.runnable():
             if self._is_asked(job) or (job.id in self._aside and self._comes_first(job, than)):
                 self._first = job.id
-                self._passed.discard(job.id)
+                self._passed.pop(job.id, None)
                 return job.id
             if job.id not in self._aside and self._overtakes(job, than):
                 return job.id
@@ -243,15 +259,39 @@ class Worker:
             return False
 
     def _beside_a_job(self, beat: Callable[[], None]) -> None:
-        """Between two batches of a job: views do not wait for its end."""
+        """Between two batches of a job: views do not wait for its end, nor does what takes space in vain."""
         begun = self._clock.monotonic_ns()
         if begun < self._beside_ns:
             return
         until = begun + int(_BESIDE_AT_MOST * 1e9)
         try:
             self._keep_views(lambda: self._clock.monotonic_ns() >= until, beat)
+            self._remove_garbage(beat)
         finally:
             self._beside_ns = self._clock.monotonic_ns() + int(_BESIDE_SECONDS * 1e9)
+
+    def _remove_garbage(self, beat: Callable[[], None]) -> None:
+        """Beside a job, which may take hours: cut the log, and free what nobody sees any more."""
+        begun = self._clock.monotonic_ns()
+        if begun < self._collected_ns:  # it has failed a moment ago
+            return
+        self._catalog.cache.tend()
+
+        def between() -> None:
+            beat()
+            if self._clock.monotonic_ns() - begun > _BESIDE_AT_MOST * 1e9:
+                raise _Enough
+
+        try:
+            self.collect(between)
+            self.deallocate(between)
+        except _Enough:
+            return
+        except Interrupted:
+            raise
+        except Exception:  # noqa: BLE001 - as in a turn
+            traceback.print_exc()
+            self._collected_ns = begun + int(_BACKOFF_SECONDS * 1e9)
 
     @property
     def is_owing(self) -> bool:
@@ -260,8 +300,8 @@ class Worker:
 
     # --- garbage -----------------------------------------------------------------------------------------------------
 
-    def collect(self) -> bool:
-        """Cut the log as far as retention and live snapshots allow."""
+    def collect(self, between: Callable[[], None] = lambda: None) -> bool:
+        """Cut the log as far as retention and live snapshots allow. `between` is called now and then."""
         with self._store.read() as reader:
             watermark, newest = reader.watermark, reader.timestamp
         holds = list(needed(self._jobs))
@@ -277,15 +317,16 @@ class Worker:
             log_max_bytes=self._store.log_max_bytes,
         )
         limit = min(limit, newest)
-        return limit > watermark and self._store.collect(limit, self._dead_entries) > 0
+        return limit > watermark and self._store.collect(limit, self._dead_entries, between) > 0
 
     def _prune(self) -> bool:
         """Forget old jobs; that they are gone is no reason to look for more to do."""
         self._jobs.prune()
         return False
 
-    def deallocate(self) -> bool:
-        """Remove dead rowsets that no snapshot sees, and building ones whose job has ended (rules 9, 22)."""
+    def deallocate(self, between: Callable[[], None] = lambda: None) -> bool:
+        """Remove dead rowsets that no snapshot sees, and building ones whose job has ended (rules 9, 22). `between` is
+        called now and then."""
         with self._store.read() as reader:
             watermark = reader.watermark
             found = list(_rowsets(reader))
@@ -302,7 +343,7 @@ class Worker:
                     since = reader.timestamp
                 worked |= self._replace(key, stored, rowset_record(record.owner, RowsetState.DEAD, max(since, 1)))
             elif record.state is RowsetState.DEAD and record.since <= watermark:
-                self._store.background(self._removal(rowset, key))
+                self._store.background(with_calls(self._removal(rowset, key), between))
                 worked = True
         return self._forget_tables() or worked
 
