@@ -196,6 +196,23 @@ def test_what_is_refused(person: instar.Connection, statement: str, sqlstate: st
     assert rows(person, "SELECT * FROM person ORDER BY id") == before
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO person VALUES (9, 'x', '9', 'C')",
+        "INSERT INTO person VALUES (8, 'w', '9', 'C'), (9, 'x', '9', 'C')",
+        "UPDATE person SET zip = '9', town = 'C' WHERE id = 1",
+    ],
+)
+def test_a_row_that_nobody_refers_to_yet_is_not_overwritten(person: instar.Connection, statement: str) -> None:
+    person.execute("INSERT INTO place (zip, town) VALUES ('9', 'N')")
+    with fails("23514", "would contradict each other"):
+        person.execute(statement)
+    assert rows(person, "SELECT zip, town FROM place WHERE zip = '9'") == [("9", "N")]
+    person.execute(statement.replace("'C'", "'N'"))
+    assert rows(person, "SELECT DISTINCT town FROM person WHERE zip = '9'") == [("N",)]
+
+
 def test_defaults_and_parameters(person: instar.Connection) -> None:
     statement = "INSERT INTO person (name, zip, town) VALUES (?, ?, ?) RETURNING id, town"
     assert rows(person, statement, "Dan", "2", "H") == [(4, "H")]

@@ -137,6 +137,36 @@ def test_old_writers_end_and_new_ones_wait(engine: Engine, one: Connection, chan
     assert is_sound(one)
 
 
+@pytest.mark.parametrize(
+    ("statement", "numbers"),
+    [
+        ("INSERT INTO t (id, v) VALUES (?, 0)", [70, 71, 72, 73]),
+        ("UPDATE t SET v = v + 1 WHERE id = ?", [2, 2, 2, 2]),
+        ("DELETE FROM t WHERE id = ?", [70, 71, 72, 2]),
+    ],
+)
+def test_new_writers_wait_though_their_plans_are_kept(
+    engine: Engine, one: Connection, statement: str, numbers: list[int]
+) -> None:
+    """The short way of a write in autocommit, which was taken before."""
+    new, old = engine.connect(), engine.connect()
+    for number in numbers[:-1]:
+        new.execute(statement, [number])
+    run(old, "BEGIN", "UPDATE t SET v = v WHERE id = 1")
+    changing = going(engine, IN_PLACE.format("block", "1 min"))
+    until(lambda: closes(engine, "t"))
+    before = rows(one, "SELECT id, v FROM t ORDER BY id")
+    waiting = Going(lambda: new.execute(statement, [numbers[-1]]))
+    time.sleep(0.05)
+    assert not waiting.is_over
+    assert rows(one, "SELECT id, v FROM t ORDER BY id") == before
+    run(old, "COMMIT")
+    changing.end()
+    waiting.end()
+    assert rows(one, "SELECT id, v FROM t ORDER BY id") != before
+    assert is_sound(one)
+
+
 def test_who_has_written_to_one_source_goes_on_in_the_other(engine: Engine, one: Connection) -> None:
     old = engine.connect()
     run(old, "BEGIN", "UPDATE r SET a = 1 WHERE id = 1")
@@ -332,6 +362,8 @@ def test_what_has_been_written_to_the_target_of_a_join_since(
         ("UPDATE q SET city = 'Z' WHERE zip = 1", "INSERT INTO t VALUES (9, 1, 'A', 0)", True),  # would contradict
         ("INSERT INTO p VALUES (9, 1, 0)", "UPDATE t SET city = 'Y' WHERE zip = 1", True),
         ("INSERT INTO q VALUES (9, 'A')", "INSERT INTO t VALUES (9, 9, 'A', 0)", False),
+        ("INSERT INTO q VALUES (9, 'Z')", "INSERT INTO t VALUES (9, 9, 'A', 0)", True),  # nobody's row, until then
+        ("INSERT INTO q VALUES (9, 'Z')", "UPDATE t SET zip = 9, city = 'A' WHERE id = 3", True),
         ("DELETE FROM p WHERE id = 3", "DELETE FROM t WHERE id = 3", True),
     ],
 )

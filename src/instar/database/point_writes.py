@@ -90,8 +90,9 @@ def point_writer(
     # So it does about copies under another key.
     if writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
         return None
-    # About constraints that tell their change what violates them, too.
-    if writer.yields:
+    # About constraints that tell their change what violates them, too, and about tables that close.
+    transformed = write.table.transformed
+    if writer.yields or (transformed is not None and transformed.closing):
         return None
     if write.reads_context or not _zoneless(types, parameters):
         return None

@@ -170,7 +170,9 @@ class CrossingSplit:
         contributing = islice(self._r.found(self._on, value), len(said) + 1)
         before = self._before[value]
         others_agree = before is not None and before.values == said[0]
-        if all(part == said[0] for part in said) and (others_agree or sum(1 for _ in contributing) == len(said)):
+        # A row of S that no row of R referred to is nobody's in these changes: it stays what somebody has made it.
+        others = (before is not None and not before.counter) or sum(1 for _ in contributing) > len(said)
+        if all(part == said[0] for part in said) and (others_agree or not others):
             return SRecord(said[0], record.counter, record.timestamp, Flag.CONSISTENT)
         columns = {column.id: column for column in self._source.columns}
         shown = described([columns[column] for column in self._on], value)
