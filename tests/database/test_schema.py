@@ -226,6 +226,8 @@ def test_who_waits_is_told_what_of_the_disk_keeps_a_job_from_going_on(building: 
 def test_a_second_change_waits_for_the_first(
     building: instar.Connection, statement: str, query: str, wanted: int
 ) -> None:
+    told = building.execute(f"EXPLAIN (DDL) {statement}").fetchall()
+    assert told == [("1", "planned when that job has ended", "", "", "", "yes", "job 1 (CREATE INDEX i ON t (a))")]
     building.execute(statement)
     ((state, reason),) = building.execute("SELECT state, reason FROM instar.jobs WHERE id = 2").fetchall()
     assert (state, reason) == ("waiting", "waits for job 1 (CREATE INDEX i ON t (a)), which is paused")
@@ -459,3 +461,26 @@ def test_a_statement_waits_for_its_job_that_is_paused_at_work(where: str, tmp_pa
             run_job(1)
             waiting.result(60)
         assert jobs.get(1).state is JobState.SUCCEEDED
+
+
+def test_who_waits_for_a_job_in_the_call_is_told_what_that_waits_for(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    with instar.connect(path, autocommit=True, synchronous="off") as one, instar.connect(path, synchronous=None) as two:
+        one.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        one.execute("INSERT INTO t VALUES (1, 1)")
+        one.execute("SET ddl_wait = '1 min'")
+        told: list[str] = []
+
+        def end(notice: str) -> None:
+            told.append(notice)
+            two.rollback()
+
+        one.on_notice = end
+        with ThreadPoolExecutor() as threads:
+            threads.submit(two.execute, "UPDATE t SET a = 2").result()
+            began = time.monotonic()
+            one.execute("ALTER TABLE t ALTER a TYPE text USING 'q' || a")
+        assert time.monotonic() - began < 50
+        assert "job 1: stage" in told[0]
+        assert "waiting: the transaction of process" in told[0]
+        assert one.execute("SELECT a FROM t").fetchall() == [("q1",)]

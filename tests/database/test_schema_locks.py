@@ -461,3 +461,17 @@ def _told(connection: Connection, job: int, waits: Future[list[tuple[Any, ...]]]
     """Until the job says that it waits for a schema lock."""
     while "SCH-C" not in (value(connection, f"SELECT max(reason) FROM instar.jobs WHERE id = {job}") or ""):
         assert not waits.done()
+
+
+def test_who_waits_for_a_schema_lock_is_told_for_whom(sessions: list[Connection], threads: ThreadPoolExecutor) -> None:
+    """Before anything of the change is committed, so that there is no job yet that would say it."""
+    one, two, three, _ = sessions
+    told: list[str] = []
+    two.on_notice = told.append
+    run(one, "BEGIN ISOLATION LEVEL READ COMMITTED LOCK", "UPDATE t SET a = 1 WHERE id = 1")
+    changing = later(threads, two, "CREATE INDEX i ON t (a)")
+    waiting(three)
+    assert [notice.partition(" on a table")[0] for notice in told] == ["NOTICE:  waits for SCH-C"]
+    run(one, "COMMIT")
+    changing.result()
+    assert len(told) == 1

@@ -19,6 +19,7 @@ from instar.catalog.layouts import Layouts
 from instar.database.crossing import Again, Crossings
 from instar.database.settings import SavedSettings
 from instar.schemachange.compatibility import Usage, require_compatible
+from instar.schemachange.waiting import holders
 from instar.sql.defaults import compile_default
 from instar.sql.functions import Context
 from instar.store.engine import (
@@ -35,6 +36,7 @@ from instar.store.engine import (
     View,
     rowset_prefix,
 )
+from instar.store.lock_modes import SCHEMA_MODES
 from instar.store.lock_table import Locked
 from instar.store.records import table_key
 from instar.tables.completion import unseen
@@ -334,6 +336,7 @@ class Committer:
         self._functions = functions
         self._tokens = tokens
         self._turned_back = 0
+        self._told = ""  # what the client was told that it waits for
         # A schema that is merely leased does not do for catalog changes, which are made on the newest, nor for the
         # writes of a transaction whose reads are validated (rule 13), nor at a locking level, whose is the newest, nor
         # to see what has become of locked rows.
@@ -376,6 +379,11 @@ class Committer:
     def _wait(self, met: Locked) -> None:
         """Wait for a lock of another transaction. A change of the schema waits for so long only: whoever has written to
         a table that gets a column back is to get 40001, and whoever has only selected its rows reads them as before."""
+        if self._transaction.ddl and met.mode in SCHEMA_MODES:
+            reason = holders(self._database.store, met)
+            if reason != self._told:
+                self._told = reason
+                self._locks.tell(reason)
         restoring = self._restoring
         prefixes = () if restoring is None else tuple(rowset_prefix(table.rowset) for table in restoring.tables)
         if restoring is None or not met.resource.startswith(prefixes):

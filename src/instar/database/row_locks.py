@@ -335,6 +335,11 @@ class RowLocks:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
+    def tell(self, reason: str) -> None:
+        """Tell the client, now, what its statement waits for."""
+        self._session.notice(f"waits for {reason}")
+        self._session.deliver_notices()
+
     def wait(self, met: Locked, at_most: float | None = None) -> bool:
         """Until those who are in the way have ended: True. Or for so many microseconds: False, if they have not by
         then. Errors: 40P01, 55P03, 57014."""

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.01
 _POLL_AT_MOST = 0.2
+# How often the client of a job that is run in its statement's call is told of it.
+_TELL_SECONDS = 0.3
 # Nobody works on the job for so long: it is time to see whether anybody can.
 _UNATTENDED_SECONDS = 5.0
 # What is mended by somebody, if at all, and not by trying again.
@@ -146,8 +148,12 @@ class SchemaChanges:
             raise errors.error(errors.SYNTAX_ERROR, message, position=explained.position)
         change = self._session.change().copy()
         wanted = self._translate(statement, change).wanted
-        planned = self._plan(wanted, text, change) if wanted else None
         rows: list[Row] = []
+        planned = None
+        try:
+            planned = self._plan(wanted, text, change) if wanted else None
+        except TableBusy as busy:
+            rows = [explain.queued(self._waited_for(busy, wanted))]
         if planned is not None:
             for notice in planned.notices:
                 self._session.notice(notice)
@@ -200,13 +206,7 @@ class SchemaChanges:
         that came after it."""
         session = self._session
         waits = session.settings.get("schema_change_mode") == "wait"
-        if session.in_block or (not waits and any(isinstance(action, Truncate) for action in wanted)):
-            raise busy
-        if any(isinstance(action, UndropTables | UndropColumn) for action in wanted):  # it means what it finds now
-            raise busy
-        first = in_the_way(session.database.jobs.all(), busy)
-        if first is None:
-            raise Conflict(busy)  # it has ended meanwhile: planned again
+        first = self._waited_for(busy, wanted)
         database = session.database
         self._queued = queued_job(
             database.ids.next_job(),
@@ -221,6 +221,19 @@ class SchemaChanges:
             latency_target=duration_us(session.settings.get("reorganize_latency_target")),
         )
         session.change().write(job_key(self._queued.id), encode_job(self._queued))
+
+    def _waited_for(self, busy: TableBusy, wanted: tuple[Wanted, ...]) -> Job:
+        """The job that the change is to wait for, if it may."""
+        session = self._session
+        waits = session.settings.get("schema_change_mode") == "wait"
+        if session.in_block or (not waits and any(isinstance(action, Truncate) for action in wanted)):
+            raise busy
+        if any(isinstance(action, UndropTables | UndropColumn) for action in wanted):  # it means what it finds now
+            raise busy
+        first = in_the_way(session.database.jobs.all(), busy)
+        if first is None:
+            raise Conflict(busy)  # it has ended meanwhile: planned again
+        return first
 
     def begin_job(self) -> Job | None:
         """The job of the transaction that is about to commit, if it takes one; its commit writes the record."""
@@ -330,7 +343,7 @@ class SchemaChanges:
             self._session.notice(f"job {job.id} {seen.reason}")
             database.ensure_worker()
         elif self._is_in_call(job.rows_at_once):
-            database.run_job(job.id, self._session.is_cancelled)
+            database.run_job(job.id, self._telling_of(job.id))
             if self._session.is_cancelled():  # somebody is to go on with it
                 database.ensure_worker()
         else:
@@ -341,6 +354,20 @@ class SchemaChanges:
             self._session.check_cancel()
             self._session.notice(f"job {job.id} goes on in the background")
             self._session.deliver_notices()
+
+    def _telling_of(self, job_id: int) -> Callable[[], bool]:
+        """Whether the statement was cancelled; asked again and again while its job runs in its call, of which the
+        client is told meanwhile."""
+        looked, told = time.monotonic(), ""
+
+        def is_cancelled() -> bool:
+            nonlocal looked, told
+            if time.monotonic() - looked > _TELL_SECONDS:
+                looked = time.monotonic()
+                told = self._tell(self._session.database.jobs.get(job_id), told)
+            return self._session.is_cancelled()
+
+        return is_cancelled
 
     def _is_in_call(self, rows: int) -> bool:
         """Whether a job of pieces of so many rows is done in the call of its statement, and not by the worker.

@@ -9,6 +9,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Object, Step, StepKind, Table, View, is_seen
 from instar.schemachange import key_elements, lock_elements
 from instar.schemachange.elements import ElementKind, Phase, name_of, phases, yielding
+from instar.schemachange.job_records import Job
 from instar.schemachange.publishing import advance
 from instar.schemachange.reorganize import SMALL_ROWS
 from instar.schemachange.stages import Plan, Publication, Published, Reorganization, Stage
@@ -56,6 +57,11 @@ def explain(
         awaited = "" if stage.grace == 0 else waits(publication, number)
         rows.extend(_stage(number, stage, publication, catalog, awaited, done_by))
     return rows
+
+
+def queued(first: Job) -> Row:
+    """The row of a statement that waits for another job."""
+    return Row(1, "planned when that job has ended", "", "", "", "yes", f"job {first.id} ({first.statement})")
 
 
 def _stage(

@@ -133,7 +133,7 @@ def wait_for_locks(
 
     StepsAside if `aside`, which is asked now and then from PATIENCE_NS after `since_ns` on, says that there is another
     thing to do meanwhile."""
-    reason = _holders(store, met)
+    reason = holders(store, met)
     asked = since_ns + PATIENCE_NS
     while store.locks.is_blocked(met):
         tick(reason)
@@ -145,10 +145,11 @@ def wait_for_locks(
         clock.sleep(_TICK_SECONDS)
 
 
-def _holders(store: Store, met: Locked) -> str:
+def holders(store: Store, met: Locked) -> str:
+    """Who holds what a stage's commit has met, in words."""
     pids = {entry.owner: entry.pid for entry in store.locks.entries()}
-    holders = ", ".join(f"{number_of(holder)} of process {pids.get(holder, 0)}" for holder in met.holders[:_NAMED])
-    return f"{met.mode.shown} on a table that a transaction at a locking level uses: {holders}"
+    said = ", ".join(f"{number_of(holder)} of process {pids.get(holder, 0)}" for holder in met.holders[:_NAMED])
+    return f"{met.mode.shown} on a table that a transaction at a locking level uses: {said}"
 
 
 def lock_holders(store: Store, publication: Publication, own: bytes) -> str:
@@ -158,7 +159,7 @@ def lock_holders(store: Store, publication: Publication, own: bytes) -> str:
     for resource, mode in demands_of(put, publication.dropped, before):
         met = store.locks.met(resource, mode, own)
         if met is not None:
-            return _holders(store, met)
+            return holders(store, met)
     return ""
 
 
