@@ -484,3 +484,15 @@ def test_who_waits_for_a_job_in_the_call_is_told_what_that_waits_for(tmp_path: P
         assert "job 1: stage" in told[0]
         assert "waiting: the transaction of process" in told[0]
         assert one.execute("SELECT a FROM t").fetchall() == [("q1",)]
+
+
+def test_a_check_that_fails_for_a_row_names_it(tmp_path: Path) -> None:
+    """Whatever its expression fails with."""
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        connection.execute("INSERT INTO t VALUES (1), (2), (3)")
+        with pytest.raises(instar.Error) as caught:
+            connection.execute("ALTER TABLE t ADD CONSTRAINT k CHECK (1 / (id - 2) < 10)")
+        assert (caught.value.sqlstate, caught.value.message) == ("22012", "division by zero")
+        assert caught.value.detail == '1 row cannot be judged by check constraint "k": (id)=(2).'
+        assert connection.execute("CHECK DATABASE").fetchall() == []

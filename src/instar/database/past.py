@@ -113,7 +113,7 @@ def _moment(session: Session, moment: exp.Expr | object, as_of: ast.AsOf) -> int
         ago = duration_us(text[1:].strip())
         if ago is None:
             message = f"AS OF SYSTEM TIME '{text}' is not understood"
-            hint = 'Say how long ago in "us", "ms", "s" or "min".'
+            hint = 'Say how long ago in "us", "ms", "s", "min", "h" or "d".'
             raise errors.error(errors.INVALID_PARAMETER, message, hint=hint, position=as_of.position)
         return session.database.clock.wall_ns() // 1000 - ago
     _, found = _evaluated(session, parse_expression("CAST($1 AS timestamptz)"), (text,))

@@ -50,15 +50,15 @@ def _integer(low: int, high: int) -> Callable[[str, str], str]:
     return check
 
 
-_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000}
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min)?")
+_UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h|d)?")
 
 
 def _duration(name: str, value: str) -> str:
     """A duration as PostgreSQL writes them; a number alone is milliseconds."""
     found = _DURATION.fullmatch(value.strip())
     if found is None:
-        raise _bad(name, value, 'Valid units for this parameter are "us", "ms", "s", and "min".')
+        raise _bad(name, value, 'Valid units for this parameter are "us", "ms", "s", "min", "h", and "d".')
     microseconds = round(float(found[1]) * _UNITS[found[2] or "ms"])
     if microseconds > 3_600_000_000:
         raise errors.error(

@@ -211,6 +211,9 @@ class Validation(Task):
             some = ", among them" if count > len(offenders[:NAMED_ROWS]) else ""
             generated = any(found.generated for found in self.table.columns if found.id == self.element.id)
             what = "would have no value of it" if generated else "cannot be converted"
+            if self.element.kind is ElementKind.CHECK:
+                name = next((check.name for check in self.table.checks if check.id == self.element.id), "")
+                what = f'cannot be judged by check constraint "{name}"'
             detail = f"{rows} {what}{some}: {shown}."
             return errors.error(offenders[0].sqlstate, offenders[0].why, detail=detail)
         sqlstate, message = self._judge.problem()
@@ -275,11 +278,19 @@ class _CheckJudge:
             read = readers.get(layout)
             if read is None:
                 read = readers[layout] = resolver(find(layout), self._wanted)
-            if holds(read(value)) is False:
+            try:
+                if holds(read(value)) is False:
+                    found.append(place)
+            except errors.Error:  # of the expression, for this row
                 found.append(place)
         return found
 
     def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
+        read = self._readers[ROW_HEADER.unpack_from(stored)[2] >> 8]
+        try:
+            self._holds(read(stored))
+        except errors.Error as failed:
+            return failed.message, failed.sqlstate
         return ()
 
     def problem(self) -> tuple[str, str]:
