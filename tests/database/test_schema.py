@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -496,3 +497,21 @@ def test_a_check_that_fails_for_a_row_names_it(tmp_path: Path) -> None:
         assert (caught.value.sqlstate, caught.value.message) == ("22012", "division by zero")
         assert caught.value.detail == '1 row cannot be judged by check constraint "k": (id)=(2).'
         assert connection.execute("CHECK DATABASE").fetchall() == []
+
+
+def test_a_job_whose_worker_has_just_died_is_cancelled(tmp_path: Path) -> None:
+    """Nobody can tell yet that it has, and nobody need do anything more: not even commit."""
+    with instar.connect(tmp_path / "db", autocommit=True, synchronous="off") as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(number, number) for number in range(10_000)])
+        connection.execute("SET schema_change_mode = async")
+        connection.execute("SET max_rows_per_second = 100")
+        connection.execute("CREATE INDEX i ON t (a)")
+        while not connection.execute("SELECT 1 FROM instar.jobs WHERE state = 'running' AND rows_done > 0").fetchall():
+            time.sleep(0.05)
+        ((job,),) = connection.execute("SELECT id FROM instar.jobs WHERE state = 'running'").fetchall()
+        (worker,) = (found.pid for found in connection.database.store.processes() if found.worker)
+        os.kill(worker, signal.SIGKILL)
+        connection.execute(f"CANCEL JOB {job}")
+        assert wait_for(connection, job)[0] == "cancelled"
+        assert connection.execute("SELECT count(*) FROM instar.indexes WHERE name = 'i'").fetchone() == (0,)

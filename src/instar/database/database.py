@@ -339,7 +339,17 @@ class Database:
     def ensure_worker(self) -> None:
         """Start the background process, unless one is there. If it is on its way only, it is looked for again, since it
         may be killed, and nobody may have a reason to ask once more."""
-        if self._launcher.ensure() or (self._looking is not None and self._looking.is_alive()):
+        if not self._launcher.ensure():
+            self._look_later()
+
+    def see_to_request(self) -> None:
+        """Something was asked of a job: whoever works on it may be gone, which shows only when its lease has ended."""
+        self.ensure_worker()
+        if not self.in_memory:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if self._looking is not None and self._looking.is_alive():
             return
         self._looking = threading.Timer(_LOOK_AGAIN_SECONDS, self._look_again)
         self._looking.daemon = True
@@ -350,6 +360,8 @@ class Database:
         with contextlib.suppress(errors.Error, OSError):  # the database has been closed, say
             self.look_after()
             self.look_after_views()
+            if any(not job.is_finished and job.requested not in (None, job.met) for job in self._jobs.all()):
+                self._look_later()
 
     def require_worker(self, since: float) -> None:
         """58030 if the background process, started here after `since` (time.monotonic), has ended with an error."""

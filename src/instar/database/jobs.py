@@ -118,7 +118,7 @@ def control(session: Session, statement: ast.JobControl) -> Result:
             # There is nobody else; nothing happens if another thread holds it.
             database.run_job(statement.job, session.is_cancelled)
             session.check_cancel()
-        database.ensure_worker()
+        database.see_to_request()
     return Result(f"{statement.action.upper()} JOB")
 
 
