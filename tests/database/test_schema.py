@@ -515,3 +515,61 @@ def test_a_job_whose_worker_has_just_died_is_cancelled(tmp_path: Path) -> None:
         connection.execute(f"CANCEL JOB {job}")
         assert wait_for(connection, job)[0] == "cancelled"
         assert connection.execute("SELECT count(*) FROM instar.indexes WHERE name = 'i'").fetchone() == (0,)
+
+
+BOTH = [
+    ["ALTER TABLE t ADD UNIQUE (a), ADD CONSTRAINT f FOREIGN KEY (b) REFERENCES t (a)"],
+    [
+        "BEGIN",
+        "ALTER TABLE t ADD UNIQUE (a)",
+        "ALTER TABLE t ADD CONSTRAINT f FOREIGN KEY (b) REFERENCES t (a)",
+        "COMMIT",
+    ],
+]
+
+
+@pytest.mark.parametrize("statements", BOTH)
+@pytest.mark.parametrize(("row", "sqlstate"), [("", ""), ("(9, 1, 1)", "23505"), ("(9, 9, 7)", "23503")])
+def test_a_key_and_a_foreign_key_to_it_come_together(row: str, sqlstate: str, statements: list[str]) -> None:
+    """The foreign key holds nobody to a key that is not complete yet; and if one of them fails, neither comes."""
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+        connection.execute("INSERT INTO t VALUES (1, 1, 2), (2, 2, 1), (3, 3, NULL)")
+        if row:
+            connection.execute(f"INSERT INTO t VALUES {row}")
+        told = ""
+        for statement in statements:
+            try:
+                connection.execute(statement)
+            except instar.Error as failed:
+                told = f"{failed.sqlstate} {failed.message}"
+        assert sqlstate in told
+        assert bool(told) == bool(row)
+        names = connection.execute("SELECT name FROM instar.indexes WHERE table_name = 't' ORDER BY 1").fetchall()
+        assert names == ([] if row else [("f_idx",), ("t_a_key",)])
+        assert connection.execute("CHECK DATABASE").fetchall() == []
+        connection.execute("DELETE FROM t WHERE id = 9")
+        if row:
+            connection.execute("INSERT INTO t VALUES (8, 3, 99)")
+            return
+        with pytest.raises(instar.Error, match="violates foreign key"):
+            connection.execute("INSERT INTO t VALUES (8, 8, 99)")
+        connection.execute("ALTER TABLE t DROP CONSTRAINT t_a_key CASCADE")
+        assert connection.execute("SELECT name FROM instar.indexes WHERE table_name = 't'").fetchall() == []
+
+
+def test_a_foreign_key_of_an_empty_table_waits_for_the_key_that_it_refers_to(building: instar.Connection) -> None:
+    """Nothing of it holds while the index is built."""
+    building.execute("CREATE TABLE child (a int)")
+    building.execute("SET max_rows_per_second = 100")
+    building.execute("BEGIN")
+    building.execute("ALTER TABLE t ADD UNIQUE (a)")
+    building.execute("ALTER TABLE child ADD FOREIGN KEY (a) REFERENCES t (a)")
+    building.execute("COMMIT")
+    ((job,),) = building.execute("SELECT max(id) FROM instar.jobs").fetchall()
+    building.execute("INSERT INTO child VALUES (5999)")
+    building.execute(f"ALTER JOB {job} SET (max_rows_per_second = 0)")
+    assert wait_for(building, job)[0] == "succeeded"
+    with pytest.raises(instar.Error, match="violates foreign key"):
+        building.execute("INSERT INTO child VALUES (-5)")
+    assert building.execute("CHECK DATABASE").fetchall() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from instar import errors
@@ -26,6 +28,8 @@ def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> Non
     require_actions(columns, wanted)
     parent = draft.find(Table, wanted.parent)
     parent_columns, parent_index = _referenced_key(draft, parent, wanted)
+    if parent_index is not None and unique_index(parent, [column.id for column in parent_columns]) is None:
+        empty = False  # the key comes with it, and is not one before its index is public
     name = _name(draft, table, wanted)
     if len(parent_columns) != len(columns):
         raise errors.error(
@@ -72,17 +76,25 @@ def _schedule(draft: Draft, table_id: int, made: ForeignKey) -> None:
             Phase.WRITE_ONLY if made.not_valid else Phase.PUBLIC,
             None if made.not_valid else draft.facts.estimated_rows(draft.table(table_id)),
             related=(made.parent,),
-            uses=used_index(table_id, made),
+            uses=used_indexes(table_id, made),
             reads=draft.read(draft.table(table_id), made.columns),
         )
     )
 
 
-def used_index(table_id: int, key: ForeignKey) -> tuple[Element, ...]:
-    """The index that came with the key, and must be public before it holds (rule 27)."""
+def owned_index(table_id: int, key: ForeignKey) -> tuple[Element, ...]:
+    """The index that came with the key, and goes with it (rule 27)."""
     if key.child_index is None or not key.owns_index:
         return ()
     return (Element(ElementKind.INDEX, table_id, key.child_index),)
+
+
+def used_indexes(table_id: int, key: ForeignKey) -> tuple[Element, ...]:
+    """The indexes that must be public before the key holds (rule 27): its own, and the referenced one, which may come
+    in the same change."""
+    if key.parent_index is None:
+        return owned_index(table_id, key)
+    return (*owned_index(table_id, key), Element(ElementKind.INDEX, key.parent, key.parent_index))
 
 
 def link_parent(draft: Draft, parent_id: int, child_id: int) -> None:
@@ -120,13 +132,23 @@ def _referenced_key(draft: Draft, parent: Table, wanted: want.ForeignKey) -> tup
     ids = [column.id for column in columns]
     if sorted(ids) == sorted(parent.primary_key):
         return columns, None
-    index = unique_index(parent, ids)
+    index = unique_index(parent, ids) or _coming_index(draft, parent, ids)
     if index is not None:
         return columns, index.id
     raise errors.error(
         errors.INVALID_FOREIGN_KEY,
         f'there is no unique constraint matching given keys for referenced table "{parent.name}"',
     )
+
+
+def _coming_index(draft: Draft, parent: Table, columns: Sequence[int]) -> Index | None:
+    """A unique index on just these columns that this very change brings, or another statement of its transaction."""
+    for index in parent.indexes:
+        element = Element(ElementKind.INDEX, parent.id, index.id)
+        comes = element in draft.begun or any(found.element == element for found in draft.scheduled)
+        if comes and index.unique and sorted(part.column for part in index.columns) == sorted(columns):
+            return index
+    return None
 
 
 def require_comparable(name: str, child: Column, parent: Column) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from instar.catalog.descriptors import Table
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of
-from instar.schemachange.foreign_keys import used_index
+from instar.schemachange.foreign_keys import owned_index
 from instar.schemachange.probed_indexes import handed_on, heirs
 from instar.schemachange.publishing import advance
 from instar.schemachange.stages import Move, Scheduled, Stage
@@ -37,7 +37,7 @@ def leave_foreign_keys(draft: Draft, table: Table, gone: set[int]) -> None:
         table = draft.edit(table.id, foreign_keys=tuple(heirs(table.foreign_keys, inherited)))
     for key in (found for found in table.foreign_keys if found.id in gone):
         element = Element(ElementKind.FOREIGN_KEY, table.id, key.id)
-        owned = () if key.child_index in inherited else used_index(table.id, key)
+        owned = () if key.child_index in inherited else owned_index(table.id, key)
         draft.schedule(Scheduled(element, phase_of(table, element), Phase.ABSENT, None, (key.parent,), owned))
         leave(draft, table, ElementKind.INDEX, [index.id for index in owned])
 

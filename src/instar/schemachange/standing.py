@@ -8,7 +8,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import Sequence as SequenceDescriptor
 from instar.catalog.descriptors import Table
 from instar.schemachange.elements import Element, ElementKind, Phase, phase_of, used_columns
-from instar.schemachange.foreign_keys import used_index
+from instar.schemachange.foreign_keys import used_indexes
 from instar.schemachange.job_records import Job, JobState
 from instar.schemachange.planner import Standing
 from instar.schemachange.stages import Stage, Superseded
@@ -35,7 +35,7 @@ def standing(job: Job, catalog: CatalogSnapshot) -> Iterator[Standing]:
             continue  # somebody else has dropped it, or taken it elsewhere: it is not this job's to take back
         keys = (found for found in table.foreign_keys if found.id == element.id)
         is_key = element.kind is ElementKind.FOREIGN_KEY
-        indexes = tuple(used for key in keys for used in used_index(table.id, key)) if is_key else ()
+        indexes = tuple(used for key in keys for used in used_indexes(table.id, key)) if is_key else ()
         yield Standing(element, phase, origin, (*indexes, *used_columns(table, element)))
 
 
