@@ -573,3 +573,24 @@ def test_a_foreign_key_of_an_empty_table_waits_for_the_key_that_it_refers_to(bui
     with pytest.raises(instar.Error, match="violates foreign key"):
         building.execute("INSERT INTO child VALUES (-5)")
     assert building.execute("CHECK DATABASE").fetchall() == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ALTER LOCK l COVERS (b), ALTER LOCK m COVERS (a)",
+        "ALTER TABLE t ADD LOCK k COVERS (a), DROP LOCK l",
+    ],
+)
+def test_actions_that_meet_one_another_are_told_to_be_statements_of_their_own(statement: str) -> None:
+    """No job is there to wait for."""
+    with instar.connect(":memory:", autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+        connection.execute("INSERT INTO t VALUES (1, 1, 1)")
+        connection.execute("ALTER TABLE t ADD LOCK l COVERS (a), ADD LOCK m COVERS (b)")
+        with pytest.raises(instar.Error) as caught:
+            connection.execute(statement)
+        assert caught.value.sqlstate == "55006"
+        assert "make them statements of their own" in str(caught.value.hint)
+        for action in statement.removeprefix("ALTER TABLE t ").split(", "):
+            connection.execute(f"ALTER TABLE t {action}")

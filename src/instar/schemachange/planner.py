@@ -55,6 +55,7 @@ _LATER = (
 )  # fmt: skip
 
 _OWN_CHANGE = "This transaction has begun that itself, and its job starts at COMMIT: end the transaction first."
+_OWN_ACTION = "Another action of the statement does that itself: make them statements of their own."
 
 
 def plan(
@@ -80,7 +81,7 @@ def plan(
         # No job is there to wait for: what it drops, the statement or one before it in its transaction has begun.
         own = () if earlier is None else earlier.scheduled
         begun = bool(moving(view.table(found.table))) or any(one.element == found.element for one in own)
-        raise errors.error(errors.OBJECT_IN_USE, str(found), hint=_OWN_CHANGE if begun else None) from None
+        raise errors.error(errors.OBJECT_IN_USE, str(found), hint=_OWN_CHANGE if begun else _OWN_ACTION) from None
 
 
 def _require_combinable(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> None:
