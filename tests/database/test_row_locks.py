@@ -656,3 +656,12 @@ def test_a_check_that_has_come_since_names_its_change(sessions: list[Connection]
     with fails(errors.CHECK_VIOLATION, "The change was: ALTER TABLE t ADD CHECK (a >= 0)"):
         run(one, "SELECT count(*) FROM t")
     run(one, "ROLLBACK")
+
+
+def test_two_changes_of_one_table_name_the_first(sessions: list[Connection]) -> None:
+    one, two, *_ = sessions
+    run(one, "BEGIN", "ALTER TABLE t ADD COLUMN x int")
+    run(two, "ALTER TABLE t ADD COLUMN y int")
+    with fails(errors.SERIALIZATION_FAILURE, '"t" was changed by', "The change was: ALTER TABLE t ADD COLUMN y int"):
+        run(one, "SELECT 1", "COMMIT")
+    run(one, "ROLLBACK")

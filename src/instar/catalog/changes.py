@@ -16,7 +16,7 @@ import msgspec
 from instar import errors
 from instar.catalog import system
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Layout, Object, StepKind, Table
+from instar.catalog.descriptors import Layout, Object, StepKind, Table, changes_since
 from instar.catalog.ids import IdAllocator
 from instar.catalog.layouts import columns_left, encode_layout, layout_key, recorded_layouts, wide_layout
 from instar.catalog.schema_locks import demands_of
@@ -82,12 +82,14 @@ class CatalogConflict(msgspec.Struct, frozen=True):
 
     object_id: int
     name: str
+    changes: str = ""  # in words, where they are known
 
     def error(self, found: bytes | None = None) -> errors.Error:
         """40001; `found` says nothing more."""
         return errors.error(
             errors.SERIALIZATION_FAILURE,
             f'"{self.name}" was changed by a concurrent schema change',
+            detail=self.changes or None,
             hint="Retry the transaction.",
         )
 
@@ -333,7 +335,10 @@ class CatalogChange:
                 continue
             before, after = self.committed(object_id), newest.by_id(object_id)
             if before != after:
-                raise CatalogConflict(object_id, (before or needed).name).error()
+                told = ""
+                if isinstance(before, Table) and isinstance(after, Table):
+                    told = changes_since(after, before.version)
+                raise CatalogConflict(object_id, (before or needed).name, told).error()
         self.base = newest
         self._before = {object_id: newest.by_id(object_id) for object_id in self._before}
         self.view = newest.changed(self._put.values(), self._dropped)

@@ -569,6 +569,12 @@ def is_seen(found: Object) -> bool:
     return not isinstance(found, Table) or found.unseen is None
 
 
+def changes_since(table: Table, since: int) -> str:
+    """The changes that have brought a table from its version `since` to this one, in words; "" if there are none."""
+    made = list(dict.fromkeys(step.statement for step in table.steps if step.version > since and step.statement))
+    return f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}" if made else ""
+
+
 def transformation_of(table: Table) -> str:
     """The statement by which a table is joined or split, or was; empty for any other."""
     number = None if table.transformed is None else table.transformed.id

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.changes import CatalogChange
-from instar.catalog.descriptors import Column, Object, Table, transformation_of
+from instar.catalog.descriptors import Column, Object, Table, changes_since, transformation_of
 from instar.catalog.history import dropped_table
 from instar.catalog.layouts import Layouts
 from instar.database.crossing import Again, Crossings
@@ -41,7 +41,6 @@ from instar.store.lock_table import Locked
 from instar.store.records import table_key
 from instar.tables.completion import unseen
 from instar.tables.locks import Image, Recheck
-from instar.tables.overtaking import changes_since
 from instar.tables.pending import encode_violation
 from instar.tables.upgrade import crossed
 from instar.tables.validation import Validation

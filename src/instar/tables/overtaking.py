@@ -26,12 +26,6 @@ def come_since(table: Table, since: int) -> set[int]:
     }
 
 
-def changes_since(table: Table, since: int) -> str:
-    """The changes that have brought a table from its version `since` to this one, in words; "" if there are none."""
-    made = list(dict.fromkeys(step.statement for step in table.steps if step.version > since and step.statement))
-    return f"{'The changes since were' if made[1:] else 'The change was'}: {'; '.join(made)}" if made else ""
-
-
 def _told(detail: Detail, written: Table, since: int, owner: Table, element: int) -> str:
     # Ids are those of the owner alone; but both tables of a foreign key get a version by each of its steps.
     steps = (step for step in owner.steps if step.kind is StepKind.ELEMENT_STATE and element in step.columns)

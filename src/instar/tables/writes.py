@@ -16,7 +16,7 @@ import msgspec
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Index, State, Table
+from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Index, State, Table, changes_since
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.store.apply import is_live
@@ -41,7 +41,7 @@ from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
-from instar.tables.overtaking import changes_since, come_since, telling
+from instar.tables.overtaking import come_since, telling
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key, described, named_row
