@@ -220,6 +220,25 @@ def test_another_cycle_follows_if_much_has_come(world: ChangingWorld, monkeypatc
     check(world.store, split, world.now())
 
 
+def test_a_cycle_is_told_of_from_its_beginning(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where little may be put in a second, its first batch takes long, and what came before it is long over."""
+    split = split_world(world, pause_rows=1)
+    since = world.now()
+    commit(world, split, row(T, 1, 1, "z", "A", 0))
+    world.store.background([redo.putting([CLAIM])])
+    task = following(world.store, split, since)
+    told: list[str] = []
+    propagated = task._propagated
+
+    def noted(upto: int) -> Iterator[module.Batch]:
+        told.append(task.doing)
+        return propagated(upto)
+
+    monkeypatch.setattr(task, "_propagated", noted)
+    InProcess().run(task, lambda: None)
+    assert told[0] == "cycle 1: reading the log"
+
+
 def test_its_share_is_how_much_of_the_time_is_caught_up_with(world: ChangingWorld) -> None:
     split = split_world(world, pause_rows=1)
     since = world.now()

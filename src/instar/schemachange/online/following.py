@@ -168,6 +168,7 @@ class Following(Task):
         while True:
             newest = self._newest()
             self._cycle = _Cycle(self._cycle.number + 1, self.position, newest, before=self._cycle)
+            self.doing = f"cycle {self._cycle.number}: reading the log"
             yield from self._propagated(newest)
             if self._cycle.number == 1:
                 self._cycle.end()  # what is checked now may have come into doubt long before
