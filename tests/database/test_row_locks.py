@@ -13,6 +13,7 @@ import pytest
 
 import instar
 from instar import errors
+from instar.database import row_locks
 from instar.dbapi import Connection
 from store.building import ended, in_child
 from support.databases import Engine, fails, rows, run, value
@@ -665,3 +666,46 @@ def test_two_changes_of_one_table_name_the_first(sessions: list[Connection]) -> 
     with fails(errors.SERIALIZATION_FAILURE, '"t" was changed by', "The change was: ALTER TABLE t ADD COLUMN y int"):
         run(one, "SELECT 1", "COMMIT")
     run(one, "ROLLBACK")
+
+
+@pytest.mark.parametrize("own", ["INSERT INTO n VALUES (9, 19, 0)", "UPDATE n SET k = 19 WHERE id = 1"])
+@pytest.mark.parametrize("others", ["INSERT INTO n VALUES (8, 19, 0)", "UPDATE n SET k = 19 WHERE id = 2"])
+def test_a_new_key_that_another_has_taken_is_told_by_the_next_statement(
+    sessions: list[Connection], own: str, others: str
+) -> None:
+    """Or what is buffered would hide the other's row."""
+    one, two, three, _ = sessions
+    run(three, "SET ddl_wait = '0'", "CREATE TABLE n (id int PRIMARY KEY, k int NOT NULL, a int)")
+    run(three, "INSERT INTO n VALUES (1, 11, 0), (2, 12, 0)")
+    run(one, "BEGIN", own)
+    run(three, "ALTER TABLE n ALTER PRIMARY KEY (k)")
+    run(two, others)
+    with fails(errors.SERIALIZATION_FAILURE, "(k)=(19)", "The change was: ALTER TABLE n ALTER PRIMARY KEY (k)"):
+        run(one, "SELECT sum(k) FROM n")
+    run(one, "ROLLBACK")
+
+
+def test_rows_that_are_anothers_are_asked_for_when_they_are_free(
+    sessions: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by every statement until then, each of which would look at all that is buffered."""
+    one, two, three, _ = sessions
+    run(three, "SET ddl_wait = '0'", "CREATE TABLE n (id int PRIMARY KEY, k int NOT NULL, a int)")
+    run(three, "INSERT INTO n VALUES (1, 11, 0), (2, 12, 0)")
+    run(one, "BEGIN", "UPDATE n SET a = 1")
+    run(three, "ALTER TABLE n ALTER PRIMARY KEY (k)")
+    run(two, "BEGIN", "SELECT * FROM n WHERE k = 12 FOR UPDATE")
+    asked: list[int] = []
+    needs = row_locks.of_written
+
+    def noted(*given: Any) -> Any:
+        asked.append(1)
+        return needs(*given)
+
+    monkeypatch.setattr(row_locks, "of_written", noted)
+    for _ in range(5):
+        run(one, "SELECT count(*) FROM q")
+    assert len(asked) == 2
+    run(two, "COMMIT")
+    run(one, "SELECT count(*) FROM q", "SELECT count(*) FROM q", "UPDATE n SET a = 2", "COMMIT")
+    assert rows(two, "SELECT a FROM n") == [(2,), (2,)]

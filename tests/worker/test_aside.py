@@ -362,3 +362,17 @@ def test_garbage_does_not_wait_for_the_end_of_a_job(shop: Shop, monkeypatch: pyt
     assert [freed for _, freed in seen] == sorted(freed for _, freed in seen)
     assert not seen[0][1]
     assert seen[-1][1]
+
+
+def test_a_turn_ends_though_two_jobs_wait(shop: Shop) -> None:
+    """Compaction comes once a turn, and two jobs that meet locks again and again are no reason to let it wait."""
+    first, second = shop.index("t", "a"), shop.index("u", "id")
+    ends = shop.lock("t"), shop.lock("u")
+    shop.at(*((60, end) for end in ends))
+    turns = 0
+    while not shop.is_over(first, second):
+        assert shop.clock.seconds() < 100
+        turns += 1
+        if not shop.worker.turn():
+            shop.clock.advance(0.1)
+    assert turns > 20

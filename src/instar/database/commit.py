@@ -253,6 +253,7 @@ def _cross(
     for writer, made in buffers:
         transaction.buffer.replace(writer.table.id, made.changes)
         transaction.enlisted[writer.table.id] = writer.table
+        # That is the table that it is found under now; it has no version from before the change.
         transaction.behind.setdefault(writer.table.id, writer.table)
     transaction.rests_on.extend(unchanged)
 

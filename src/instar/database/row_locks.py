@@ -83,10 +83,11 @@ class RowLocks:
         # may be of an older one.
         self.selected_of: dict[int, Table] = {}
         self._selected: list[_Selected] = []
+        self._kept_from: Locked | None = None  # what kept it from locking what has been brought to another schema
 
     def release(self) -> None:
         """The transaction is over: committed, perhaps, so that nothing which goes wrong here is its error."""
-        self.selected_of = {}
+        self.selected_of, self._kept_from = {}, None
         if self.owner:
             owner, self.owner, self.held = self.owner, b"", {}
             try:
@@ -163,23 +164,27 @@ class RowLocks:
         if open_.keeps_snapshot or not self._session.in_block:  # its commit judges
             open_.behind.clear()
             return
+        if self._kept_from is not None and self._store.locks.is_blocked(self._kept_from):
+            return
         changes = {table: buffer.changes for table in open_.behind if (buffer := open_.buffer.table(table)) is not None}
         wanted, unchanged, tables = self._needs_of(open_, changes)
         try:
             self._acquire(sorted(wanted.items()), {}, ())
-        except Locked:
+        except Locked as met:  # what was locked before it is found again, since it is the owner's
+            self._kept_from = met
             return
         self._have(open_, wanted, unchanged, tables)
         for table, own in changes.items():
             self._require_unmoved(self._writer(table), own, open_.behind[table])
         open_.behind.clear()
+        self._kept_from = None
 
     def _require_unmoved(self, writer: TableWriter, changes: Mapping[bytes, Change], meant: Table) -> None:
         """40001 if a row is not as it was when its change was made, as far as that meets others."""
         for batch in _batches(changes.items()):
             with self._store.read() as reader:
                 for key, change in batch:
-                    if change.base is not None and has_moved(writer, change, reader.get(writer.prefix + key)):
+                    if has_moved(writer, change, reader.get(writer.prefix + key)):
                         raise row_conflict(writer.table, key, meant.version)
 
     def require_unlocked(self, resource: bytes) -> None:

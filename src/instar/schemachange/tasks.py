@@ -20,7 +20,7 @@ from instar.schemachange.breath import Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.progress import passed
-from instar.store.engine import Section, Store, View, prefix_end, rowset_prefix
+from instar.store.engine import Reader, Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
@@ -73,7 +73,12 @@ class Task(ABC):
 
     def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """(rows, share): what is done of the task's key ranges, and about which share of its rows that is."""
-        return passed(self.store.read, ranges)
+        return passed(self._read_at_rest, ranges)
+
+    def _read_at_rest(self) -> Reader:
+        """A read, after a rest from what was computed for those before it."""
+        self.rest()
+        return self.store.read()
 
     def together(self, most: int) -> int:
         """How many rows are put on record together: `most`, or as many as by its pace."""

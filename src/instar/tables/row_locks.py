@@ -67,8 +67,11 @@ def _row_demands(writer: TableWriter, row: bytes, change: Change, *, keyed: bool
 
 
 def has_moved(writer: TableWriter, change: Change, stored: bytes | None) -> bool:
-    """Whether a row, as it is stored now, is another than that which a change was made on, as far as they meet."""
+    """Whether a row, as it is stored now, is another than that which a change was made on, as far as they meet; or, of
+    one that comes, whether there is one."""
     if stored is None or not is_live(stored):
+        return change.base is not None
+    if change.base is None:
         return True
     if writer.locks is not None:
         return writer.locks.is_met(change, stored)

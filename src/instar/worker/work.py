@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -184,6 +185,9 @@ class Worker:
         return worked
 
     def _pass(self, job: int) -> None:
+        if job in self._aside:  # its turn comes when it is put before others, or in the next turn
+            self._passed[job] = sys.maxsize
+            return
         # Others may keep coming, and this turn last for hours: what is resumed, or waits no more, is not to wait.
         self._passed[job] = self._clock.monotonic_ns() + int(_PASSED_SECONDS * 1e9)
 
@@ -276,22 +280,23 @@ class Worker:
         if begun < self._collected_ns:  # it has failed a moment ago
             return
         self._catalog.cache.tend()
+        for part in (self.collect, self.deallocate):
+            until = self._clock.monotonic_ns() + int(_BESIDE_AT_MOST * 1e9)
 
-        def between() -> None:
-            beat()
-            if self._clock.monotonic_ns() - begun > _BESIDE_AT_MOST * 1e9:
-                raise _Enough
+            def between(until: int = until) -> None:
+                beat()
+                if self._clock.monotonic_ns() > until:
+                    raise _Enough
 
-        try:
-            self.collect(between)
-            self.deallocate(between)
-        except _Enough:
-            return
-        except Interrupted:
-            raise
-        except Exception:  # noqa: BLE001 - as in a turn
-            traceback.print_exc()
-            self._collected_ns = begun + int(_BACKOFF_SECONDS * 1e9)
+            try:
+                part(between)
+            except _Enough:
+                continue
+            except Interrupted:
+                raise
+            except Exception:  # noqa: BLE001 - as in a turn
+                traceback.print_exc()
+                self._collected_ns = begun + int(_BACKOFF_SECONDS * 1e9)
 
     @property
     def is_owing(self) -> bool:

@@ -320,11 +320,15 @@ def test_rows_that_s_has_not_stand_for_null() -> None:
     assert (targets.shown(r), targets.shown(s)) == ([(1, 6, "x")], [("x", "A", 1)])
 
 
-def test_a_row_of_s_that_nothing_refers_to_is_taken_over() -> None:
-    targets, _, s = split()
+def test_a_row_of_s_that_nothing_refers_to_is_not_overwritten() -> None:
+    """Somebody has put it there, and these changes were not made on it."""
+    targets, r, s = split()
     targets.put(s, "x", "A", 1)
-    targets.change(Inserted(T, (1,), (1, 5, "x", "B", 1), 0))
-    assert targets.shown(s) == [("x", "B", 1)]
+    with pytest.raises(errors.Error, match="would contradict each other"):
+        targets.change(Inserted(T, (1,), (1, 5, "x", "B", 1), 0))
+    assert (targets.shown(r), targets.shown(s)) == ([], [("x", "A", 1)])
+    targets.change(Inserted(T, (1,), (1, 5, "x", "A", 1), 0))
+    assert (targets.shown(r), targets.shown(s)) == ([(1, 5, "x")], [("x", "A", 1)])
 
 
 def test_the_last_of_many_rows_takes_the_row_of_s_with_it() -> None:

@@ -170,7 +170,7 @@ class CrossingSplit:
         contributing = islice(self._r.found(self._on, value), len(said) + 1)
         before = self._before[value]
         others_agree = before is not None and before.values == said[0]
-        # A row of S that no row of R referred to is nobody's in these changes: it stays what somebody has made it.
+        # No row of R has referred to that row of S, so these changes were not made on it: it stays what it is.
         others = (before is not None and not before.counter) or sum(1 for _ in contributing) > len(said)
         if all(part == said[0] for part in said) and (others_agree or not others):
             return SRecord(said[0], record.counter, record.timestamp, Flag.CONSISTENT)
