@@ -709,3 +709,28 @@ def test_rows_that_are_anothers_are_asked_for_when_they_are_free(
     run(two, "COMMIT")
     run(one, "SELECT count(*) FROM q", "SELECT count(*) FROM q", "UPDATE n SET a = 2", "COMMIT")
     assert rows(two, "SELECT a FROM n") == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("others", ["UPDATE t SET s = s || 'y'", "UPDATE t SET s = s || 'y' WHERE id = 1"])
+def test_another_part_of_a_row_that_was_changed_before_is_changed_as_it_is_by_now(
+    sessions: list[Connection], others: str
+) -> None:
+    """The transaction's own image of the row has that part as it was when it was read."""
+    one, two, *_ = sessions
+    run(two, "ALTER TABLE t ADD LOCK words COVERS (s)", "UPDATE t SET a = 0, s = 'x'")
+    run(one, "BEGIN", "UPDATE t SET a = a + 5 WHERE id IN (1, 2)")
+    run(two, others)
+    changed = "UPDATE t SET s = s || 'z' WHERE id IN (1, 2, 3) RETURNING id, a, s"
+    second = "xyz" if "WHERE" not in others else "xz"
+    assert sorted(rows(one, changed)) == [(1, 5, "xyz"), (2, 5, second), (3, 0, second)]
+    run(one, "COMMIT")
+    assert rows(two, "SELECT id, a, s FROM t WHERE id < 3 ORDER BY id") == [(1, 5, "xyz"), (2, 5, second)]
+
+
+def test_what_is_caught_up_with_is_taken_back_with_its_statement(sessions: list[Connection]) -> None:
+    one, two, *_ = sessions
+    run(two, "ALTER TABLE t ADD LOCK words COVERS (s)", "UPDATE t SET a = 0, s = 'x'")
+    run(one, "BEGIN", "UPDATE t SET a = a + 5 WHERE id = 1", "SAVEPOINT p")
+    run(two, "UPDATE t SET s = 'y' WHERE id = 1")
+    run(one, "UPDATE t SET s = s || 'z' WHERE id = 1", "ROLLBACK TO p", "COMMIT")
+    assert rows(two, "SELECT a, s FROM t WHERE id = 1") == [(5, "y")]

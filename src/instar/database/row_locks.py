@@ -12,6 +12,7 @@ judged at their commit, which waits for the locks of others. Statements in autoc
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -29,9 +30,10 @@ from instar.store.engine import PreconditionFailed, RangeUnchanged
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Deadlock, Locked, Wait
 from instar.store.row_locks import Demand
-from instar.tables.row_locks import Needs, has_moved, of_selected, of_written
+from instar.tables.locks import Image, merged
+from instar.tables.row_locks import Needs, has_moved, is_behind, of_selected, of_written
 from instar.tables.writes import row_conflict
-from instar.transactions.buffer import Change
+from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.commit import Conflict
 
 if TYPE_CHECKING:
@@ -116,6 +118,8 @@ class RowLocks:
         restarts = 0
         while True:
             self._selected = []
+            if restarts:
+                self._catch_up(open_)
             mark = open_.buffer.mark()
             try:
                 result = attempt()
@@ -133,6 +137,33 @@ class RowLocks:
             except Closed as closed:
                 take_back()
                 self._outwait(partial(is_closing, self._session.database, closed.table))
+
+    def _catch_up(self, open_: SessionTransaction) -> None:
+        """Put what is buffered of rows of several parts onto these rows as they are now. Others have changed parts that
+        it does not meet; the statement that runs again may be to change just those."""
+        if open_.keeps_snapshot or not self._session.in_block:
+            return
+        catalog = self._session.catalog()
+        for buffer in list(open_.buffer):
+            table = open_.enlisted[buffer.table]
+            if not table.locks or catalog.by_id(table.id) is not table:
+                continue
+            rules = self._session.database.rules(catalog).of(table)
+            judge = rules.judge_by(self._session.function_context)
+            for key, change in list(self._caught_up(self._writer(table.id), buffer, judge)):
+                open_.buffer.rebase(table.id, key, change)
+
+    def _caught_up(
+        self, writer: TableWriter, buffer: TableBuffer, judge: Callable[[Image], None]
+    ) -> Iterator[tuple[bytes, Change]]:
+        """The changes that were made on other versions of their rows, as changes of these as they are."""
+        for batch in _batches(buffer.changes.items()):
+            with self._store.read() as reader:
+                stored = [(key, change, reader.get(writer.prefix + key)) for key, change in batch]
+            for key, change, now in stored:
+                if now is not None and is_behind(writer, change, now):
+                    with contextlib.suppress(errors.Error):  # what does not go together is refused at the commit
+                        yield key, merged(writer.reader, change, now, lambda _, image: judge(image))
 
     def select(self, lock: RowLock, table: Table, key: bytes) -> bool:
         """A query has come to a row that it is to lock: at the end of the statement, or now, to see whether it can be

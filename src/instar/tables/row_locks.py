@@ -46,6 +46,8 @@ def of_written(writer: TableWriter, key: bytes, change: Change, since: int) -> N
     needs = Needs([], [])
     keyed = _unique_keys(writer, change, since, needs)
     arrives = change.base is None
+    if change.base is not None and writer.locks is not None:
+        since = min(since, change.base)  # of what it was buffered with, other parts may have moved before the statement
     if not (arrives and writer.has_row_id):  # nobody else can come to that key
         moved: Callable[[bytes], bool] | None = is_live if arrives else None
         if writer.locks is not None and not arrives:
@@ -77,6 +79,13 @@ def has_moved(writer: TableWriter, change: Change, stored: bytes | None) -> bool
         return writer.locks.is_met(change, stored)
     written: int = ROW_HEADER.unpack_from(stored)[0]
     return written != change.base
+
+
+def is_behind(writer: TableWriter, change: Change, stored: bytes) -> bool:
+    """Whether others have changed parts of the row, as it is stored now, that the change does not meet."""
+    if change.base is None or change.changed is None or writer.locks is None or not is_live(stored):
+        return False
+    return ROW_HEADER.unpack_from(stored)[0] != change.base and not writer.locks.is_met(change, stored)
 
 
 def _parts_moved(locks: RowLocks, change: Change, stored: bytes) -> bool:

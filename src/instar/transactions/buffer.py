@@ -271,6 +271,10 @@ class Buffer:
             self._pairs = max(self._pairs, change.pair, change.gone)
             self._put(buffer, key, change)
 
+    def rebase(self, table: int, key: bytes, change: Change) -> None:
+        """The change of a row as one that was made on another version of it."""
+        self._put(self._of(table), key, change)
+
     def clear(self) -> None:
         self.tables.clear()
         self._journal.clear()
