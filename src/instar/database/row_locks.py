@@ -141,7 +141,7 @@ class RowLocks:
     def _catch_up(self, open_: SessionTransaction) -> None:
         """Put what is buffered of rows of several parts onto these rows as they are now. Others have changed parts that
         it does not meet; the statement that runs again may be to change just those."""
-        if open_.keeps_snapshot or not self._session.in_block:
+        if open_.keeps_snapshot or not self._session.in_block or not open_.buffer:
             return
         catalog = self._session.catalog()
         for buffer in list(open_.buffer):

@@ -46,13 +46,13 @@ def of_written(writer: TableWriter, key: bytes, change: Change, since: int) -> N
     needs = Needs([], [])
     keyed = _unique_keys(writer, change, since, needs)
     arrives = change.base is None
-    if change.base is not None and writer.locks is not None:
-        since = min(since, change.base)  # of what it was buffered with, other parts may have moved before the statement
     if not (arrives and writer.has_row_id):  # nobody else can come to that key
         moved: Callable[[bytes], bool] | None = is_live if arrives else None
-        if writer.locks is not None and not arrives:
+        read = since
+        if writer.locks is not None and change.base is not None:
             moved = partial(_parts_moved, writer.locks, change)
-        needs.unchanged.append(RangeUnchanged(row, row + b"\x00", since, None, moved))
+            read = min(since, change.base)  # of a row that was buffered before, other parts may have moved since then
+        needs.unchanged.append(RangeUnchanged(row, row + b"\x00", read, None, moved))
         needs.demands.extend(_row_demands(writer, row, change, keyed=keyed))
     _parents(writer, change, since, needs)
     _children(writer, change, since, needs)
