@@ -21,7 +21,7 @@ import instar
 from benchmarks import clients, postgres
 from benchmarks.clients import Latencies
 from benchmarks.harness import Figure, Options, end_workers, say
-from benchmarks.noise import Machine, Noise, watched
+from benchmarks.noise import Machine, Noise, disturbed, watched
 from benchmarks.tables import fill_instar, open_instar
 
 ROWS = 10_000_000
@@ -62,15 +62,15 @@ def run(options: Options) -> Iterator[Figure]:
             version, peer = f"PostgreSQL is left out: {reason}", None
             say(version)
     load = f"{rows:,} rows, {arriving:,.0f}/s arrive"
-    disturbed = any(noise.disturbs(tail=False) for build in (ours, peer) if build is not None for noise in build.noise)
+    noisy = any(disturbed(build.noise, tail=False) for build in (ours, peer) if build is not None)
     yield Figure(
         f"index backfill, {load}", ours.rate, "rows/s", None, ">=",
         f"{ours.rows:,.0f} rows in {ours.seconds:.1f} s{', given up' if ours.rows < rows else ''}",
-        version if peer is None else f"{version} {peer.rate:,.0f} rows/s, {peer.seconds:.1f} s", disturbed,
+        version if peer is None else f"{version} {peer.rate:,.0f} rows/s, {peer.seconds:.1f} s", noisy,
     )  # fmt: skip
     yield Figure(
         "foreground throughput kept", ours.kept, "x", KEPT, ">=", "", "" if peer is None else f"{peer.kept:.2f} x",
-        disturbed,
+        noisy,
     )  # fmt: skip
     yield from _latencies(ours, peer)
     for name, build in (("Instar", ours), ("PostgreSQL", peer)):

@@ -28,7 +28,7 @@ from benchmarks import remaking, switching
 from benchmarks.clients import Clients, Latencies, clients
 from benchmarks.harness import Figure, Options, say
 from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, make_doubtful, sources
-from benchmarks.noise import Machine, watched
+from benchmarks.noise import Machine, disturbed, watched
 from benchmarks.switch_worker import Checked, Mode, SwitchWorker, switch_worker
 from benchmarks.tables import open_instar
 
@@ -53,11 +53,13 @@ _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 @dataclass(frozen=True)
 class _Phase:
-    """What was kept of the throughput, and by how much the mean response time grew, beside clients alone."""
+    """What was kept of the throughput, and by how much the mean response time grew, beside clients alone; whether that
+    was `disturbed`."""
 
     kept: float
     grown: float
     seen: Latencies
+    disturbed: bool
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -112,14 +114,12 @@ def _interference(
 def _at_load(
     options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
 ) -> Iterator[Figure]:
-    begin = time.monotonic()
-    rounds = [_round(options, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
-    disturbed = machine.within(begin, time.monotonic()).disturbs(tail=False)
+    rounds = [_round(options, machine, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
     for phase in rounds[0]:
-        yield from _figures(f"{name}: {phase}", [found[phase] for found in rounds], load == JUDGED, disturbed)
+        yield from _figures(f"{name}: {phase}", [found[phase] for found in rounds], load == JUDGED)
 
 
-def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
+def _round(options: Options, machine: Machine, scene: _Scene, rest: float) -> dict[str, _Phase]:
     """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; then
     the job is cancelled, and clients are alone once more."""
     seconds = options.lasting(8.0, 1.0)
@@ -147,7 +147,8 @@ def _round(options: Options, scene: _Scene, rest: float) -> dict[str, _Phase]:
 
     def beside(start: float, end: float) -> _Phase:
         during = seen.ended(start, end)
-        return _Phase(seen.completed(start, end) / done, during.mean() / took - 1, during)
+        noise = [machine.within(*phase) for phase in (*quiet, (start, end))]
+        return _Phase(seen.completed(start, end) / done, during.mean() / took - 1, during, disturbed(noise, tail=False))
 
     phases = {"population": beside(first[1], filled), "propagation": beside(filled, ended)}
     if checked is not None:
@@ -169,20 +170,21 @@ def _check(scene: _Scene, job: Running) -> Checked:
     return attempt.checked
 
 
-def _figures(name: str, rounds: list[_Phase], judged: bool, disturbed: bool) -> Iterator[Figure]:
+def _figures(name: str, rounds: list[_Phase], judged: bool) -> Iterator[Figure]:
     kept = statistics.median(found.kept for found in rounds)
     grown = statistics.median(found.grown for found in rounds)
     mean, p99 = (
         statistics.median(found) for found in zip(*((each.seen.mean(), each.seen.percentile(99, queries=False))
                                                    for each in rounds), strict=True)
     )  # fmt: skip
+    noisy = any(found.disturbed for found in rounds)
     yield Figure(
         f"{name}, throughput kept", kept, "x", THROUGHPUT_KEPT if judged else None, ">=", "", PAPER if judged else "",
-        disturbed,
+        noisy,
     )  # fmt: skip
     yield Figure(
         f"{name}, growth of the response time", grown, "x", RESPONSE_GROWTH if judged else None, "<=",
-        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", "", disturbed,
+        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", "", noisy,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import instar
 from benchmarks.clients import Clients, Latencies, clients
 from benchmarks.harness import Figure, Options
-from benchmarks.noise import Machine, Noise, watched
+from benchmarks.noise import Machine, Noise, disturbed, watched
 from benchmarks.tables import fill_instar, open_instar
 
 ROWS = 400_000  # the largest tables that are reorganized without Spark have some more
@@ -102,6 +102,7 @@ def _worst(machine: Machine, phases: list[_Phase]) -> Noise:
         float(np.median([one.median for one in found])),
         max(one.slowest for one in found),
         sum(one.count for one in found),
+        float(np.average([one.speed for one in found], weights=[one.count for one in found])),
     )
 
 
@@ -127,5 +128,5 @@ def _compared(seen: Latencies, outside: list[_Phase], during: list[_Phase], nois
             float(np.average(after / before - 1, weights=weights)), "x", TARGETS.get((queries, share)), "<=",
             f"{np.average(after, weights=weights):.3f} ms",
             f"outside {np.average(before, weights=weights):.3f} ms; paper {paper:+.1%}",
-            any(phase.disturbs(tail=share == 99) for phase in noise),
+            disturbed(noise, tail=share == 99),
         )  # fmt: skip

@@ -23,7 +23,7 @@ from demo.run import Demonstration
 from rich.console import Console
 
 from benchmarks.harness import Figure, Options
-from benchmarks.noise import Machine, Noise, watched
+from benchmarks.noise import Machine, Noise, disturbed, watched
 
 KEPT = 0.98
 STALL_MS = 20.0
@@ -72,7 +72,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         f"throughput kept during an index build {load}", during.seen.completed_per_second / rate, "x",
         KEPT if judged else None, ">=", f"{during.seen.completed_per_second:,.0f}/s",
         f"quiet {quiet.seen.completed_per_second:,.0f}/s",
-        any(phase.noise.disturbs(tail=False) for phase in (quiet, during)),
+        disturbed((quiet.noise, during.noise), tail=False),
     )  # fmt: skip
     yield from _longest(quiet, during, again, load, STALL_MS if judged else None)
     yield _usual(during, [quiet, again], load, STALL_MS if judged else None)
@@ -90,11 +90,11 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
 
 def _longest(quiet: _Phase, during: _Phase, again: _Phase, load: str, target: float | None) -> Iterator[Figure]:
     """The longest stalls, each beside that of the quiet phase: as they were, and apart from the disk's standstills."""
-    disturbed = any(phase.noise.disturbs(tail=False) for phase in (quiet, during, again))
+    noisy = disturbed((phase.noise for phase in (quiet, during, again)), tail=False)
     by_itself = again.seen.longest - quiet.seen.longest
     yield Figure(
         f"longest stall beyond the quiet run's {load}", during.seen.longest - quiet.seen.longest, "ms", target, "<=",
-        f"{during.seen.longest:.1f} ms", f"quiet {quiet.seen.longest:.1f} ms", disturbed or abs(by_itself) > STALL_MS,
+        f"{during.seen.longest:.1f} ms", f"quiet {quiet.seen.longest:.1f} ms", noisy or abs(by_itself) > STALL_MS,
     )  # fmt: skip
     yield Figure(
         f"the same of a second quiet phase {load}", by_itself, "ms", None, "<=",
@@ -104,7 +104,7 @@ def _longest(quiet: _Phase, during: _Phase, again: _Phase, load: str, target: fl
     yield Figure(
         f"the same, apart from the disk's standstills {load}", during.own - quiet.own, "ms", target, "<=",
         f"{during.own:.1f} ms; {_summary(during.stood)}", f"quiet {quiet.own:.1f} ms; {_summary(quiet.stood)}",
-        disturbed or stood or abs(again.own - quiet.own) > STALL_MS,
+        noisy or stood or abs(again.own - quiet.own) > STALL_MS,
     )  # fmt: skip
 
 
@@ -116,6 +116,7 @@ def _usual(during: _Phase, quiet: list[_Phase], load: str, target: float | None)
     return Figure(
         f"longest stall of {_PART_SECONDS} s, on average, beyond the quiet run's {load}", means[0] - means[1], "ms",
         target, "<=", f"{means[0]:.1f} ms +- {off[0]:.1f}", f"quiet {means[1]:.1f} ms +- {off[1]:.1f}",
+        disturbed((phase.noise for phase in (during, *quiet)), tail=False),
     )  # fmt: skip
 
 

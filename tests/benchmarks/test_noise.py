@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 from benchmarks.harness import Figure, show
-from benchmarks.noise import FSYNC_MS, STEAL, Machine, Noise, _Sample
+from benchmarks.noise import FSYNC_MS, SPEED, STEAL, Machine, Noise, _Sample, disturbed
 from rich.console import Console
 
 from benchmarks import noise
@@ -23,9 +23,23 @@ from benchmarks import noise
     ],
 )
 def test_limits(steal, slowest, disturbs, tail):
-    found = Noise(steal, 0.1, slowest, 10)
+    found = Noise(steal, 0.1, slowest, 10, 1.0)
     assert (found.disturbs(tail=False), found.disturbs(tail=True)) == (disturbs, tail)
     assert found.figure("quiet").disturbed is tail
+
+
+@pytest.mark.parametrize(
+    ("speeds", "differ"),
+    [([], False), ([0.5], False), ([0.5, SPEED * 0.5], False), ([1.0, SPEED - 0.01], True), ([0.7, 1.0, 1.0], True)],
+)
+def test_phases_in_which_processors_did_as_much_are_compared(speeds, differ):
+    assert disturbed((Noise(0.0, 0.1, 0.1, 10, speed) for speed in speeds), tail=True) is differ
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_a_disturbed_phase_disturbs_a_comparison(tail):
+    quiet, slow = Noise(0.0, 0.1, 0.1, 10, 1.0), Noise(0.0, 0.1, FSYNC_MS + 0.1, 10, 1.0)
+    assert disturbed([quiet, slow], tail=tail) is tail
 
 
 def test_a_phase_has_its_own_samples(tmp_path):
@@ -33,14 +47,14 @@ def test_a_phase_has_its_own_samples(tmp_path):
     machine.end()
     # Ticks that were stolen and all: 50 of 100 between the third sample and the fourth.
     machine._samples[:] = [
-        _Sample(1.0, 0, 1000, 0.5),
-        _Sample(2.0, 1, 1100, 20.0),
-        _Sample(3.0, 1, 1200, 0.75),
-        _Sample(4.0, 51, 1300, 0.5),
+        _Sample(1.0, 0, 1000, 0.5, 1.0),
+        _Sample(2.0, 1, 1100, 20.0, 2.0),
+        _Sample(3.0, 1, 1200, 0.75, 4.0),
+        _Sample(4.0, 51, 1300, 0.5, 4.0),
     ]
-    assert machine.within(0.0, 2.5) == Noise(0.01, 10.25, 20.0, 2)
-    assert machine.within(2.5, 9.0) == Noise(0.5, 0.625, 0.75, 2)
-    assert machine.within(2.1, 2.2) == Noise(0.0, 0.5, 0.5, 1)  # too short: the newest there is
+    assert machine.within(0.0, 2.5) == Noise(0.01, 10.25, 20.0, 2, 0.75)
+    assert machine.within(2.5, 9.0) == Noise(0.5, 0.625, 0.75, 2, 0.25)
+    assert machine.within(2.1, 2.2) == Noise(0.0, 0.5, 0.5, 1, 0.25)  # too short: the newest there is
 
 
 def test_what_is_sampled(tmp_path, monkeypatch):
@@ -55,6 +69,7 @@ def test_what_is_sampled(tmp_path, monkeypatch):
     assert found.count == len(machine._samples)
     assert found.slowest > 0.0
     assert 0.0 <= found.steal <= 1.0
+    assert 0.0 < found.speed <= 1.0
     assert list(tmp_path.iterdir()) == []
 
 

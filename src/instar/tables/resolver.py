@@ -492,7 +492,7 @@ def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> De
         if not len(joined.starts):
             return [pa.array([], arrow_type(column.type)) for column in wanted]
         tags = _tags(joined)
-        if bool((tags == tags[0]).all()):
+        if not np.count_nonzero(tags != tags[0]):
             return decoder(int(tags[0]) >> 8)(joined)
         ids = tags >> 8
         order, parts = [], []
