@@ -6,7 +6,8 @@ are alone, beside the initial population of the targets, and beside log propagat
 switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
 columns that go to S; and it has a turn for the checker alone, at the end of a cycle in which all records of S have come
 into doubt, or many. The clients are alone before a job and after it, and both together are what is beside it: a machine
-that becomes slower or faster by itself is then on both sides.
+that becomes slower or faster by itself is then on both sides. What its processors do from one second to the next is
+taken out (module `equal_speed`).
 
 As in the paper a client has one transaction at a time. For less than the peak each rests between two, for so long that
 this share of the peak is reached when nothing else goes on. So a response time has no queue in it, and can be set
@@ -18,7 +19,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,9 +27,10 @@ from typing import NamedTuple
 import instar
 from benchmarks import remaking, switching
 from benchmarks.clients import Clients, Latencies, clients
+from benchmarks.equal_speed import QUIET, UNKNOWN, Times, Window, at_equal_speed, windows_of
 from benchmarks.harness import Figure, Options, say
 from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, make_doubtful, sources
-from benchmarks.noise import Machine, disturbed, watched
+from benchmarks.noise import Machine, watched
 from benchmarks.switch_worker import Checked, Mode, SwitchWorker, switch_worker
 from benchmarks.tables import open_instar
 
@@ -53,13 +55,21 @@ _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 @dataclass(frozen=True)
 class _Phase:
-    """What was kept of the throughput, and by how much the mean response time grew, beside clients alone; whether that
-    was `disturbed`."""
+    """From when to when (seconds, monotonic), what ended in it, and whether processor time was stolen."""
 
-    kept: float
-    grown: float
+    begin: float
+    end: float
     seen: Latencies
     disturbed: bool
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The phases in which the clients were alone, and the others by their names; all that was seen in it."""
+
+    quiet: list[tuple[float, float]]
+    during: dict[str, _Phase]
+    seen: Latencies
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -115,11 +125,39 @@ def _at_load(
     options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
 ) -> Iterator[Figure]:
     rounds = [_round(options, machine, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
-    for phase in rounds[0]:
-        yield from _figures(f"{name}: {phase}", [found[phase] for found in rounds], load == JUDGED)
+    grown, kept = (at_equal_speed(_windows(rounds, machine, measured)) for measured in (_mean, _completed))
+    for phase in rounds[0].during:
+        both = (times.get(phase, UNKNOWN) for times in (kept, grown))
+        yield from _figures(f"{name}: {phase}", [found.during[phase] for found in rounds], *both, judged=load == JUDGED)
 
 
-def _round(options: Options, machine: Machine, scene: _Scene, rest: float) -> dict[str, _Phase]:
+def _mean(seen: Latencies, begin: float, end: float) -> float:
+    """The mean response time of what ended within a window, in milliseconds; 0 if nothing did."""
+    ended = seen.ended(begin, end)
+    return ended.mean() if len(ended.took) else 0.0
+
+
+def _completed(seen: Latencies, begin: float, end: float) -> float:
+    return seen.completed(begin, end)
+
+
+def _windows(
+    rounds: list[_Round], machine: Machine, measured: Callable[[Latencies, float, float], float]
+) -> list[Window]:
+    """What was measured in the windows of all rounds in which there is something to measure."""
+    found = []
+    for number, one in enumerate(rounds):
+        phases = [(QUIET, phase) for phase in one.quiet]
+        phases += [(name, (phase.begin, phase.end)) for name, phase in one.during.items()]
+        for name, phase in phases:
+            for begin, end in windows_of(*phase):
+                value = measured(one.seen, begin, end)
+                if value:
+                    found.append(Window(number, name, value, machine.slowness(begin, end)))
+    return found
+
+
+def _round(options: Options, machine: Machine, scene: _Scene, rest: float) -> _Round:
     """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; then
     the job is cancelled, and clients are alone once more."""
     seconds = options.lasting(8.0, 1.0)
@@ -140,20 +178,17 @@ def _round(options: Options, machine: Machine, scene: _Scene, rest: float) -> di
     ended = time.monotonic()
     checked = _check(scene, job) if scene.transformation == "split" else None
     job.cancel()
-    quiet = first, alone()
+    quiet = [first, alone()]
     seen = scene.processes.end()
-    done = statistics.mean(seen.completed(*phase) for phase in quiet)
-    took = statistics.mean(seen.ended(*phase).mean() for phase in quiet)
 
-    def beside(start: float, end: float) -> _Phase:
-        during = seen.ended(start, end)
-        noise = [machine.within(*phase) for phase in (*quiet, (start, end))]
-        return _Phase(seen.completed(start, end) / done, during.mean() / took - 1, during, disturbed(noise, tail=False))
+    def beside(begin: float, end: float) -> _Phase:
+        noisy = any(machine.within(*phase).disturbs(tail=False) for phase in (*quiet, (begin, end)))
+        return _Phase(begin, end, seen.ended(begin, end), noisy)
 
     phases = {"population": beside(first[1], filled), "propagation": beside(filled, ended)}
     if checked is not None:
         phases["consistency checking"] = beside(checked.begun, checked.ended)
-    return phases
+    return _Round(quiet, phases, seen)
 
 
 def _check(scene: _Scene, job: Running) -> Checked:
@@ -170,21 +205,19 @@ def _check(scene: _Scene, job: Running) -> Checked:
     return attempt.checked
 
 
-def _figures(name: str, rounds: list[_Phase], judged: bool) -> Iterator[Figure]:
-    kept = statistics.median(found.kept for found in rounds)
-    grown = statistics.median(found.grown for found in rounds)
+def _figures(name: str, rounds: list[_Phase], kept: Times, grown: Times, *, judged: bool) -> Iterator[Figure]:
     mean, p99 = (
         statistics.median(found) for found in zip(*((each.seen.mean(), each.seen.percentile(99, queries=False))
                                                    for each in rounds), strict=True)
     )  # fmt: skip
     noisy = any(found.disturbed for found in rounds)
     yield Figure(
-        f"{name}, throughput kept", kept, "x", THROUGHPUT_KEPT if judged else None, ">=", "", PAPER if judged else "",
-        noisy,
+        f"{name}, throughput kept", kept.value, "x", THROUGHPUT_KEPT if judged else None, ">=", f"+-{kept.error:.1%}",
+        PAPER if judged else "", noisy,
     )  # fmt: skip
     yield Figure(
-        f"{name}, growth of the response time", grown, "x", RESPONSE_GROWTH if judged else None, "<=",
-        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", "", noisy,
+        f"{name}, growth of the response time", grown.value - 1, "x", RESPONSE_GROWTH if judged else None, "<=",
+        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", f"+-{grown.error:.1%}", noisy,
     )  # fmt: skip
 
 

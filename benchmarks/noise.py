@@ -104,6 +104,13 @@ class Machine:
         speed = statistics.fmean(best / sample.summed for sample in chosen)
         return Noise(stolen / passed if passed else 0.0, statistics.median(took), max(took), len(took), speed)
 
+    def slowness(self, begin: float, end: float) -> float:
+        """How many times as long as at best the processors took for the same in [begin, end); by the newest sample if
+        that was too short for one."""
+        samples = list(self._samples)
+        chosen = [sample for sample in samples if begin <= sample.at < end] or samples[-1:]
+        return statistics.fmean(sample.summed for sample in chosen) / min(sample.summed for sample in samples)
+
     def end(self) -> None:
         """Stop sampling."""
         self.disk.end()

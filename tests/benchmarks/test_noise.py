@@ -55,6 +55,7 @@ def test_a_phase_has_its_own_samples(tmp_path):
     assert machine.within(0.0, 2.5) == Noise(0.01, 10.25, 20.0, 2, 0.75)
     assert machine.within(2.5, 9.0) == Noise(0.5, 0.625, 0.75, 2, 0.25)
     assert machine.within(2.1, 2.2) == Noise(0.0, 0.5, 0.5, 1, 0.25)  # too short: the newest there is
+    assert [machine.slowness(0.0, 2.5), machine.slowness(2.5, 9.0), machine.slowness(2.1, 2.2)] == [1.5, 4.0, 4.0]
 
 
 def test_what_is_sampled(tmp_path, monkeypatch):

@@ -165,7 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
             expected = self.table(snapshot)
             for store in self.stores:
                 for reverse in (False, True):
-                    batches = list(iterate_rows(store, *ALL_ROWS, snapshot, batch=3, reverse=reverse))
+                    batches = list(iterate_rows(store, *ALL_ROWS, snapshot, batch=lambda: 3, reverse=reverse))
                     found = [
                         (int.from_bytes(key[-2:], "big"), body_of(value))
                         for keys, values in batches

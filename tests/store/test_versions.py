@@ -42,7 +42,7 @@ def test_a_scan_goes_on_past_invisible_rows(store: Store) -> None:
 def test_iteration_ends_when_the_snapshot_is_cut(store: Store) -> None:
     snapshot = change(store, dict.fromkeys(range(10), b"a"))
     newest = change(store, dict.fromkeys(range(10), b"b"))
-    batches = iterate_rows(store, *ALL_ROWS, snapshot, batch=4)
+    batches = iterate_rows(store, *ALL_ROWS, snapshot, batch=lambda: 4)
     assert len(next(batches)[0]) == 4
     store.collect(newest, dead_entries)
     with pytest.raises(Error) as caught:

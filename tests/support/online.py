@@ -228,7 +228,7 @@ def rows_at(database: Database, name: str, timestamp: int) -> list[Row]:
     shown = [place for place, column in enumerate(table.columns) if not column.hidden]
     read = TableReader(table, shown, Layouts(database.store))
     prefix = rowset_prefix(table.rowset)
-    batches = iterate_rows(database.store, prefix, prefix_end(prefix), timestamp, 1000)
+    batches = iterate_rows(database.store, prefix, prefix_end(prefix), timestamp, lambda: 1000)
     return [read.decode(value) for _, values in batches for value in values]
 
 

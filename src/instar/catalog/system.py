@@ -126,7 +126,7 @@ def iterate_descriptors(store: Store, snapshot: int) -> Iterator[tuple[int, byte
     """(id, stored row value) of every object that was there at a timestamp, in the order of the ids, read in short
     batches; 72000 if the log is cut past it."""
     stop = prefix_end(_DESCRIPTOR_PREFIX)
-    for keys, values in iterate_rows(store, _DESCRIPTOR_PREFIX, stop, snapshot, _BATCH):
+    for keys, values in iterate_rows(store, _DESCRIPTOR_PREFIX, stop, snapshot, lambda: _BATCH):
         for key, stored in zip(keys, values, strict=True):
             yield decode_id(key), stored
 

@@ -6,7 +6,7 @@ A snapshot is a timestamp; readers here were opened with `read_at(snapshot)`, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -150,16 +150,23 @@ def scan_rows(
 
 
 def iterate_rows(
-    store: Store, start: bytes, stop: bytes, snapshot: int, batch: int = BATCH_ROWS, *, reverse: bool = False
+    store: Store,
+    start: bytes,
+    stop: bytes,
+    snapshot: int,
+    batch: Callable[[], int] = lambda: BATCH_ROWS,
+    *,
+    reverse: bool = False,
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Batches (keys, values), none empty, of the rows in [start, stop) that `snapshot` sees, in key order or reverse.
 
-    Every batch is read in a short read of its own; 72000 if the watermark passes the snapshot meanwhile.
+    `batch` is asked before each for how many rows are stored there, at the most. Every batch is read in a short read of
+    its own; 72000 if the watermark passes the snapshot meanwhile.
     """
     following: bytes | None = start
     while following is not None:
         with store.read_at(snapshot) as reader:
-            keys, values, following = scan_rows(reader, start, stop, snapshot, batch, reverse=reverse)
+            keys, values, following = scan_rows(reader, start, stop, snapshot, batch(), reverse=reverse)
         if reverse:
             stop = following or stop
         else:

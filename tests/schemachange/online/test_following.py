@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from instar import errors
 from instar.catalog.descriptors import Repair
+from instar.schemachange.breath import PIECE_NS, RESTS, Breath
 from instar.schemachange.online import following as module
 from instar.schemachange.online import overlay, redo
 from instar.schemachange.online.changes import Translator
@@ -26,6 +27,7 @@ from instar.transformations.commits import apply_commit
 from instar.transformations.records import Row
 from schemachange.online.following import CLAIM, at, check, commit, following, image, leftovers, run
 from schemachange.online.tables import ENGINES, join_world, split_records, split_world, stored_in
+from schemachange.test_breath import Foreground, Working
 from support.changes import ChangingWorld
 from transformations.histories import R, S, Sources, T, Writes, gone, row
 from transformations.test_properties import SPLIT_COMMITS, join_histories
@@ -503,6 +505,39 @@ def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, m
     assert now >= 20
     assert task.urgency == AT_LEISURE
     assert "as long as the sources took" not in task.analysis
+
+
+def test_it_rests_while_it_checks_and_never_else(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = split_world(world, "newest")
+    since = world.now()
+    for number in range(20):
+        commit(world, split, row(T, number, number // 2, f"v{number // 2}", f"town {number}", 0))
+    clock, check_all, checked = Working(), module.check_all, 0
+
+    def slowly(*given: Any) -> Iterator[None]:
+        nonlocal checked
+        assert clock.slept == []
+        for found in check_all(*given):
+            checked += 1
+            clock.computed += PIECE_NS
+            yield found
+            assert len(clock.slept) == checked
+
+    def applied(*given: Any) -> None:
+        clock.computed += PIECE_NS
+        apply(*given)
+
+    apply = module.apply
+    monkeypatch.setattr(module, "check_all", slowly)
+    monkeypatch.setattr(module, "apply", applied)
+    task = following(world.store, split, since)
+    assert task.breathes
+    task.breath = Breath(Foreground(), clock)
+    world.store.background([redo.putting([CLAIM])])
+    InProcess().run(task, lambda: None)
+    assert checked == 10
+    # The first rest is from what was computed before, too; a rest is never longer than a second's quarter.
+    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * 9
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

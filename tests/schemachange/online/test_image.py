@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,10 +11,12 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Column, Layout, Table
+from instar.schemachange.breath import FIRST_ROWS, PIECE_NS, RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, Job, JobState, encode_job, job_key
 from instar.schemachange.jobs import Held
 from instar.schemachange.online import image
 from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online.image_rows import Item, SplitOperator
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Step, planned
 from instar.sql.checks import compile_check
@@ -22,6 +24,7 @@ from instar.store import MemoryStore, open_store
 from instar.store.engine import ClaimLost, Commit, Store, rowset_prefix
 from instar.transformations.records import Join, Part, Split
 from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, TEXT, Type
+from schemachange.test_breath import Foreground, Working
 from support.changes import ChangingWorld, Server
 from support.transformed import check_entries, join_of, rows_of, split_of, stored
 from support.world import describe_table
@@ -257,6 +260,29 @@ def test_a_split(world: Sources, count: int) -> None:
     source = world.described("u", U_COLUMNS, some_u(count))
     targets = world.split(R, S, ON)
     InProcess().run(world.image([source], list(targets)), nothing)
+    check_split(world, targets, SPLIT, world.parts(source))
+
+
+def test_beside_commits_it_is_made_in_pieces(world: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows are read at once as take a piece, and each piece is followed by its rest."""
+    clock, foreground, read = Working(), Foreground(), list[int]()
+    fits = FIRST_ROWS // 2  # so many rows to a piece
+
+    def items(self: SplitOperator, place: int, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Item]:
+        read.append(len(keys))
+        clock.computed += len(keys) * PIECE_NS // fits
+        return made(self, place, keys, stored)
+
+    made = SplitOperator.items
+    monkeypatch.setattr(SplitOperator, "items", items)
+    source = world.described("u", U_COLUMNS, some_u(4 * FIRST_ROWS))
+    targets = world.split(R, S, ON)
+    task = world.image([source], list(targets))
+    assert task.breathes
+    task.breath = Breath(foreground, clock)
+    InProcess().run(task, nothing)
+    assert read[:7] == [FIRST_ROWS] + [fits] * 6  # of the first range
+    assert sum(clock.slept) == pytest.approx(RESTS * clock.computed / 1e9, rel=0.1)
     check_split(world, targets, SPLIT, world.parts(source))
 
 

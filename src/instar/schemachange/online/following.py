@@ -79,7 +79,7 @@ class Following(Task):
     """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
     when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
 
-    breathes = False  # it has to keep up with who writes, and computes little at a time as it is
+    gathers = True
 
     def __init__(
         self,
@@ -115,6 +115,10 @@ class Following(Task):
         split = self.transformation
         self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
         self._applied = 0  # changes, with this target
+
+    def rest(self, *, read: bool = False) -> None:
+        """Never: it has to keep up with who writes, and computes little at a time as it is. Records are checked with
+        rests all the same."""
 
     def go_on(self, stage: int, place: int) -> None:
         """What follows is the work of a later stage, which begins where this one has ended."""
@@ -282,6 +286,7 @@ class Following(Task):
         assert found is not None
         batch = _Batch()
         for _ in check_all(split, target, self.position, lambda: self.store.read_at(self.position), found):
+            super().rest()
             self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
             puts = self._overlay.taken()
             batch.steps.append(putting(puts))

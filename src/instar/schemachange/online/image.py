@@ -53,8 +53,6 @@ class Image(Task):
     """The work of one job on the targets of a join (R, S; T), a split (its source; R, S) or a grouping: all tables
     as they stand behind the fence of the stage that created the targets."""
 
-    breathes = False  # the log that is to be followed grows while it is made
-
     def __init__(
         self,
         store: Store,
@@ -117,6 +115,7 @@ class Image(Task):
         """Groups from all over the sources."""
         for place in range(len(self.sources)):
             for _, items in self.items(place, *self.whole(place)):
+                self.rest(read=True)
                 pulse()
                 yield from (item.group for item in items[::_SAMPLED])
 
@@ -147,9 +146,9 @@ class Image(Task):
     ) -> Iterator[tuple[int, list[Item]]]:
         """How many rows of a source in [start, stop) the snapshot sees, and their items, by the batch. 72000 if the log
         does not have them any more."""
-        snapshot, batch = self.snapshot(), READ_ROWS if at_once is None else at_once
+        snapshot, most = self.snapshot(), READ_ROWS if at_once is None else at_once
         try:
-            for keys, stored in iterate_rows(self.store, start, stop, snapshot, batch):
+            for keys, stored in iterate_rows(self.store, start, stop, snapshot, lambda: self.at_once(most)):
                 yield len(keys), self.operator.items(place, keys, stored)
         except errors.Error as failed:
             if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
@@ -182,11 +181,11 @@ class Image(Task):
         """What is left to be put of range `number`, in batches with the checkpoints that hold then. `items`, in order,
         are all of the range: its rows are counted from the beginning, and those that were counted before are passed."""
         batch: list[TargetRow] = []
-        rows = 0
+        rows, most = 0, self.at_once(PUT_ROWS)
         for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
-            if len(batch) >= self.together(PUT_ROWS):
+            if len(batch) >= most:
                 yield batch, Checkpoint(at.start, at.stop, group, rows)
-                batch = []
+                batch, most = [], self.at_once(PUT_ROWS)
             rows += 1
             if rows > at.rows:
                 batch.append(row)
