@@ -424,6 +424,25 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
     assert task.urgency == 2 * AT_LEISURE
 
 
+def test_short_cycles_that_leave_too_much_have_shorter_pauses(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes so little time that nobody can say who is faster, and still leaves more than the switch may write."""
+    task = following(world.store, split_world(world), world.now())
+    task.pace = Pace()
+    most, count = task.transformation.made.pause_rows, module._SHORT_CYCLES
+    left, urgency = iter([most + 1.0] * (2 * count + 1) + [0.0]), list[float]()
+
+    def rows_left() -> float:
+        urgency.append(task.urgency / AT_LEISURE)
+        return next(left)
+
+    monkeypatch.setattr(task, "rows_left", rows_left)
+    assert run(task)
+    assert urgency == [1.0] * count + [2.0] * count + [4.0] * 2
+    assert task.pace.urgency == task.urgency
+
+
 class _Timed:
     """A following whose clock is the test's, in the middle of a cycle that applies what was written in ten seconds."""
 
@@ -507,7 +526,10 @@ def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, m
     assert "as long as the sources took" not in task.analysis
 
 
-def test_it_rests_while_it_checks_and_never_else(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few", [9, 10])
+def test_it_rests_while_it_checks_many_and_never_else(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
     split = split_world(world, "newest")
     since = world.now()
     for number in range(20):
@@ -521,7 +543,7 @@ def test_it_rests_while_it_checks_and_never_else(world: ChangingWorld, monkeypat
             checked += 1
             clock.computed += PIECE_NS
             yield found
-            assert len(clock.slept) == checked
+            assert len(clock.slept) == (checked if few < 10 else 0)
 
     def applied(*given: Any) -> None:
         clock.computed += PIECE_NS
@@ -530,14 +552,15 @@ def test_it_rests_while_it_checks_and_never_else(world: ChangingWorld, monkeypat
     apply = module.apply
     monkeypatch.setattr(module, "check_all", slowly)
     monkeypatch.setattr(module, "apply", applied)
+    monkeypatch.setattr(module, "_CHECKED_AT_ONCE", few)
     task = following(world.store, split, since)
     assert task.breathes
     task.breath = Breath(Foreground(), clock)
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
     assert checked == 10
-    # The first rest is from what was computed before, too; a rest is never longer than a second's quarter.
-    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * 9
+    # The first rest is from what was computed before, too.
+    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * (9 if few < 10 else 0)
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,13 +39,17 @@ _FULL_STEP = 32
 _BATCH_STEPS = 256
 # Records of S that are looked at, or checked, between two pulses.
 _LOOKED_AT, _CHECKED = 50_000, 64
+# More than so many are checked with rests. Fewer are what came into doubt while the cycle went on, and the log grows
+# meanwhile.
+_CHECKED_AT_ONCE = 512
 # Records of the log that are read between two pulses.
 _LOG_RECORDS = 10_000
 # If a cycle takes more than this share of the time in which its changes were written, pauses get shorter, as far as
 # this: the sources would never be caught up with.
 _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
-# What was written in less than this says nothing about who is faster.
-_TELLING_SECONDS = 1.0
+# What was written in less than this says nothing about who is faster. Where so many cycles of that kind have left too
+# much for the switch, pauses are what they leave it for.
+_TELLING_SECONDS, _SHORT_CYCLES = 1.0, 8
 
 _MILLISECOND = 20  # timestamps: milliseconds above a counter of so many bits
 
@@ -104,6 +108,7 @@ class Following(Task):
         self.urgency = AT_LEISURE
         self.contradictions: Contradictions | None = None  # of a split
         self.analysis = ""  # what came of the last cycle, and what follows of that
+        self._short_cycles = 0  # since pauses were made shorter
         self._begin()
 
     def _begin(self) -> None:
@@ -117,8 +122,8 @@ class Following(Task):
         self._applied = 0  # changes, with this target
 
     def rest(self, *, read: bool = False) -> None:
-        """Never: it has to keep up with who writes, and computes little at a time as it is. Records are checked with
-        rests all the same."""
+        """Never: it has to keep up with who writes, and computes little at a time as it is. Many records are checked
+        with rests all the same."""
 
     def go_on(self, stage: int, place: int) -> None:
         """What follows is the work of a later stage, which begins where this one has ended."""
@@ -185,11 +190,15 @@ class Following(Task):
                 # Pauses stay as short as they had to be: the switch may be refused, and the log is not to get longer.
                 self._decide(left, "synchronization")
                 return
+            self._short_cycles += self._cycle.is_short
             self._decide(left, f"another cycle{self._pauses()}")
 
     def _hurry(self) -> None:
-        """Make pauses half as long if the cycle takes too long, and they are what it takes so long for."""
-        if self._cycle.is_late() and not (self.pace is not None and self.pace.is_limited):
+        """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
+        are what they do so for."""
+        late = self._cycle.is_late() or self._short_cycles >= _SHORT_CYCLES
+        if late and not (self.pace is not None and self.pace.is_limited):
+            self._short_cycles = 0
             self.urgency = min(self.urgency * 2, _MOST_URGENCY)
             if self.pace is not None:
                 self.pace.urgency = self.urgency
@@ -284,9 +293,10 @@ class Following(Task):
         split, found = self.transformation, self.contradictions
         assert isinstance(split, OnlineSplit)
         assert found is not None
-        batch = _Batch()
+        batch, many = _Batch(), len(target.doubtful) > _CHECKED_AT_ONCE
         for _ in check_all(split, target, self.position, lambda: self.store.read_at(self.position), found):
-            super().rest()
+            if many:
+                super().rest()
             self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
             puts = self._overlay.taken()
             batch.steps.append(putting(puts))
@@ -369,10 +379,15 @@ class _Cycle:
         self._ratio_before = 0.0 if before is None else before.ratio
         self._needed = 0.0 if before is None else before.written
 
+    @property
+    def is_short(self) -> bool:
+        """Whether what it applies was written in too little time to say who is faster."""
+        return self._written_in < _TELLING_SECONDS
+
     def is_late(self) -> bool:
         """Whether it has taken too long; and then whether it has taken twice as long as when that was said."""
         passed = monotonic() - self._began
-        if self._is_over or self._written_in < _TELLING_SECONDS or passed < self._late:
+        if self._is_over or self.is_short or passed < self._late:
             return False
         self._late = 2 * passed
         return True
@@ -383,7 +398,7 @@ class _Cycle:
             return
         self._is_over = True
         self.seconds = monotonic() - self._began
-        if self._written_in >= _TELLING_SECONDS:
+        if not self.is_short:
             self.ratio = self.seconds / self._written_in
             self.written = self.changes / self._written_in
 

@@ -16,8 +16,10 @@ from sortedcontainers import SortedSet  # type: ignore[import-untyped]  # it has
 from instar.encoding.keys import ROWSET_PREFIX_BYTES
 from instar.store.engine import Reader, Store
 
-# A read is open for so long at most (store/engine.py).
-READ_SECONDS = 0.05
+# A read is open for so long at most: far less than it might be (store/engine.py), since LMDB writes to other pages all
+# the while. Beside the propagation of a split, whose reads follow one another, the response time of transactions was
+# 1.07 times as long as without it where they were open for 50 ms, and is 1.01 times (docs/benchmarks-history.md).
+READ_SECONDS = 0.002
 # So many pairs of a scan are read at once, at first and then: most look-ups find a few.
 _FIRST, _MOST = 16, 512
 
