@@ -4,7 +4,9 @@ They often do not (module `noise`), and what is looked for, some hundredths, is 
 So each phase is cut into windows, and of the logarithm of what was measured in a window three things are told apart, by
 least squares: the round it belongs to, how slow the processors were in it, and whether a change was beside it. How
 slowness tells is learnt from the windows themselves. The standard error of a growth of the response time is 0.6 to 0.8
-of what it is without.
+of what it is without. Windows of one phase count as if they had nothing to do with one another, so that it is rather
+more than is said. What a change does to the processors themselves (where two of them share a core) is taken out, too:
+the figure as it was is to be shown beside.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def windows_of(begin: float, end: float) -> list[tuple[float, float]]:
 
 
 def at_equal_speed(windows: Sequence[Window]) -> dict[str, Times]:
-    """Each phase but the quiet one, beside that."""
+    """Each phase but the quiet one, beside that; none if there is no quiet one. Means are those of logarithms: what is
+    rare and long counts for less than in a mean."""
+    if not any(window.phase == QUIET for window in windows):
+        return {}
     phases = sorted({window.phase for window in windows} - {QUIET})
     rounds = sorted({window.round for window in windows})
     told = np.array(

@@ -17,6 +17,7 @@ beside the paper's; stalls are measured in open loops elsewhere.
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -125,10 +126,14 @@ def _at_load(
     options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
 ) -> Iterator[Figure]:
     rounds = [_round(options, machine, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
-    grown, kept = (at_equal_speed(_windows(rounds, machine, measured)) for measured in (_mean, _completed))
+    windows = [_windows(rounds, machine, measured) for measured in (_mean, _completed)]
+    as_it_was = at_equal_speed([window._replace(slowness=1.0) for window in windows[0]])
+    grown, kept = map(at_equal_speed, windows)
     for phase in rounds[0].during:
-        both = (times.get(phase, UNKNOWN) for times in (kept, grown))
-        yield from _figures(f"{name}: {phase}", [found.during[phase] for found in rounds], *both, judged=load == JUDGED)
+        times = (found.get(phase, UNKNOWN) for found in (kept, grown, as_it_was))
+        yield from _figures(
+            f"{name}: {phase}", [found.during[phase] for found in rounds], *times, judged=load == JUDGED
+        )
 
 
 def _mean(seen: Latencies, begin: float, end: float) -> float:
@@ -138,7 +143,8 @@ def _mean(seen: Latencies, begin: float, end: float) -> float:
 
 
 def _completed(seen: Latencies, begin: float, end: float) -> float:
-    return seen.completed(begin, end)
+    """Transactions per second that ended within a window; half a one if none did, as none has no logarithm."""
+    return max(seen.completed(begin, end), 0.5 / (end - begin))
 
 
 def _windows(
@@ -205,7 +211,10 @@ def _check(scene: _Scene, job: Running) -> Checked:
     return attempt.checked
 
 
-def _figures(name: str, rounds: list[_Phase], kept: Times, grown: Times, *, judged: bool) -> Iterator[Figure]:
+def _figures(
+    name: str, rounds: list[_Phase], kept: Times, grown: Times, as_it_was: Times, *, judged: bool
+) -> Iterator[Figure]:
+    judged = judged and math.isfinite(grown.error)
     mean, p99 = (
         statistics.median(found) for found in zip(*((each.seen.mean(), each.seen.percentile(99, queries=False))
                                                    for each in rounds), strict=True)
@@ -217,7 +226,7 @@ def _figures(name: str, rounds: list[_Phase], kept: Times, grown: Times, *, judg
     )  # fmt: skip
     yield Figure(
         f"{name}, growth of the response time", grown.value - 1, "x", RESPONSE_GROWTH if judged else None, "<=",
-        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", f"+-{grown.error:.1%}", noisy,
+        f"mean {mean:.2f} ms, p99 {p99:.1f} ms", f"+-{grown.error:.1%}; as it was {as_it_was.value - 1:+.1%}", noisy,
     )  # fmt: skip
 
 

@@ -30,6 +30,11 @@ def test_what_a_change_costs_is_found(cost, sensitive):
     assert abs(noisy.value - cost) < 1.5 * noisy.error
 
 
+def test_without_a_quiet_phase_there_is_nothing_to_tell():
+    assert at_equal_speed([]) == {}
+    assert at_equal_speed([Window(0, "change", 1.2, 1.0), Window(1, "change", 1.0, 1.5)]) == {}
+
+
 def test_too_few_windows_tell_nothing_for_sure():
     found = at_equal_speed([Window(0, QUIET, 1.0, 1.0), Window(0, "change", 1.2, 1.0)])
     assert found["change"].value == pytest.approx(1.2)

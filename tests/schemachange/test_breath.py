@@ -212,10 +212,10 @@ def noting(monkeypatch: pytest.MonkeyPatch, during: Callable[[int], object] = la
     batches: list[int] = []
     derived = Backfill.entries
 
-    def entries(self, reader, keys, stored):
+    def entries(self, keys, stored):
         batches.append(len(keys))
         during(len(keys))
-        return derived(self, reader, keys, stored)
+        return derived(self, keys, stored)
 
     monkeypatch.setattr(Backfill, "entries", entries)
     return batches

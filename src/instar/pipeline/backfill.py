@@ -107,8 +107,8 @@ def _cuts(backfill: Backfill) -> list[bytes]:
     sample: list[bytes] = []
     for start, stop in places.ranges:
         with store.read() as reader:
-            keys, stored = reader.batch(start, stop, SAMPLED_ROWS)
-            sample += [entry.key for entry in backfill.entries(reader, keys, stored)]
+            keys, stored = backfill.read_rows(reader, start, stop, SAMPLED_ROWS)
+        sample += [entry.key for entry in backfill.entries(keys, stored)]
     sample.sort()
     cuts = {sample[len(sample) * part // wanted] for part in range(1, wanted)} if sample else set()
     return sorted(cuts)

@@ -86,8 +86,8 @@ def read_entries(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
     read = 0
     while start < stop:
         with backfill.store.read() as reader:
-            keys, stored = reader.batch(start, stop, BATCH_ROWS)
-            made = backfill.entries(reader, keys, stored)
+            keys, stored = backfill.read_rows(reader, start, stop, BATCH_ROWS)
+        made = backfill.entries(keys, stored)
         read += len(keys)
         note_read(Path(work.runs), bounds[0], read)
         beat(Path(work.runs))

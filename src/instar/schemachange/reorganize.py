@@ -10,10 +10,10 @@ probes in the same section (rule 21).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -95,9 +95,9 @@ class Derivation:
         self._encode_batch = compile_key_batch_encoder(types, descending, prefix=self.prefix)
         self._decoders: dict[int, Callable[[bytes], tuple[object, ...]]] = {}
 
-    def many(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
-        """The entries of live rows (whole store keys and values, of `reader`), in their order."""
-        columns = mixed_batch_reader(lambda layout: self._layout(layout, reader), self._wanted)(stored)
+    def many(self, layouts: Mapping[int, Layout], keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
+        """The entries of live rows (whole store keys and values, in any of `layouts`), in their order."""
+        columns = mixed_batch_reader(layouts.__getitem__, self._wanted)(stored)
         encoded = self._encode_batch(columns)
         unique = [self.index.unique] * len(keys)
         if self.index.unique:
@@ -129,6 +129,11 @@ class Derivation:
         if decode is None:
             decode = self._decoders[layout] = resolver(self._layout(layout, section), self._wanted)
         return decode(stored)
+
+
+def _tags(stored: Sequence[bytes]) -> Any:
+    """Layout ids and flags of rows, from their headers."""
+    return np.frombuffer(b"".join([value[:_HEADER_BYTES] for value in stored]), dtype=_HEADER)["tag"]
 
 
 class Backfill(Task):
@@ -183,8 +188,8 @@ class Backfill(Task):
             read = self.at_once(min(BATCH_ROWS, max((most - len(made)) // each, 1)))
             with self.store.read() as reader:
                 timestamp = self._touched.follow(reader)
-                keys, rows = reader.batch(at.position, at.stop, read)
-                made += self.entries(reader, keys, rows)
+                keys, rows = self.read_rows(reader, at.position, at.stop, read)
+            made += self.entries(keys, rows)
             # That of the first piece: what was changed while the others were made counts as changed.
             derived = timestamp if derived is None else derived
             done = len(keys) < read
@@ -196,17 +201,26 @@ class Backfill(Task):
             if done or len(made) >= most or (breath is not None and not breath.gathers(begun)):
                 return made, derived, at
 
-    def entries(self, reader: View, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
-        """The entries of rows as stored (whole store keys and values, of `reader`), tombstones left out; in bulk."""
-        if not keys:
-            return []
-        headers = np.frombuffer(b"".join([value[:_HEADER_BYTES] for value in stored]), dtype=_HEADER)
-        live = np.flatnonzero(headers["tag"] & ROW_TOMBSTONE == 0).tolist()
+    def read_rows(self, reader: View, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
+        """The first `limit` rows of [start, stop) as stored, tombstones too. Their layouts are known from then on, so
+        that their entries are derived when the reader is closed: as long as it is open, others write to pages that no
+        processor has in its cache."""
+        keys, stored = reader.batch(start, stop, limit)
+        tags = _tags(stored)
+        for layout in {*(tags[tags & ROW_TOMBSTONE == 0] >> 8).tolist()}:
+            self.layout(layout, reader)
+        return keys, stored
+
+    def entries(self, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
+        """The entries of rows as `read_rows` gives them, tombstones left out; in bulk."""
+        live = np.flatnonzero(_tags(stored) & ROW_TOMBSTONE == 0).tolist()
         if not live:
             return []
         if len(live) < len(stored):
             keys, stored = [keys[i] for i in live], [stored[i] for i in live]
-        return [entry for derivation in self._derivations.values() for entry in derivation.many(reader, keys, stored)]
+        return [
+            entry for derivation in self._derivations.values() for entry in derivation.many(self._layouts, keys, stored)
+        ]
 
     def _derivation(self, entry: Entry) -> Derivation:
         """That of the entry's index."""

@@ -160,13 +160,14 @@ def iterate_rows(
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Batches (keys, values), none empty, of the rows in [start, stop) that `snapshot` sees, in key order or reverse.
 
-    `batch` is asked before each for how many rows are stored there, at the most. Every batch is read in a short read of
-    its own; 72000 if the watermark passes the snapshot meanwhile.
+    Every batch is read in a short read of its own; before each read `batch` is asked how many stored rows it is to have
+    at the most, of which none may be seen. 72000 if the watermark passes the snapshot meanwhile.
     """
     following: bytes | None = start
     while following is not None:
+        most = batch()
         with store.read_at(snapshot) as reader:
-            keys, values, following = scan_rows(reader, start, stop, snapshot, batch(), reverse=reverse)
+            keys, values, following = scan_rows(reader, start, stop, snapshot, most, reverse=reverse)
         if reverse:
             stop = following or stop
         else:

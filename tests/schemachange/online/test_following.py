@@ -544,6 +544,7 @@ def test_it_rests_while_it_checks_many_and_never_else(
             clock.computed += PIECE_NS
             yield found
             assert len(clock.slept) == (checked if few < 10 else 0)
+            assert few == 10 or task._reads._reader is None  # as it was during the rest
 
     def applied(*given: Any) -> None:
         clock.computed += PIECE_NS

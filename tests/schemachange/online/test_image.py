@@ -508,3 +508,23 @@ def test_without_its_claim_it_writes_nothing(world: Sources) -> None:
         InProcess().run(task, nothing)
     assert not any(everything(world, *targets))
     assert image_snapshot(world.jobs, 1, STAGE, PLACE) is None
+
+
+def test_one_row_of_many_is_made_in_pieces(world: Sources) -> None:
+    """A batch ends after so many items, whatever has come of them; to pass what was put is no progress."""
+    count = 8 * FIRST_ROWS
+    source = world.described("u", U_COLUMNS, [(number, 1, f"v{number % 8}", "x") for number in range(count)])
+    targets = world.split(R, S, ON)
+    task = world.image([source], list(targets))
+    ranges = dict(task.ranges(nothing))
+    number, at = next((number, at) for number, at in ranges.items() if at.start == rowset_prefix(targets[1].rowset))
+    task.breath = Breath(Foreground(), Working())
+    items = [item for _, found in task.items(0, *task.whole(0)) for item in found if item.group.startswith(at.start)]
+    items.sort()
+    batches = list(task.made(number, items, at))
+    assert [(len(rows), reached.rows) for rows, reached in batches] == [(0, 0)] + [(1, n) for n in range(1, 9)]
+    assert batches[0][1] == at
+    again = list(task.made(number, items, batches[4][1]))
+    assert [(len(rows), reached.rows) for rows, reached in again] == [(0, 4)] * 5 + [(1, n) for n in range(5, 9)]
+    assert again[0][1] == batches[4][1]
+    assert [rows for rows, _ in again[5:]] == [rows for rows, _ in batches[5:]]

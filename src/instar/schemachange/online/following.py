@@ -108,7 +108,7 @@ class Following(Task):
         self.urgency = AT_LEISURE
         self.contradictions: Contradictions | None = None  # of a split
         self.analysis = ""  # what came of the last cycle, and what follows of that
-        self._short_cycles = 0  # since pauses were made shorter
+        self._short_cycles = 0  # one after the other, since pauses were made shorter
         self._begin()
 
     def _begin(self) -> None:
@@ -188,9 +188,10 @@ class Following(Task):
             left = self.rows_left()
             if left <= self.transformation.made.pause_rows:
                 # Pauses stay as short as they had to be: the switch may be refused, and the log is not to get longer.
+                self._short_cycles = 0
                 self._decide(left, "synchronization")
                 return
-            self._short_cycles += self._cycle.is_short
+            self._short_cycles = self._short_cycles + 1 if self._cycle.is_short else 0
             self._decide(left, f"another cycle{self._pauses()}")
 
     def _hurry(self) -> None:
@@ -295,7 +296,9 @@ class Following(Task):
         assert found is not None
         batch, many = _Batch(), len(target.doubtful) > _CHECKED_AT_ONCE
         for _ in check_all(split, target, self.position, lambda: self.store.read_at(self.position), found):
-            if many:
+            if many and self.urgency <= AT_LEISURE:  # whoever has to hurry does not rest
+                self._reads.close()
+                self._reads.between()
                 super().rest()
             self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
             puts = self._overlay.taken()

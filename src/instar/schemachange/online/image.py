@@ -14,6 +14,7 @@ from itertools import pairwise
 from instar import errors
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
+from instar.schemachange.breath import FIRST_ROWS
 from instar.schemachange.job_records import Checkpoint, decode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.image_groups import operator
@@ -147,8 +148,16 @@ class Image(Task):
         """How many rows of a source in [start, stop) the snapshot sees, and their items, by the batch. 72000 if the log
         does not have them any more."""
         snapshot, most = self.snapshot(), READ_ROWS if at_once is None else at_once
+
+        def batch() -> int:
+            # Here, since none of the rows that were read may have been seen. What is only read has no rate to keep to.
+            self.rest()
+            if self.pace is not None:
+                self.pace.interrupt()
+            return most if self.breath is None else self.breath.piece(most)
+
         try:
-            for keys, stored in iterate_rows(self.store, start, stop, snapshot, lambda: self.at_once(most)):
+            for keys, stored in iterate_rows(self.store, start, stop, snapshot, batch):
                 yield len(keys), self.operator.items(place, keys, stored)
         except errors.Error as failed:
             if failed.sqlstate != errors.SNAPSHOT_TOO_OLD:
@@ -179,13 +188,14 @@ class Image(Task):
 
     def made(self, number: int, items: Iterable[Item], at: Checkpoint) -> Iterator[tuple[list[TargetRow], Checkpoint]]:
         """What is left to be put of range `number`, in batches with the checkpoints that hold then. `items`, in order,
-        are all of the range: its rows are counted from the beginning, and those that were counted before are passed."""
+        are all of the range: its rows are counted from the beginning, and those that were counted before are passed. A
+        batch ends, too, after so many items, of which one row may be made: it may be empty."""
         batch: list[TargetRow] = []
-        rows, most = 0, self.at_once(PUT_ROWS)
-        for group, row in self.operator.rows(items, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
-            if len(batch) >= most:
-                yield batch, Checkpoint(at.start, at.stop, group, rows)
-                batch, most = [], self.at_once(PUT_ROWS)
+        rows, most, counted = 0, self.at_once(PUT_ROWS), _Counted(items)
+        for group, row in self.operator.rows(counted, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
+            if len(batch) >= most or counted.count >= max(most, FIRST_ROWS):
+                yield batch, Checkpoint(at.start, at.stop, group, rows) if rows > at.rows else at
+                batch, most, counted.count = [], self.at_once(PUT_ROWS), 0
             rows += 1
             if rows > at.rows:
                 batch.append(row)
@@ -212,6 +222,18 @@ class Image(Task):
                 put_row(section, row)
 
         return step
+
+
+class _Counted(Iterator[Item]):
+    """Items, and how many of them have been taken."""
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        self.count = 0
+        self._items = iter(items)
+
+    def __next__(self) -> Item:
+        self.count += 1
+        return next(self._items)
 
 
 def _snapshot(found: Checkpoint) -> int:
