@@ -526,9 +526,9 @@ def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, m
     assert "as long as the sources took" not in task.analysis
 
 
-@pytest.mark.parametrize("few", [9, 10])
+@pytest.mark.parametrize(("few", "hurries", "rests"), [(9, False, True), (10, False, False), (9, True, False)])
 def test_it_rests_while_it_checks_many_and_never_else(
-    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, few: int
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, few: int, hurries: bool, rests: bool
 ) -> None:
     split = split_world(world, "newest")
     since = world.now()
@@ -543,8 +543,8 @@ def test_it_rests_while_it_checks_many_and_never_else(
             checked += 1
             clock.computed += PIECE_NS
             yield found
-            assert len(clock.slept) == (checked if few < 10 else 0)
-            assert few == 10 or task._reads._reader is None  # as it was during the rest
+            assert len(clock.slept) == (checked if rests else 0)
+            assert not rests or task._reads._reader is None  # as it was during the rest
 
     def applied(*given: Any) -> None:
         clock.computed += PIECE_NS
@@ -556,12 +556,13 @@ def test_it_rests_while_it_checks_many_and_never_else(
     monkeypatch.setattr(module, "_CHECKED_AT_ONCE", few)
     task = following(world.store, split, since)
     assert task.breathes
+    task.urgency *= 2 if hurries else 1
     task.breath = Breath(Foreground(), clock)
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
     assert checked == 10
     # The first rest is from what was computed before, too.
-    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * (9 if few < 10 else 0)
+    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * (9 if rests else 0)
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

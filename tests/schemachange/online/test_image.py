@@ -22,6 +22,7 @@ from instar.schemachange.tasks import Step, planned
 from instar.sql.checks import compile_check
 from instar.store import MemoryStore, open_store
 from instar.store.engine import ClaimLost, Commit, Store, rowset_prefix
+from instar.store.pace import Pace
 from instar.transformations.records import Join, Part, Split
 from instar.types import BIGINT, DOUBLE, INTEGER, NUMERIC, TEXT, Type
 from schemachange.test_breath import Foreground, Working
@@ -528,3 +529,20 @@ def test_one_row_of_many_is_made_in_pieces(world: Sources) -> None:
     assert [(len(rows), reached.rows) for rows, reached in again] == [(0, 4)] * 5 + [(1, n) for n in range(5, 9)]
     assert again[0][1] == batches[4][1]
     assert [rows for rows, _ in again[5:]] == [rows for rows, _ in batches[5:]]
+
+
+def test_among_rows_that_came_later_it_rests_and_feels_the_pulse(
+    world: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is seen by its snapshot, so that nothing comes of reading them."""
+    monkeypatch.setattr(image, "READ_ROWS", 50)
+    source = world.described("u", U_COLUMNS, some_u(4))
+    task = world.image([source], list(world.split(R, S, ON)))
+    task.snapshot()
+    world.insert("u", [(number, 1, "a", "of a") for number in range(4, 304)])
+    clock, pulses = Working(), list[int]()
+    clock.cost = PIECE_NS
+    task.breath, task.pace = Breath(Foreground(), clock), Pace(lambda: pulses.append(len(clock.slept)))
+    assert [count for count, _ in task.items(0, *task.whole(0))] == [4]
+    assert len(pulses) >= 6  # a read each
+    assert pulses == list(range(1, len(pulses) + 1))  # each after a rest
