@@ -12,7 +12,7 @@ snapshot may be read by a schema that had it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.reorganize import STEP_ROWS
 from instar.schemachange.stages import Change, Edit, Plan, Publication, Reorganization, Stage, Superseded
 from instar.schemachange.states import Work
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task, layouts_of
 from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store
 from instar.tables.locks import lock_places
 from instar.tables.resolver import is_widening, rewriter
@@ -140,8 +140,9 @@ class Compaction(Task):
             most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
                 self._require_newest(reader)
-                keys, rows = reader.batch(at.position, at.stop, most)
-                made = [found for pair in zip(keys, rows, strict=True) if (found := self._compacted(reader, *pair))]
+                keys, rows = self.read_rows(reader, at.position, at.stop, most)
+                rewriters = {layout: self._rewriter(layout, reader) for layout in layouts_of(rows)}
+            made = [found for pair in zip(keys, rows, strict=True) if (found := _compacted(*pair, rewriters))]
             done = len(keys) < most
             position = at.stop if done else keys[-1] + b"\x00"
             at = Checkpoint(at.start, at.stop, position, at.rows + len(keys), done)
@@ -152,20 +153,16 @@ class Compaction(Task):
         if not isinstance(found, Table) or (found.rowset, found.layout) != (self.table.rowset, self.table.layout):
             raise Superseded(f'table "{self.table.name}" has changed meanwhile')
 
-    def _compacted(self, reader: Reader, key: bytes, stored: bytes) -> Compacted | None:
-        """The row in the newest layout; None for one that is there, is none, or must wait."""
-        tag = ROW_HEADER.unpack_from(stored)[2]
-        if tag >> 8 == self.table.layout.id or tag & ROW_TOMBSTONE:
-            return None
-        rewrite = self._rewriters.get(tag >> 8)
-        if rewrite is None:
-            written = self.layout(tag >> 8, reader)
-            if not is_settled(reader, self.table, written):
-                if self._whole:  # it was settled when it was planned: the table has changed since
-                    raise Superseded(f'table "{self.table.name}" has changed meanwhile')
-                return None
-            rewrite = self._rewriters[tag >> 8] = row_rewriter(self.table, written)
-        return Compacted(key, stored, rewrite(stored))
+    def _rewriter(self, layout: int, reader: Reader) -> Rewriter | None:
+        """How rows in a layout are put into the newest one; None if they are there, or must wait."""
+        rewrite = self._rewriters.get(layout)
+        if rewrite is None and layout != self.table.layout.id:
+            written = self.layout(layout, reader)
+            if is_settled(reader, self.table, written):
+                rewrite = self._rewriters[layout] = row_rewriter(self.table, written)
+            elif self._whole:  # it was settled when it was planned: the table has changed since
+                raise Superseded(f'table "{self.table.name}" has changed meanwhile')
+        return rewrite
 
     def _steps(self, rows: list[Compacted]) -> Iterator[Step]:
         source = iter(rows)
@@ -181,3 +178,10 @@ class Compaction(Task):
                     section.put(row.key, row.value)
 
         return step
+
+
+def _compacted(key: bytes, stored: bytes, rewriters: Mapping[int, Rewriter | None]) -> Compacted | None:
+    """The row in the newest layout; None if it is no row, or in a layout that nothing is done about."""
+    tag = ROW_HEADER.unpack_from(stored)[2]
+    rewrite = None if tag & ROW_TOMBSTONE else rewriters.get(tag >> 8)
+    return None if rewrite is None else Compacted(key, stored, rewrite(stored))

@@ -153,8 +153,8 @@ class Population(RowTask[Populated]):
         """A batch of at most so many rows, and what each needs."""
         with self.store.read() as reader:
             self._refresh(reader)
-            keys, stored = reader.batch(start, stop, most)
-            return keys, stored, [self._rewriter(value, reader) for value in stored]
+            keys, stored = self.read_rows(reader, start, stop, most)
+        return keys, stored, [self._rewriter(value) for value in stored]
 
     # --- values of sequences -----------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Population(RowTask[Populated]):
             for column, type_ in kept
         ]
 
-    def _rewriter(self, stored: bytes, view: View) -> _Rewriter | None:
+    def _rewriter(self, stored: bytes, view: View | None = None) -> _Rewriter | None:
         """What the row needs; None if it is no row, but a tombstone."""
         tag = ROW_HEADER.unpack_from(stored)[2]
         if tag & ROW_TOMBSTONE:

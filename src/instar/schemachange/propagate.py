@@ -51,8 +51,8 @@ class Propagation(RowTask[bytes]):
         """As in `RowTask`."""
         most = self.at_once(BATCH_ROWS)
         with self.store.read() as reader:
-            keys, rows = reader.batch(start, stop, most)
-            behind = [key for key, row in zip(keys, rows, strict=True) if self._caught_up(reader, row) != row]
+            keys, rows = self.read_rows(reader, start, stop, most)
+        behind = [key for key, row in zip(keys, rows, strict=True) if self._caught_up(row) != row]
         done = len(keys) < most
         return Derived(behind, stop if done else keys[-1] + b"\x00", len(keys), done)
 
@@ -67,20 +67,20 @@ class Propagation(RowTask[bytes]):
             for key in chunk:
                 stored = section.get(key)
                 if stored is not None:
-                    row = self._caught_up(section, stored)
+                    row = self._caught_up(stored, section)
                     if row != stored:
                         section.put(key, row)
 
         return step
 
-    def _caught_up(self, reader: View, stored: bytes) -> bytes:
+    def _caught_up(self, stored: bytes, view: View | None = None) -> bytes:
         """The row as it is to be stored; the very bytes if there is nothing to do."""
         tag = ROW_HEADER.unpack_from(stored)[2]
         if tag & ROW_TOMBSTONE:
             return stored
         places = self._places.get(tag >> 8)
         if places is None:
-            places = self._places[tag >> 8] = self._stored_pairs(reader, tag >> 8)
+            places = self._places[tag >> 8] = self._stored_pairs(tag >> 8, view)
         row = stored
         for coming, lock in places:
             newer = row[lock : lock + _TIMESTAMP.size]
@@ -88,9 +88,9 @@ class Propagation(RowTask[bytes]):
                 row = row[:coming] + newer + row[coming + _TIMESTAMP.size :]
         return row
 
-    def _stored_pairs(self, reader: View, layout: int) -> tuple[tuple[int, int], ...]:
+    def _stored_pairs(self, layout: int, view: View | None) -> tuple[tuple[int, int], ...]:
         """Where the timestamps of the pairs lie in rows of a layout that knows the lock to come."""
-        places = lock_places(self.layout(layout, reader))
+        places = lock_places(self.layout(layout, view))
         return tuple(
             (places[coming], places.get(lock, _ROW_TIMESTAMP)) for coming, lock in self._pairs if coming in places
         )

@@ -32,6 +32,8 @@ FindLayout = Callable[[int], Layout]
 class ReferenceJudge:
     """A foreign key: the parent's key, as bytes, must stand."""
 
+    probes = True  # of parents
+
     def __init__(self, table: Table, foreign_key: ForeignKey, snapshot: CatalogSnapshot) -> None:
         self._table, self._key = table, foreign_key
         self._parent = parent = snapshot.table(foreign_key.parent)
@@ -80,9 +82,10 @@ class ReferenceJudge:
 
     # --- rows and parents in one read --------------------------------------------------------------------------------
 
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+    def offenders(self, find: FindLayout, reader: Reader | None, stored: Sequence[bytes]) -> list[int]:
         """Those of the rows whose parent `reader`, which has read them, does not find: a look-up per distinct key, in
         the order of the keys."""
+        assert reader is not None
         keys = self.keys(find, stored)
         stands = self._by_entry if self._by_index else self._by_row
         missing = {key for key in sorted({key for key in keys if key is not None}) if not stands(reader, key)}

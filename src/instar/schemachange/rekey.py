@@ -76,10 +76,8 @@ class KeyBackfill(RowTask[Copy]):
         """As in `RowTask`."""
         most = self.at_once(BATCH_ROWS)
         with self.store.read() as reader:
-            keys, rows = reader.batch(start, stop, most)
-            copies = [
-                self._copy(reader, key, stored) for key, stored in zip(keys, rows, strict=True) if not _is_gone(stored)
-            ]
+            keys, rows = self.read_rows(reader, start, stop, most)
+        copies = [self._copy(key, stored) for key, stored in zip(keys, rows, strict=True) if not _is_gone(stored)]
         copies.sort(key=lambda copy: copy.key)
         done = len(keys) < most
         return Derived(copies, stop if done else keys[-1] + b"\x00", len(copies), done)
@@ -100,7 +98,7 @@ class KeyBackfill(RowTask[Copy]):
                 if stored is None or _is_gone(stored):
                     continue
                 if stored[:_HEADER_BYTES] != copy.header:
-                    copy = self._copy(section, copy.row, stored)
+                    copy = self._copy(copy.row, stored, section)
                 self._put(section, copy, stored)
 
         return step
@@ -108,8 +106,8 @@ class KeyBackfill(RowTask[Copy]):
     def _put(self, section: Section, copy: Copy, stored: bytes) -> None:
         standing = section.get(copy.key)
         if standing is not None:
-            if self._own_key.of(self._decode(section, standing)) != copy.row[len(self.start) :]:
-                shown = described(self._columns, self._key.values(self._decode(section, stored)))
+            if self._own_key.of(self._decode(standing, section)) != copy.row[len(self.start) :]:
+                shown = described(self._columns, self._key.values(self._decode(stored, section)))
                 self._duplicates.add(shown, describe_key(self.table, copy.row[len(self.start) :]))
             return
         timestamp, _, tag = ROW_HEADER.unpack_from(stored)
@@ -117,8 +115,8 @@ class KeyBackfill(RowTask[Copy]):
         for entry, offset in zip(copy.entries, copy.offsets, strict=True):
             section.put(entry, ENTRY_VALUE.pack(timestamp, 1, offset))
 
-    def _copy(self, view: View, row: bytes, stored: bytes) -> Copy:
-        found = self._decode(view, stored)
+    def _copy(self, row: bytes, stored: bytes, view: View | None = None) -> Copy:
+        found = self._decode(stored, view)
         for column, value in zip(self._columns, self._key.values(found), strict=True):
             if value is None:
                 raise errors.error(
@@ -130,7 +128,7 @@ class KeyBackfill(RowTask[Copy]):
         entries = tuple([part + key for part in parts])
         return Copy(row, stored[:_HEADER_BYTES], self._prefix + key, entries, tuple(map(len, parts)))
 
-    def _decode(self, view: View, stored: bytes) -> tuple[object, ...]:
+    def _decode(self, stored: bytes, view: View | None) -> tuple[object, ...]:
         """What is wanted of a row as stored, whichever layout it is in."""
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
         decode = self._decoders.get(layout)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.schemachange.duplicates import Duplicates
 from instar.schemachange.job_records import Checkpoint
-from instar.schemachange.tasks import BATCH_ROWS, Step, Task
+from instar.schemachange.tasks import BATCH_ROWS, Step, Task, tags_of
 from instar.schemachange.touched import Touched
 from instar.store.engine import ENTRY_VALUE, ROW_HEADER, ROW_TOMBSTONE, Section, Store, View, prefix_end, rowset_prefix
 from instar.tables.resolver import mixed_batch_reader, resolver
@@ -43,7 +43,6 @@ SORTED_ENTRIES = 16_384
 SORTED_NS = 1_000_000_000
 
 _HEADER_BYTES = ROW_HEADER.size
-_HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 _LIVE = 8  # where an entry's live byte lies
 _BY_KEY = itemgetter(0)
 _PREFIX_BYTES = len(rowset_prefix(0))
@@ -131,11 +130,6 @@ class Derivation:
         return decode(stored)
 
 
-def _tags(stored: Sequence[bytes]) -> Any:
-    """Layout ids and flags of rows, from their headers."""
-    return np.frombuffer(b"".join([value[:_HEADER_BYTES] for value in stored]), dtype=_HEADER)["tag"]
-
-
 class Backfill(Task):
     """The work of one job on indexes of one table, side by side in one pass: how entries are derived and put."""
 
@@ -201,19 +195,9 @@ class Backfill(Task):
             if done or len(made) >= most or (breath is not None and not breath.gathers(begun)):
                 return made, derived, at
 
-    def read_rows(self, reader: View, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
-        """The first `limit` rows of [start, stop) as stored, tombstones too. Their layouts are known from then on, so
-        that their entries are derived when the reader is closed: as long as it is open, others write to pages that no
-        processor has in its cache."""
-        keys, stored = reader.batch(start, stop, limit)
-        tags = _tags(stored)
-        for layout in {*(tags[tags & ROW_TOMBSTONE == 0] >> 8).tolist()}:
-            self.layout(layout, reader)
-        return keys, stored
-
     def entries(self, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
         """The entries of rows as `read_rows` gives them, tombstones left out; in bulk."""
-        live = np.flatnonzero(_tags(stored) & ROW_TOMBSTONE == 0).tolist()
+        live = np.flatnonzero(tags_of(stored) & ROW_TOMBSTONE == 0).tolist()
         if not live:
             return []
         if len(live) < len(stored):

@@ -10,7 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
 
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
@@ -20,7 +22,7 @@ from instar.schemachange.breath import Breath
 from instar.schemachange.job_records import Checkpoint, checkpoint_key, decode_checkpoint, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.progress import passed
-from instar.store.engine import Reader, Section, Store, View, prefix_end, rowset_prefix
+from instar.store.engine import ROW_HEADER, ROW_TOMBSTONE, Reader, Section, Store, View, prefix_end, rowset_prefix
 from instar.store.pace import Pace
 
 # Rows read, derived and checkpointed together.
@@ -35,6 +37,9 @@ RANGES_PER_WORK = 1 << 16
 FIRST_NUMBER = 1
 
 Step = Callable[[Section], None]
+
+_HEADER_BYTES = ROW_HEADER.size
+_HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 
 
 class Task(ABC):
@@ -109,11 +114,22 @@ class Task(ABC):
             stored = reader.get(self.checkpoint_key(0))
         yield 0, Checkpoint(self.start, self.stop, self.start, 0) if stored is None else decode_checkpoint(stored)
 
-    def layout(self, layout: int, reader: View) -> Layout:
-        """A layout of the table by `reader`, since a row may be in one that came into being a moment ago (rule 26)."""
+    def read_rows(self, reader: View, start: bytes, stop: bytes, most: int) -> tuple[list[bytes], list[bytes]]:
+        """The first `most` rows of [start, stop) as stored, tombstones too. Their layouts are known from then on, so
+        that what is made of them is made when the reader is closed: as long as it is open, others write to pages that
+        no processor has in its cache."""
+        keys, stored = reader.batch(start, stop, most)
+        for layout in layouts_of(stored):
+            self.layout(layout, reader)
+        return keys, stored
+
+    def layout(self, layout: int, view: View | None = None) -> Layout:
+        """A layout of the table by `view`, since a row may be in one that came into being a moment ago (rule 26). Rows
+        that `read_rows` gave need no view."""
         found = self._layouts.get(layout)
         if found is None:
-            record = reader.get(layout_key(self.table.id, layout))
+            assert view is not None, f"layout {layout} is that of a row which was read otherwise"
+            record = view.get(layout_key(self.table.id, layout))
             if record is None:
                 raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
             found = self._layouts[layout] = decode_layout(record)
@@ -162,6 +178,17 @@ class Task(ABC):
             if step is None:
                 return
             yield step
+
+
+def tags_of(stored: Sequence[bytes]) -> Any:
+    """Layout ids and flags of rows as stored, from their headers: an array of 32-bit numbers."""
+    return np.frombuffer(b"".join([row[:_HEADER_BYTES] for row in stored]), dtype=_HEADER)["tag"]
+
+
+def layouts_of(stored: Sequence[bytes]) -> set[int]:
+    """The ids of the layouts that rows as stored are in; tombstones are in none."""
+    tags = tags_of(stored)
+    return {*(tags[tags & ROW_TOMBSTONE == 0] >> 8).tolist()}
 
 
 def planned(task: Task) -> list[Checkpoint]:

@@ -76,10 +76,13 @@ class References(NamedTuple):
 
 
 class Judge(Protocol):
-    """Finds the rows that violate one constraint."""
+    """Finds the rows that violate one constraint. `probes`: it reads others beside them."""
 
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
-        """Which of the rows as stored (`reader` has read them) violate it, by their places, in order."""
+    probes: bool
+
+    def offenders(self, find: FindLayout, reader: Reader | None, stored: Sequence[bytes]) -> list[int]:
+        """Which of the rows as stored violate it, by their places, in order. `reader` has read them, and is wanted by
+        who probes."""
         ...
 
     def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
@@ -141,18 +144,20 @@ class Validation(Task):
             most = self.at_once(BATCH_ROWS)
             with self.store.read() as reader:
                 self._refresh(reader)
-                keys, stored = reader.batch(position, stop, most)
-                rows, violations, offenders = self._judged(reader, keys, stored)
+                keys, stored = self.read_rows(reader, position, stop, most)
+                judged = self._judged(keys, stored, reader) if self._judge.probes else None
+            rows, violations, offenders = judged or self._judged(keys, stored)
             position = keys[-1] + b"\x00" if len(keys) == most else None
             yield Examined(rows, violations, offenders, position)
 
     def _judged(
-        self, reader: Reader, keys: Sequence[bytes], stored: Sequence[bytes]
+        self, keys: Sequence[bytes], stored: Sequence[bytes], reader: Reader | None = None
     ) -> tuple[int, int, list[Offender]]:
-        """How many of the rows as stored are live, how many of those violate the constraint, and the first of those."""
+        """How many of the rows as stored are live, how many of those violate the constraint, and the first of those.
+        `reader`: what has read them, if it is still open."""
         live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
         rows = [stored[i] for i in live]
-        find = partial(self.layout, reader=reader)
+        find = partial(self.layout, view=reader)
         places = self._judge.offenders(find, reader, rows) if rows else []
         offenders = [
             Offender(describe_key(self.table, keys[live[i]][len(self.start) :]), *self._judge.why(find, rows[i]))
@@ -168,10 +173,9 @@ class Validation(Task):
         while position is not None:
             with self.store.read() as reader:
                 self._refresh(reader)
-                keys, stored = reader.batch(position, stop, BATCH_ROWS)
-                live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
-                find = partial(self.layout, reader=reader)
-                wanted = self.reference_judge.keys(find, [stored[i] for i in live]) if live else []
+                keys, stored = self.read_rows(reader, position, stop, BATCH_ROWS)
+            live = [i for i, value in enumerate(stored) if not value[LAYOUT_OFFSET] & ROW_TOMBSTONE]
+            wanted = self.reference_judge.keys(self.layout, [stored[i] for i in live]) if live else []
             position = keys[-1] + b"\x00" if len(keys) == BATCH_ROWS else None
             referring = [(key, keys[i]) for i, key in zip(live, wanted, strict=True) if key is not None]
             yield References(len(live), [key for key, _ in referring], [row for _, row in referring])
@@ -193,7 +197,7 @@ class Validation(Task):
             self._refresh(reader)
             found = [(key, stored) for key in keys if (stored := reader.get(key)) is not None]
             rows, violations, offenders = self._judged(
-                reader, [key for key, _ in found], [stored for _, stored in found]
+                [key for key, _ in found], [stored for _, stored in found], reader
             )
         return Examined(rows, violations, offenders, None)
 
@@ -263,6 +267,8 @@ def judge_of(snapshot: CatalogSnapshot, table: Table, element: Element, compile_
 class _CheckJudge:
     """A CHECK: a predicate on the columns that it names."""
 
+    probes = False
+
     def __init__(self, table: Table, check: Check, compile_check: CompileCheck) -> None:
         self._table, self._check = table, check
         columns = tuple(column for column in table.columns if column.id in check.columns)
@@ -270,7 +276,7 @@ class _CheckJudge:
         self._wanted = [wanted(column) for column in columns]
         self._readers: dict[int, RowReader] = {}
 
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+    def offenders(self, find: FindLayout, reader: Reader | None, stored: Sequence[bytes]) -> list[int]:
         holds, readers = self._holds, self._readers
         found = []
         for place, value in enumerate(stored):
@@ -301,11 +307,13 @@ class _CheckJudge:
 class _NotNullJudge:
     """The NOT NULL of a column."""
 
+    probes = False
+
     def __init__(self, table: Table, column: Column) -> None:
         self._table, self._column = table, column
         self._wanted = wanted(column)._replace(type=widest(column))
 
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+    def offenders(self, find: FindLayout, reader: Reader | None, stored: Sequence[bytes]) -> list[int]:
         (values,) = mixed_batch_reader(find, [self._wanted])(stored)
         if not values.null_count:
             return []
@@ -323,12 +331,14 @@ class _DerivedJudge:
     """A column that is derived of others, generated or to take the place of another one: whether all rows have a value
     of it."""
 
+    probes = False
+
     def __init__(self, table: Table, column: Column) -> None:
         self._table, self._column = table, column
         self._wanted = [wanted(column)._replace(lenient=False)]
         self._readers: dict[int, RowReader] = {}
 
-    def offenders(self, find: FindLayout, reader: Reader, stored: Sequence[bytes]) -> list[int]:
+    def offenders(self, find: FindLayout, reader: Reader | None, stored: Sequence[bytes]) -> list[int]:
         return [place for place, value in enumerate(stored) if self._error(find, value) is not None]
 
     def why(self, find: FindLayout, stored: bytes) -> tuple[str, ...]:
