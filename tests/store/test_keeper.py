@@ -530,7 +530,7 @@ def test_when_a_checkpoint_is_due(
         raw(store, (KEY, bytes(grown)))
     done: list[tuple[object, ...]] = []
     for name in ("_write_back", "_cache_ahead", "checkpoint"):
-        monkeypatch.setattr(kept, name, noted(done, name, lambda: None))
+        monkeypatch.setattr(kept, name, noted(done, name, lambda *_now: None))
     now = kept._made_ns + int(seconds * 1e9)
     monkeypatch.setattr(kept, "_monotonic_ns", lambda: now)
     assert kept._tend() == (grown > 0)
@@ -553,8 +553,9 @@ def test_the_file_is_written_back_part_by_part_before_the_system_does_all_at_onc
         ranges.append((begin, begin + size))
 
     monkeypatch.setattr(keeper, "write_out", note)
+    now = itertools.count(1_000_000_000, int(keeper._BUSY_SECONDS * 1e9))
     for _ in range(7):
-        kept._write_back()
+        kept._write_back(next(now))
     once = sorted(ranges)
     ends = [0, *itertools.accumulate((end for _begin, end in once), max)]
     assert all(begin <= end for (begin, _), end in zip(once, ends, strict=False))  # no gap
@@ -562,14 +563,40 @@ def test_the_file_is_written_back_part_by_part_before_the_system_does_all_at_onc
     assert max(end - begin for begin, end in once) <= AT_ONCE * kept._data.page_bytes
     assert sum(end - begin for begin, end in once) < kept._data.size() + 7 * AT_ONCE * kept._data.page_bytes
     for _ in range(7):
-        kept._write_back()
+        kept._write_back(at := next(now))
+        kept._write_back(at + 1)  # not yet the next part
     assert sorted(ranges) == sorted(once * 2)
 
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(keeper, "write_out", refuse)
-    kept._write_back()  # whoever relies on what cannot be written is told by its own call
+    kept._write_back(next(now))  # whoever relies on what cannot be written is told by its own call
+
+
+def test_a_checkpoint_rests_between_its_pages_unless_the_log_grows_meanwhile(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = quiet
+    path, rests = Path(store._environment.path), list[float]()
+    monkeypatch.setattr(kept._stopped, "wait", rests.append)
+    monkeypatch.setattr(keeper, "_RESTS", 1e6)  # of any time: the longest
+    made = newest(path)
+    raw(store, *((KEY + bytes([number]), bytes(3000)) for number in range(200)))
+    kept.checkpoint()
+    assert newest(path).sequence == made.sequence + 1
+    assert len(rests) > 200 / AT_ONCE * 3000 / 4096
+    assert {*rests} == {keeper._LONGEST_REST}
+    words, now = store._presence.shared_words, itertools.count(10**15)
+    monkeypatch.setattr(kept, "_monotonic_ns", lambda: next(now))
+    monkeypatch.setattr(keeper, "_RESTS", 3.0)
+    rests.clear()
+    end = kept._log.end
+    kept._rest(end, 0.001)
+    assert words[KEEPER_BEAT] == kept._part_ns == 10**15  # it lives, and the file is written back meanwhile
+    kept._rest(end - keeper._MOST_GROWTH + 1, 0.002)
+    kept._rest(end - keeper._MOST_GROWTH, 0.002)
+    assert rests == [0.003, 0.006]
 
 
 class Part:

@@ -122,8 +122,11 @@ def test_ranges_are_synced_or_the_whole_file(data: Data, monkeypatch: pytest.Mon
         write(data, draw)
     after = data.meta()
     pages = written_pages(data.pages, before, after)
-    sync_pages(data.file, data.pages, before, after, in_place=True)
+    rests: list[float] = []
+    sync_pages(data.file, data.pages, before, after, in_place=True, rest=rests.append)
     assert whole == []
+    assert len(rests) == -(-len(pages) // page_sync.AT_ONCE)
+    assert all(0 < took < 1 for took in rests)
     for wait in (False, True):
         covered = [np.arange(begin, begin + size, PAGE) // PAGE for begin, size, asked in ranges if asked == wait]
         assert sorted(np.concatenate(covered)) == pages.tolist()

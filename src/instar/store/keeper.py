@@ -1,9 +1,10 @@
 """Checkpoints: states of the data file that are wholly on disk, and stay there until the next one.
 
 LMDB writes over pages that no reader and not the newest state needs. So one process, the *keeper*, has a read
-transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by 64 KiB, or
+transaction open on the state of the newest checkpoint. It makes a checkpoint whenever the log has grown by 256 KiB, or
 is a second old: it begins a read on the state of the moment, has the data file synced, which is megabytes in few
-writes and holds nobody up, writes down the checkpoint, and only then lets go of the read before.
+writes, with rests in between in which the disk is the commits', writes down the checkpoint, and only then lets go of
+the read before.
 
 Any process that writes may become the keeper, and one that has none becomes it before it writes. If it is killed, its
 read keeps the pages all the same until somebody clears LMDB's table of readers, and whoever writes looks first whether
@@ -17,6 +18,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from instar import errors
@@ -24,7 +26,7 @@ from instar.clock import Clock
 from instar.store.data_file import DataFile, write_out
 from instar.store.directory import DATA_FILE
 from instar.store.lmdb_section import LmdbSection
-from instar.store.page_sync import AT_ONCE, sync_pages
+from instar.store.page_sync import AT_ONCE, Rest, sync_pages
 from instar.store.pages import PageFile
 from instar.store.presence import (
     KEEPER_BEAT,
@@ -44,8 +46,13 @@ from instar.store.wal_format import (
 
 # A checkpoint is due when the log has grown by so much since the last one, or is so old: until then LMDB cannot use
 # pages again that were freed since.
-LOG_BYTES = 1 << 16
+LOG_BYTES = 1 << 18
 AGE_NS = 1_000_000_000
+# Where a checkpoint's pages are written as fast as the disk takes them, each sync of the log waits behind some, and
+# commits queue. So after a few pages it rests for so many times as long as these took, if no longer than that; and no
+# more when the log has grown by so much since it began, for then the disk is to keep up.
+_RESTS, _LONGEST_REST = 3.0, 0.02
+_MOST_GROWTH = 4 * LOG_BYTES
 # How often that is looked at: while the log grows, and while it does not.
 _BUSY_SECONDS = 0.025
 _IDLE_SECONDS = 1.0
@@ -90,6 +97,7 @@ class Keeper:
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
         self._part = 0  # of the file, that was written back last
+        self._part_ns = 0  # and when
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -208,7 +216,7 @@ class Keeper:
         if self._is_keeper():
             words[KEEPER_BEAT] = now
             if grown:
-                self._write_back()
+                self._write_back(now)
                 self._cache_ahead()
             if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
                 self.checkpoint()
@@ -223,9 +231,12 @@ class Keeper:
                     self._wake(relieved)
         return grown > 0
 
-    def _write_back(self) -> None:
-        """Write a part of the file. Of the pages that LMDB wrote and needs no more, those that are not used
-        again would be written by the system, all at once, when the first of them is half a minute old."""
+    def _write_back(self, now: int) -> None:
+        """Write a part of the file, if it is time. Of the pages that LMDB wrote and needs no more, those that are not
+        used again would be written by the system, all at once, when the first of them is half a minute old."""
+        if now - self._part_ns < _BUSY_SECONDS * 1e9:
+            return
+        self._part_ns = now
         size = -(-self._data.size() // _PARTS)
         self._part = (self._part + 1) % _PARTS
         step = AT_ONCE * self._data.page_bytes
@@ -268,7 +279,7 @@ class Keeper:
         made = Checkpoint(newest.sequence + 1, end, transaction, meta)
         try:
             self._sync(self._files[newest.sequence & 1])  # the file of the one before it is about to be written over
-            self._sync_since(newest.meta, meta)
+            self._sync_since(newest.meta, meta, partial(self._rest, end))
             file = self._record(made)
             if file is None:
                 pin.abort()
@@ -282,6 +293,15 @@ class Keeper:
                 self._keep(pin, made)
                 return
         pin.abort()  # another thread has begun anew meanwhile, with a newer checkpoint
+
+    def _rest(self, end: int, took: float) -> None:
+        """Leave the disk to commits, in a checkpoint that began when the log ended there, after pages that took so many
+        seconds."""
+        if self._is_keeper():
+            self._words[KEEPER_BEAT] = now = self._monotonic_ns()
+            self._write_back(now)
+        if self._log.end - end < _MOST_GROWTH:
+            self._stopped.wait(min(_RESTS * took, _LONGEST_REST))
 
     def _record(self, made: Checkpoint) -> int | None:
         """Write it into its file, which is to be synced; None if there is another one of its number."""
@@ -347,11 +367,11 @@ class Keeper:
         with self._giving_up():
             os.fdatasync(file)
 
-    def _sync_since(self, before: bytes, after: bytes) -> None:
+    def _sync_since(self, before: bytes, after: bytes, rest: Rest = lambda _seconds: None) -> None:
         """Have the data file on disk as far as the state of meta page `after` needs it, which is being read, as is that
-        of the last checkpoint, `before`."""
+        of the last checkpoint, `before`. `rest` as in `sync_pages`."""
         with self._giving_up():
-            sync_pages(self._data.number, self._pages, before, after, in_place=self._in_place)
+            sync_pages(self._data.number, self._pages, before, after, in_place=self._in_place, rest=rest)
 
     @contextlib.contextmanager
     def _giving_up(self) -> Iterator[None]:

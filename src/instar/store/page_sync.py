@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
+from time import monotonic
 
 import numpy as np
 
@@ -29,9 +31,20 @@ _MOST_PAGES = 16384
 AT_ONCE = 16
 
 
-def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_place: bool) -> None:
+Rest = Callable[[float], object]
+
+
+def sync_pages(
+    file: int,
+    pages: PageFile,
+    before: bytes,
+    after: bytes,
+    *,
+    in_place: bool,
+    rest: Rest = lambda _seconds: None,
+) -> None:
     """Have all pages on disk of the state with meta page `after`, if those of `before` are: both are open to be read.
-    OSError."""
+    `rest` is called between a few pages and the next, with the seconds that those have taken. OSError."""
     numbers = None
     if in_place:
         try:
@@ -41,17 +54,19 @@ def sync_pages(file: int, pages: PageFile, before: bytes, after: bytes, *, in_pl
     if numbers is None or len(numbers) > _MOST_PAGES:
         os.fdatasync(file)
     elif len(numbers):
-        _sync_ranges(file, pages, numbers)
+        _sync_ranges(file, pages, numbers, rest)
 
 
-def _sync_ranges(file: int, pages: PageFile, numbers: Array) -> None:
+def _sync_ranges(file: int, pages: PageFile, numbers: Array, rest: Rest) -> None:
     size = pages.page_size
     for at in range(0, len(numbers), AT_ONCE):
+        begun = monotonic()
         ranges = [(int(part[0]) * size, len(part) * size) for part in _runs(numbers[at : at + AT_ONCE])]
         # The second time also what was on its way in an older state, which the first time passes over.
         for wait in (False, True):
             for begin, length in ranges:
                 write_out(file, begin, length, wait=wait)
+        rest(monotonic() - begun)
     first = int(numbers[0])
     page = pages.upto(first)[first].tobytes()
     os.pwritev(file, [page], first * size, os.RWF_DSYNC)
