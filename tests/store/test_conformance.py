@@ -101,6 +101,17 @@ def test_blocks_are_what_a_scan_gives_and_say_where_to_go_on(store: Store) -> No
         assert len(small.values.buffer) < 200_000
 
 
+def test_keys_of_a_range_are_counted(store: Store) -> None:
+    change(store, dict.fromkeys(range(5_000), b"value"))
+    with store.read() as reader:
+        assert reader.count(*ALL_ROWS) == pytest.approx(5_000, rel=0.1)
+        assert reader.count(row_key(100), row_key(103)) == 3
+        assert reader.count(row_key(1000), row_key(4000)) == pytest.approx(3_000, rel=0.15)
+        assert reader.count(row_key(7000), row_key(8000)) == reader.count(row_key(9), row_key(9)) == 0
+        change(store, dict.fromkeys(range(5_000), None))
+        assert reader.count(*ALL_ROWS) in (None, pytest.approx(5_000, rel=0.1))
+
+
 def test_a_block_is_of_the_readers_view_and_outlives_it(store: Store) -> None:
     change(store, dict.fromkeys(range(500), b"old" * 20))
     with store.read() as reader:

@@ -21,7 +21,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from instar.store import keeper, open_store
+from instar.store import keeper, open_store, page_sync
 from instar.store.keeper import Keeper
 from instar.store.lmdb import LmdbStore
 from instar.store.lmdb_environment import has_reader
@@ -587,16 +587,155 @@ def test_a_checkpoint_rests_between_its_pages_unless_the_log_grows_meanwhile(
     assert newest(path).sequence == made.sequence + 1
     assert len(rests) > 200 / AT_ONCE * 3000 / 4096
     assert {*rests} == {keeper._LONGEST_REST}
-    words, now = store._presence.shared_words, itertools.count(10**15)
-    monkeypatch.setattr(kept, "_monotonic_ns", lambda: next(now))
-    monkeypatch.setattr(keeper, "_RESTS", 3.0)
-    rests.clear()
-    end = kept._log.end
-    kept._rest(end, 0.001)
-    assert words[KEEPER_BEAT] == kept._part_ns == 10**15  # it lives, and the file is written back meanwhile
-    kept._rest(end - keeper._MOST_GROWTH + 1, 0.002)
-    kept._rest(end - keeper._MOST_GROWTH, 0.002)
-    assert rests == [0.003, 0.006]
+
+
+@pytest.mark.parametrize(
+    ("grown", "seconds", "room", "rests"),
+    [
+        (0, 0.0, keeper._TIGHT_BYTES, True),
+        (keeper._MOST_GROWTH - 1, 0.9, 1 << 40, True),
+        (keeper._MOST_GROWTH, 0.0, 1 << 40, False),
+        (0, 1.0, 1 << 40, False),
+        (0, 0.0, keeper._TIGHT_BYTES - 4096, False),
+    ],
+)
+def test_when_a_checkpoint_rests(
+    quiet: tuple[LmdbStore, Keeper],
+    monkeypatch: pytest.MonkeyPatch,
+    grown: int,
+    seconds: float,
+    room: int,
+    rests: bool,
+) -> None:
+    """Not where the log has grown much, or much time has passed since it began, or the file is not to grow."""
+    store, kept = quiet
+    done: list[float | str] = []
+    monkeypatch.setattr(kept._stopped, "wait", done.append)
+    monkeypatch.setattr(kept, "_write_back", lambda _now: done.append("written back"))
+    monkeypatch.setattr(kept, "_monotonic_ns", lambda: 10**15 + int(seconds * 1e9))
+    monkeypatch.setattr(os, "fstatvfs", lambda _file: Room(room // 4096))
+    kept._rest(True, kept._log.end - grown, 10**15, 0.002)
+    assert done == (["written back", 0.006] if rests else [])
+    assert store._presence.shared_words[KEEPER_BEAT] == 10**15 + int(seconds * 1e9)  # it lives
+
+
+class Room:
+    """What a file system says: so many blocks of a page are free."""
+
+    f_frsize = 4096
+
+    def __init__(self, blocks: int) -> None:
+        self.f_bavail = blocks
+
+
+def test_on_a_tight_disk_checkpoints_come_sooner(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _store, kept = quiet
+    assert kept._due_bytes() == keeper.LOG_BYTES
+    monkeypatch.setattr(os, "fstatvfs", lambda _file: Room(10))
+    assert kept._due_bytes() == 1 << 16
+
+
+def test_whoever_is_to_become_the_keeper_does_not_rest_and_who_is_it_no_more_gives_up(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = quiet
+    raw(store, (KEY, bytes(100_000)))
+    made = newest(Path(store._environment.path))
+    done: list[float] = []
+    monkeypatch.setattr(kept._stopped, "wait", done.append)
+    words = store._presence.shared_words
+    own, beat = words[KEEPER_SLOT], words[KEEPER_BEAT]
+    words[KEEPER_SLOT] = 0
+    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    assert done == []
+    assert words[KEEPER_BEAT] == beat  # another's
+    words[KEEPER_SLOT] = own
+    monkeypatch.setattr(keeper, "sync_pages", relieved_meanwhile(words))
+    pins = kept._pin
+    kept.checkpoint()
+    assert newest(Path(store._environment.path)).sequence == made.sequence
+    assert kept._pin is pins  # which `_tend` lets go of
+    words[KEEPER_SLOT] = own
+
+
+def relieved_meanwhile(words: Any) -> Callable[..., None]:
+    def sync(*_arguments: object, rest: Callable[[float], object], **_options: object) -> None:
+        words[KEEPER_SLOT] = 0
+        rest(0.001)
+        raise AssertionError("it goes on")
+
+    return sync
+
+
+def test_nobody_rests_in_the_atomic_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever takes the place of a killed keeper is in it, and who closes the store, at the end."""
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)  # so that no thread comes first
+    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
+    asked: list[bool] = []
+    sync = keeper.sync_pages
+
+    def noted(*arguments: Any, rest: Callable[[float], object], **options: Any) -> None:
+        asked.append(isinstance(rest, partial))
+        rest(0.0)
+        sync(*arguments, rest=rest, **options)
+
+    monkeypatch.setattr(keeper, "sync_pages", noted)
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raw(store, (KEY, b"2"))
+    assert keeper_slot(store) == slot_of(store)
+    assert asked == [False]
+    checkpoint = kept.checkpoint
+    monkeypatch.setattr(kept, "checkpoint", lambda: (checkpoint(), raw(store, (KEY, b"3"))))
+    kept._resign()
+    assert asked == [False, True, False]
+    store.close()
+
+
+def test_a_keeper_that_is_stopped_while_it_rests_lets_go_when_it_is_relieved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is let go on for a second, and has more pages to write than it could in that."""
+    monkeypatch.setattr(keeper, "_STOPPED_NS", 300_000_000)
+    path = tmp_path / "db"
+    rest, write_out = Keeper._rest, page_sync.write_out
+
+    def stopped(kept: Keeper, *arguments: Any) -> None:
+        monkeypatch.setattr(Keeper, "_rest", rest)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        rest(kept, *arguments)
+
+    def slowly(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.05)
+        write_out(*arguments, **options)
+
+    def stop_while_resting() -> None:
+        monkeypatch.setattr(keeper, "LOG_BYTES", 1 << 40)  # so that its thread makes none
+        monkeypatch.setattr(keeper, "AGE_NS", 1 << 60)
+        store, kept = opened(path)
+        monkeypatch.setattr(page_sync, "write_out", slowly)
+        monkeypatch.setattr(Keeper, "_rest", stopped)
+        for number in range(400):
+            raw(store, (KEY + number.to_bytes(2), bytes(3000)))
+        (path.parent / str(os.getpid())).touch()
+        kept.checkpoint()
+        signal.pause()
+
+    child = in_child(stop_while_resting)
+    os.waitpid(child, os.WUNTRACED)
+    store, _kept = opened(path)
+    raw(store, (KEY, b"2"))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    woken(store, child)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
 
 
 class Part:

@@ -117,6 +117,27 @@ def test_a_block_is_bounded(environment: Any) -> None:
     assert block.last == block.keys.values()[-1]
 
 
+@pytest.mark.parametrize("keys", [1, 30, 3_000, 60_000])
+def test_keys_of_a_range_are_counted_by_its_pages(environment: Any, keys: int) -> None:
+    emptied(environment)
+    draw = random.Random(keys)
+    with environment.begin(write=True) as transaction:
+        for number in draw.sample(range(keys), keys):
+            # Pages have few keys here, many there, and some values have pages of their own.
+            size = 400 if number % 1000 < 500 else 10
+            transaction.put(b"\x10%06d" % number, bytes(9000 if number % 997 == 0 else size))
+    file = page_file(environment)
+    with environment.begin() as transaction:
+        tree = tree_of(file, transaction)
+        assert tree.count(b"\x10", b"\x11") == pytest.approx(keys, rel=0.1)
+        assert tree.count(b"\x11", b"\x10") == tree.count(b"\x11", b"\x12") == 0
+        for _ in range(100):
+            first, last = sorted(draw.choices(range(keys + 1), k=2))
+            found = tree.count(b"\x10%06d" % first, b"\x10%06d" % last)
+            # What lies in two leaves is counted key by key.
+            assert found == pytest.approx(last - first, rel=0.2, abs=0 if last - first < 8 else 60)
+
+
 WRITER = """
 import random, sys, lmdb
 draw = random.Random(1)

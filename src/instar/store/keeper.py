@@ -50,9 +50,12 @@ LOG_BYTES = 1 << 18
 AGE_NS = 1_000_000_000
 # Where a checkpoint's pages are written as fast as the disk takes them, each sync of the log waits behind some, and
 # commits queue. So after a few pages it rests for so many times as long as these took, if no longer than that; and no
-# more when the log has grown by so much since it began, for then the disk is to keep up.
+# more when the log has grown by so much since it began, or a second has passed: then the disk is to keep up.
 _RESTS, _LONGEST_REST = 3.0, 0.02
-_MOST_GROWTH = 4 * LOG_BYTES
+_MOST_GROWTH = LOG_BYTES
+# On a disk with less room than this, where the file is not to grow, a checkpoint is due after a quarter of the log, and
+# rests for nobody.
+_TIGHT_BYTES = 256 << 20
 # How often that is looked at: while the log grows, and while it does not.
 _BUSY_SECONDS = 0.025
 _IDLE_SECONDS = 1.0
@@ -63,6 +66,10 @@ _PARTS = 1000
 _LEAST_AHEAD, _MOST_AHEAD = 256 << 10, 16 << 20
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
+
+
+class _Relieved(Exception):
+    """Another process has become the keeper while this one, which was it, made a checkpoint."""
 
 
 class Keeper:
@@ -218,7 +225,7 @@ class Keeper:
             if grown:
                 self._write_back(now)
                 self._cache_ahead()
-            if grown and (grown >= LOG_BYTES or now - self._made_ns >= AGE_NS):
+            if grown and (grown >= self._due_bytes() or now - self._made_ns >= AGE_NS):
                 self.checkpoint()
         else:
             with self._changing:
@@ -231,16 +238,24 @@ class Keeper:
                     self._wake(relieved)
         return grown > 0
 
+    def _due_bytes(self) -> int:
+        """After how much of the log a checkpoint is due."""
+        return LOG_BYTES // 4 if self._is_tight() else LOG_BYTES
+
+    def _is_tight(self) -> bool:
+        found = os.fstatvfs(self._data.number)
+        return found.f_bavail * found.f_frsize < _TIGHT_BYTES
+
     def _write_back(self, now: int) -> None:
         """Write a part of the file, if it is time. Of the pages that LMDB wrote and needs no more, those that are not
         used again would be written by the system, all at once, when the first of them is half a minute old."""
         if now - self._part_ns < _BUSY_SECONDS * 1e9:
             return
         self._part_ns = now
-        size = -(-self._data.size() // _PARTS)
         self._part = (self._part + 1) % _PARTS
         step = AT_ONCE * self._data.page_bytes
         with contextlib.suppress(OSError):  # who relies on it is told
+            size = -(-self._data.size() // _PARTS)
             for begin in range(self._part * size, (self._part + 1) * size, step):
                 write_out(self._data.number, begin, step, wait=True)
 
@@ -274,17 +289,21 @@ class Keeper:
             transaction, end = section.number - 1, self._log.end
             meta = self._data.meta(transaction)
             pin = self._begin_read()
+            rest = partial(self._rest, self._is_keeper(), end, self._monotonic_ns())
         finally:
             section.abort()
         made = Checkpoint(newest.sequence + 1, end, transaction, meta)
         try:
             self._sync(self._files[newest.sequence & 1])  # the file of the one before it is about to be written over
-            self._sync_since(newest.meta, meta, partial(self._rest, end))
+            self._sync_since(newest.meta, meta, rest)
             file = self._record(made)
             if file is None:
                 pin.abort()
                 return
             self._sync(file)
+        except _Relieved:
+            pin.abort()
+            return
         except BaseException:
             pin.abort()
             raise
@@ -294,13 +313,19 @@ class Keeper:
                 return
         pin.abort()  # another thread has begun anew meanwhile, with a newer checkpoint
 
-    def _rest(self, end: int, took: float) -> None:
-        """Leave the disk to commits, in a checkpoint that began when the log ended there, after pages that took so many
-        seconds."""
-        if self._is_keeper():
-            self._words[KEEPER_BEAT] = now = self._monotonic_ns()
+    def _rest(self, kept: bool, end: int, begun: int, took: float) -> None:
+        """Leave the disk to commits, after pages that took so many seconds, in a checkpoint that was begun then, when
+        the log ended there, by the keeper, or by whoever is to become it.
+
+        Who was stopped and has been relieved meanwhile goes on for a moment only, and is to let go within it.
+        """
+        if not self._is_keeper():
+            if kept:
+                raise _Relieved
+            return  # all wait for it
+        self._words[KEEPER_BEAT] = now = self._monotonic_ns()
+        if self._log.end - end < _MOST_GROWTH and now - begun < AGE_NS and not self._is_tight():
             self._write_back(now)
-        if self._log.end - end < _MOST_GROWTH:
             self._stopped.wait(min(_RESTS * took, _LONGEST_REST))
 
     def _record(self, made: Checkpoint) -> int | None:

@@ -1,8 +1,13 @@
-"""Key ranges of about equal numbers of keys, found by looking at a few hundred keys of the tree, never at all of them.
+"""Key ranges of about equal numbers of keys, found by looking at a few hundred places of the tree, never at all keys.
 
 An ordered store does not know the rank of a key, so it is estimated: the density of keys (keys per distance in byte
 space) is sampled at the start of an interval, and the interval that seems to hold most is halved, again and again.
 Halving goes by the keys that are really there, so that common prefixes and gaps cost one step each.
+
+Densities are far off where gaps lie nested: in text, and between keys of two numbers, the second of which says more of
+the distance. So the whole is counted by the pages of the tree (`Reader.count`), and so are two halves that together
+seem to hold another number of keys than what was halved. Where a view cannot say it, since others have committed twice
+meanwhile, another one is asked; where none can (pages of another format), densities are all there is.
 """
 
 from __future__ import annotations
@@ -22,6 +27,10 @@ LEAST_INTERVALS = 512
 COUNTED_INTERVALS = 128
 # How many bytes after the common prefix count as a position.
 _POSITION_BYTES = 16
+# So many views are asked for a count. And more keys than this are in no store.
+_ASKED, _MOST_KEYS = 5, 1 << 48
+# By so much densities may be off before keys are counted.
+_DOUBTFUL = 1.25
 
 
 class Interval(NamedTuple):
@@ -38,7 +47,7 @@ class Interval(NamedTuple):
 class Split(NamedTuple):
     """`ranges` are adjacent and half-open; `rows`: about how many keys they hold together.
 
-    Within a tenth for keys of numbers and uuids; for text only an order of magnitude, or two, above or below.
+    Within a tenth, as long as pages can be read.
     """
 
     ranges: list[tuple[bytes, bytes]]
@@ -60,11 +69,16 @@ def split(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: i
         if passed and passed + interval.rows / 2 >= total * len(bounds) / parts and len(bounds) < parts:
             bounds.append(interval.first)
         passed += interval.rows
-    return Split(list(zip(bounds, [*bounds[1:], stop], strict=True)), round(total))
+    counted = _count(open_reader, start, stop)
+    rows = round(total) if counted is None else counted
+    return Split(list(zip(bounds, [*bounds[1:], stop], strict=True)), rows)
 
 
 def estimate(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int:
-    """About how many keys [start, stop) has, as in `split`; up to a quarter off where gaps between keys lie nested."""
+    """About how many keys [start, stop) has, as in `split`."""
+    counted = _count(open_reader, start, stop)
+    if counted is not None:
+        return counted
     return round(sum(interval.rows for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS)))
 
 
@@ -100,7 +114,7 @@ def _intervals(open_reader: Callable[[], Reader], start: bytes, stop: bytes, wan
     if whole is None:
         return []
     breadth = max(4, wanted // 4)  # so many are made whatever the estimates say: they may be wrong at first
-    heap = [(0.0, 0, whole)]
+    heap = [(0.0, 0, _counted(open_reader, whole))]
     done: list[Interval] = []
     made = 1
     while heap and len(heap) + len(done) < wanted:
@@ -138,8 +152,18 @@ def _halve(open_reader: Callable[[], Reader], interval: Interval) -> list[Interv
     key = interval.first[:shared] + middle.to_bytes(_POSITION_BYTES, "big").rstrip(b"\x00")
     if not interval.first < key <= interval.last:
         return []
-    halves = (_measure(open_reader, interval.start, key), _measure(open_reader, key, interval.stop))
-    return [half for half in halves if half is not None]
+    measured = (_measure(open_reader, interval.start, key), _measure(open_reader, key, interval.stop))
+    halves = [half for half in measured if half is not None]
+    rows = sum(half.rows for half in halves)
+    if interval.rows / _DOUBTFUL <= rows <= interval.rows * _DOUBTFUL:
+        return halves
+    return [_counted(open_reader, half) for half in halves]
+
+
+def _counted(open_reader: Callable[[], Reader], interval: Interval) -> Interval:
+    """The interval with the number of its keys, if it is to be had."""
+    rows = None if interval.exact else _count(open_reader, interval.start, interval.stop)
+    return interval if rows is None else interval._replace(rows=max(rows, SAMPLE))
 
 
 def _measure(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Interval | None:
@@ -154,7 +178,17 @@ def _measure(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> In
     origin = _position(keys[0], shared)
     sampled = _position(keys[-1], shared) - origin
     rows = (SAMPLE - 1) * (_position(last, shared) - origin) / max(sampled, 1) + 1
-    return Interval(start, stop, keys[0], last, max(rows, SAMPLE), False)
+    return Interval(start, stop, keys[0], last, min(max(rows, SAMPLE), _MOST_KEYS), False)
+
+
+def _count(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int | None:
+    """About how many keys there are; None if no view can say it."""
+    for _ in range(_ASKED):
+        with open_reader() as reader:
+            counted = reader.count(start, stop)
+        if counted is not None:
+            return counted
+    return None
 
 
 def _position(key: bytes, skip: int) -> int:

@@ -12,7 +12,7 @@ from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
 from instar.store.header import HEADER_KEY, Head
 from instar.store.lmdb_errors import closed, translate
-from instar.store.pages import PageFile, UnreadablePages
+from instar.store.pages import PageFile, Tree, UnreadablePages
 
 
 class Environment(Protocol):
@@ -59,12 +59,23 @@ class LmdbReader:
         pairs = list(islice(scan_range(cursor, start, stop, False), SHORT))
         if len(pairs) < SHORT:
             return block_of(pairs, size)
-        cursor.last()
         try:
-            tree = self._environment.pages.tree(transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
-            return tree.block(start, stop, size)
+            return self._tree().block(start, stop, size)
         except UnreadablePages:
             return block_of(scan_range(cursor, start, stop, False), size)
+
+    def count(self, start: bytes, stop: bytes) -> int | None:
+        """As in `Reader`: by the pages, if they can be read."""
+        try:
+            return self._tree().count(start, stop)
+        except UnreadablePages:
+            return None
+
+    def _tree(self) -> Tree:
+        """The pages that the transaction sees. UnreadablePages."""
+        cursor = self._transaction.cursor()
+        cursor.last()
+        return self._environment.pages.tree(self._transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
 
     def head(self) -> Head:
         """The whole of what the header and the log's end say."""

@@ -48,6 +48,9 @@ class _State:
         for index in reversed(indexes) if reverse else indexes:
             yield keys[index], values[keys[index]]
 
+    def count(self, start: bytes, stop: bytes) -> int:
+        return max(bisect_left(self.keys, stop) - bisect_left(self.keys, start), 0)
+
     def changed(self, changes: dict[bytes, bytes | None]) -> _State:
         """This state with `changes`: itself where nobody looks at it, else another."""
         state = self if not self.readers else _State(self.keys.copy(), self.values.copy())
@@ -94,6 +97,10 @@ class MemoryReader:
     def block(self, start: bytes, stop: bytes, size: int) -> Block:
         """As in `Reader`."""
         return block_of(self._state.scan(start, stop), size)
+
+    def count(self, start: bytes, stop: bytes) -> int:
+        """As in `Reader`: just so many."""
+        return self._state.count(start, stop)
 
     def close(self) -> None:
         """As in `Reader`."""

@@ -51,6 +51,8 @@ _OVERFLOW_PAGE = struct.Struct("<QHHI")
 _NODE = struct.Struct("<HHHH")
 _NUMBER = struct.Struct("<Q")
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
+# So many leaves of a range say how many keys one has.
+_COUNTED_LEAVES = 512
 _BIG = 1  # a node's flag: the value lies in overflow pages
 
 
@@ -131,9 +133,16 @@ class _Nodes:
         begin = position + _NODE.size
         return bytes(self._bytes[begin : begin + _NODE.unpack_from(self._bytes, position)[3]])
 
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def find(self, key: bytes) -> int:
+        """Of a leaf, the first node whose key is not below `key`."""
+        return bisect_left(range(len(self._positions)), key, key=self.key)
+
     def value(self, key: bytes) -> bytes | None:
         """Of a leaf, the value at `key`."""
-        index = bisect_left(range(len(self._positions)), key, key=self.key)
+        index = self.find(key)
         if index == len(self._positions) or self.key(index) != key:
             return None
         low, high, flags, size = _NODE.unpack_from(self._bytes, self._positions[index])
@@ -296,6 +305,36 @@ class Tree:
             raise UnreadablePages
         last = leaves.keys.value(end - 1) if more else None
         return Block(leaves.keys.select(slice(begin, end)), values.select(slice(begin, end)), last)
+
+    def count(self, start: bytes, stop: bytes) -> int:
+        """How many keys the range has, by how many of its pages there are and how many keys some of them have."""
+        if not self._depth or start >= stop:
+            return 0
+        numbers = np.array([self._root], np.int64)
+        for _ in range(self._depth - 1):
+            numbers = self._level(numbers, start, stop)
+        whole = numbers[1:-1]
+        some = whole[:: -(-len(whole) // _COUNTED_LEAVES) or 1]
+        rows = self._keys_in(some) * len(whole) / len(some) if len(some) else 0.0
+        last = self._nodes(int(numbers[-1]), _LEAF)
+        if len(numbers) == 1:
+            return last.find(stop) - last.find(start)
+        first = self._nodes(int(numbers[0]), _LEAF)
+        return len(first) - first.find(start) + round(rows) + last.find(stop)
+
+    def _level(self, numbers: Array, start: bytes, stop: bytes) -> Array:
+        """Of branch pages that stand side by side, with a range below them, the pages below them that may have keys of
+        the range."""
+        first, last = (self._nodes(int(numbers[place]), _BRANCH) for place in (0, -1))
+        if len(numbers) == 1:
+            return first.children(first.descend(start), first.below(stop))
+        between = children_of(self._file, numbers[1:-1])
+        return np.concatenate([
+            first.children(first.descend(start), None), between, last.children(0, last.below(stop))
+        ])  # fmt: skip
+
+    def _keys_in(self, leaves: Array) -> int:
+        return len(_Pages(self._file.upto(int(leaves.max()))[leaves], leaves, _LEAF).positions)
 
     def _nodes(self, number: int, kind: int) -> _Nodes:
         return _Nodes(self._file.upto(number)[number], number, kind)
