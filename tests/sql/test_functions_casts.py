@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from instar import errors
 from instar.sql.functions import render_cast, sort_key, unify
-from instar.types import NUMERIC, TEXT, VARCHAR, Kind, Type
+from instar.types import DOUBLE, NUMERIC, REAL, TEXT, VARCHAR, Kind, Type
 from instar.values import cast, cast_context, comparison_key
 from sql.duckdb_oracle import CONTEXT, connect, outcome, read, same, table
 from sql.test_functions_differential import fails
@@ -21,7 +22,22 @@ TARGETS = [
     Type(Kind.NUMERIC, 5, 1),
     Type(Kind.NUMERIC, 38, 10),
 ]
-NUMBERS_AS_TEXT = ["1", " 42 ", "-7", "1.5", "1e3", "NaN", "0x1F", "1_000", "infinity", "99999999999", "1e400", "x", ""]
+NUMBERS_AS_TEXT = [
+    "1",
+    " 42 ",
+    "-7",
+    "1.5",
+    "1e3",
+    "NaN",
+    "0x1F",
+    "1_000",
+    "infinity",
+    "99999999999",
+    "1e400",
+    "1e-40",
+    "x",
+    "",
+]
 DATES_AS_TEXT = ["2024-02-29", "2024-02-30", "Jan 8, 1999", "2024-03-31 02:30:00", "2024-10-27 02:30+02", "1/8/1999"]
 OTHERS_AS_TEXT = ["t", "no", "\\x00ff", "\\x0", '{"b":1, "a": [2.50]}', "{}", "[1", "0" * 32, "abcd   ", "été"]
 
@@ -60,6 +76,22 @@ def test_both_engines_agree(source: Type, explicit: bool, connection: Any) -> No
             found = outcome(read, connection, rendered.text, rendered.type, data)
             # NaN and infinity where a type has none are refused, if in other words.
             assert found == answer or (fails(found) and answer[1] == "0A000"), (str(target), value, found)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"), [(DOUBLE, 1e-50), (DOUBLE, -1e-300), (REAL, 2.0**-140), (TEXT, "1e-40")], ids=str
+)
+def test_what_has_too_many_digits_for_a_numeric_may_round_to_one_with_a_scale(
+    source: Type, value: Any, connection: Any
+) -> None:
+    target = Type(Kind.NUMERIC, 5, 1)
+    assert str(cast(value, source, target, True, CONTEXT.zone)) == "0.0"
+    with pytest.raises(errors.Error) as caught:
+        cast(value, source, NUMERIC, True, CONTEXT.zone)
+    assert caught.value.sqlstate == errors.NUMERIC_OUT_OF_RANGE
+    data, (column,) = table([(value,)], [source])
+    rendered = render_cast(column, target, True, CONTEXT)
+    assert [str(found) for found in read(connection, rendered.text, rendered.type, data)] == ["0.0"]
 
 
 @pytest.mark.parametrize("type_", list(SAMPLES), ids=str)

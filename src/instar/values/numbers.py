@@ -327,20 +327,18 @@ def _to_numeric(source: Type, target: Type) -> Callable[..., Decimal] | None:
     finish = constrain(target)
     if source.kind is Kind.NUMERIC:
         return None if (source.precision, source.scale) == (target.precision, target.scale) else finish
-    make: Callable[..., Decimal] = Decimal
     if source.kind in FLOATS:
-        make = _float_to_numeric(6 if source.kind is Kind.REAL else 15)
-    if finish is None:
-        return make
-    return lambda value: finish(make(value))
+        return _float_to_numeric(6 if source.kind is Kind.REAL else 15, target)
+    return Decimal if finish is None else lambda value: finish(Decimal(value))
 
 
-def _float_to_numeric(digits: int) -> Callable[[float], Decimal]:
+def _float_to_numeric(digits: int, target: Type) -> Callable[[float], Decimal]:
     """As many digits as the float is sure to have, as PostgreSQL takes them (FLT_DIG, DBL_DIG), not all it prints."""
+    read = numeric_reader(target)
 
     def convert(value: float) -> Decimal:
         if math.isinf(value):
             raise errors.unsupported("an infinite numeric")
-        return numeric_reader(Type(Kind.NUMERIC))(f"{value:.{digits}g}") if value == value else NAN
+        return read(f"{value:.{digits}g}") if value == value else NAN
 
     return convert

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import lru_cache
+from typing import Any
 
 from instar import errors
 from instar.sql.functions.model import Context, Sql
@@ -276,6 +278,10 @@ def _number_cast(operand: Sql, target: Type) -> Sql:
 
 def _to_numeric(operand: Sql, target: Type) -> Sql:
     source = digits_of(operand.type)
+    if source.kind in FLOATS and target.precision is not None:
+        # At once: what no numeric without a scale has digits for may round to one with it.
+        scaled = _scaled_numerics[source.kind](operand.text, f"{target.precision}", f"{target.scale or 0}")
+        return Sql(f"CAST({scaled} AS {duckdb_type(target)})", target)
     if source.kind in FLOATS:
         operand = Sql(_float_numerics[source.kind](operand.text), NUMERIC)
         source = NUMERIC
@@ -291,9 +297,23 @@ def _to_numeric(operand: Sql, target: Type) -> Sql:
 def _constrained(value: Decimal, precision: int, scale: int) -> Decimal:
     finish = numbers.constrain(Type(Kind.NUMERIC, precision, scale))
     assert finish is not None
+    return _not_nan(finish(value))
+
+
+def _not_nan(value: Decimal) -> Decimal:
     if value.is_nan():
         raise errors.unsupported("NaN as numeric(p,s) in an analytic query")
-    return finish(value)
+    return value
+
+
+def _scaled(source: Type) -> Callable[[object, int, int], Decimal]:
+    """Floats or texts to numeric(p,s)."""
+
+    @lru_cache(maxsize=64)
+    def into(precision: int, scale: int) -> Callable[..., Any]:
+        return _closure(source, Type(Kind.NUMERIC, precision, scale))
+
+    return lambda value, precision, scale: _not_nan(into(precision, scale)(value))
 
 
 def _closure(source: Type, target: Type) -> Callable[..., object]:
@@ -308,6 +328,10 @@ _float_numerics = {
     type_.kind: register(f"{type_.kind.name.lower()}_numeric", _closure(type_, NUMERIC), [type_], NUMERIC)
     for type_ in (REAL, DOUBLE)
 }
+_scaled_numerics = {
+    type_.kind: register(f"{type_.kind.name.lower()}_scaled", _scaled(type_), [type_, INTEGER, INTEGER], NUMERIC)
+    for type_ in (REAL, DOUBLE, TEXT)
+}
 _numeric_floats = {
     type_.kind: register(f"numeric_{type_.kind.name.lower()}", _closure(NUMERIC, type_), [NUMERIC], type_)
     for type_ in (REAL, DOUBLE)
@@ -320,6 +344,9 @@ _numeric_integers = {
 
 def _parse(operand: Sql, target: Type, context: Context) -> Sql:
     """Text or a jsonb scalar to something else: our reader."""
+    if target.kind is Kind.NUMERIC and target.precision is not None and operand.type.kind is not Kind.JSONB:
+        scaled = _scaled_numerics[Kind.TEXT](operand.text, f"{target.precision}", f"{target.scale or 0}")
+        return Sql(f"CAST({scaled} AS {duckdb_type(target)})", target)
     family = _JSONB_READERS if operand.type.kind is Kind.JSONB else _READERS
     args = (operand.text, quote(context.zone)) if target.kind is Kind.TIMESTAMPTZ else (operand.text,)
     read = family[target.kind](*args)
