@@ -138,8 +138,9 @@ def test_keys_of_a_range_are_counted_by_its_pages(environment: Any, keys: int) -
             assert found == pytest.approx(last - first, rel=0.2, abs=0 if last - first < 8 else 60)
 
 
+# It rests now and then: else the data would grow faster than they are read, and each view be overwritten first.
 WRITER = """
-import random, sys, lmdb
+import random, sys, time, lmdb
 draw = random.Random(1)
 with lmdb.open(sys.argv[1], map_size=1 << 30, sync=False) as environment:
     print("ready", flush=True)
@@ -156,6 +157,7 @@ with lmdb.open(sys.argv[1], map_size=1 << 30, sync=False) as environment:
             transaction.put(b"\\xf0" + number.to_bytes(8, "big"), b"")
             if number > 10:
                 transaction.delete(b"\\xf0" + (number - 10).to_bytes(8, "big"))
+        time.sleep(draw.choice((0, 0, 0.002)))
 """
 
 
