@@ -162,13 +162,13 @@ with lmdb.open(sys.argv[1], map_size=1 << 30, sync=False) as environment:
 
 
 @contextmanager
-def writing(path: str) -> Iterator[None]:
+def writing(path: str) -> Iterator[subprocess.Popen[bytes]]:
     """Another process writes all the time."""
     with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            yield
+            yield process
         finally:
             process.kill()
 
@@ -180,8 +180,9 @@ def test_another_process_writes_meanwhile(tmp_path: Path) -> None:
             fill(transaction, random.Random(0), 3000, 2, (0, 100, 1000, 3000))
         file = page_file(environment)
         seen: set[int] = set()
-        with writing(str(tmp_path)):
+        with writing(str(tmp_path)) as process:
             while len(seen) < 10:
+                assert process.poll() is None
                 with environment.begin() as transaction:
                     try:
                         tree = tree_of(file, transaction)
