@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import resource
 import signal
 import time
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import instar
@@ -21,6 +23,7 @@ from instar.schemachange import executor
 from instar.schemachange.job_records import JobState, Problem
 from instar.store import presence
 from instar.worker.work import Worker
+from support.databases import Engine, run
 from support.victims import Victim
 
 ROWS = 20_000
@@ -594,3 +597,16 @@ def test_actions_that_meet_one_another_are_told_to_be_statements_of_their_own(st
         assert "make them statements of their own" in str(caught.value.hint)
         for action in statement.removeprefix("ALTER TABLE t ").split(", "):
             connection.execute(f"ALTER TABLE t {action}")
+
+
+def test_an_index_on_a_table_whose_key_has_two_columns(engine: Engine) -> None:
+    """Seventy rows of each first column: by the distance between neighbours the table would have 10^21."""
+    connection = engine.connect()
+    run(connection, "CREATE TABLE readings (day int, number int, PRIMARY KEY (day, number))")
+    connection.insert_arrow("readings", pa.table({"day": [i % 1000 for i in range(70_000)], "number": range(70_000)}))
+    said = [line[4] for line in connection.execute("EXPLAIN (DDL) CREATE INDEX i ON readings (number)").fetchall()]
+    (told,) = [found for line in said if (found := re.search(r"about (\d+) rows", line))]
+    assert int(told[1]) == pytest.approx(70_000, rel=0.1)
+    run(connection, "CREATE INDEX i ON readings (number)")
+    jobs = connection.execute("SELECT state FROM instar.jobs WHERE statement LIKE 'CREATE INDEX%'")
+    assert jobs.fetchall() == [("succeeded",)]

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
 from instar import types
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Checkpoint, JobState
-from instar.schemachange.reorganize import Backfill, Entry, InProcess
+from instar.schemachange.reorganize import Backfill, InProcess
 from instar.schemachange.tasks import Task
 from instar.schemachange.wanted import Default, Frozen, NewColumn
-from instar.store.engine import ENTRY_VALUE, Reader, Section
+from instar.store.engine import ENTRY_VALUE, Section
 from schemachange.online.tables import ENGINES, stored_in
 from support.changes import ChangingWorld, Server
 
@@ -36,35 +35,6 @@ def entries(world: ChangingWorld, backfill: Backfill):
     with world.store.read() as reader:
         keys, stored = backfill.read_rows(reader, backfill.start, backfill.stop, 1000)
     return backfill.entries(keys, stored)
-
-
-def test_entries_are_derived_when_the_reader_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As long as it is open, LMDB takes other pages for whatever is written."""
-    world = ChangingWorld()
-    world.create_t([(number, number, "x") for number in range(300)])
-    _, backfill = backfill_of(world, ("a", False))
-    backfill.pace = None
-    opened, made = 0, list[int]()
-    read, derive = world.store.read, backfill.entries
-
-    @contextmanager
-    def noted() -> Iterator[Reader]:
-        nonlocal opened
-        with read() as reader:
-            opened += 1
-            yield reader
-            opened -= 1
-
-    def entries(keys: Sequence[bytes], stored: Sequence[bytes]) -> list[Entry]:
-        assert opened == 0
-        made.append(len(keys))
-        return derive(keys, stored)
-
-    monkeypatch.setattr(world.store, "read", noted)
-    monkeypatch.setattr(backfill, "entries", entries)
-    whole = Checkpoint(backfill.start, backfill.stop, backfill.start, 0)
-    assert [at.done for _, at in backfill.batches(whole)] == [True]
-    assert made == [300]
 
 
 def test_entries_in_bulk_are_those_of_one_row_at_a_time() -> None:

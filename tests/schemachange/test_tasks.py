@@ -78,6 +78,7 @@ CHANGES: dict[str, want.Wanted] = {
     "a primary key": want.AlterPrimaryKey("t", ("a",)),
     "a lock": want.AddLock("t", "l", ("b",)),
     "compaction": want.CompactTable("t"),
+    "an index": want.CreateIndex("t", (("a", False),), "i"),
     "NOT NULL": want.SetNotNull("t", "b"),
 }
 

@@ -44,7 +44,7 @@ def sync_pages(
     rest: Rest = lambda _seconds: None,
 ) -> None:
     """Have all pages on disk of the state with meta page `after`, if those of `before` are: both are open to be read.
-    `rest` is called between a few pages and the next, with the seconds that those have taken. OSError."""
+    `rest` is called after each few pages, with the seconds that these have taken. OSError."""
     numbers = None
     if in_place:
         try:
