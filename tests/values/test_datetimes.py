@@ -1,11 +1,11 @@
-"""Dates, times and zones as texts: what PostgreSQL reads of them."""
+"""Time zones: what a session may be set to, and what a clock shows there."""
 
 from __future__ import annotations
 
 import pytest
 
 from instar import errors
-from instar.types import DATE, TIMESTAMPTZ
+from instar.types import TIMESTAMPTZ
 from instar.values import reader, writer
 from instar.values.datetimes import zone_setting
 
@@ -38,39 +38,3 @@ def test_what_is_no_zone_of_a_session(given: str) -> None:
     with pytest.raises(errors.Error) as caught:
         zone_setting(given)
     assert caught.value.sqlstate == errors.INVALID_PARAMETER
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Mon Nov 23 2026", "Tue Nov 23 2026", "Monday, November 23, 2026", "weds 23 Nov 2026", "2026-11-23 Mon",
-        "2026-11-23Mon", "Nov 23 2026 Mon", "Mon 20261123", "Mon,Nov 23 2026",
-    ],
-)  # fmt: skip
-def test_a_day_of_the_week_is_passed_over(text: str) -> None:
-    assert writer(DATE)(reader(DATE, "UTC")(text)) == "2026-11-23"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Mon, 23 Nov 2026 10:00:00 +0000", "Mon Nov 23 10:00:00 2026", "Mon Nov 23 10:00:00 UTC 2026",
-        "Mon Nov 23 10:00 2026 UTC", "2026-11-23 Mon 10:00", "2026-11-23 10:00 Mon UTC",
-    ],
-)  # fmt: skip
-def test_a_day_of_the_week_with_a_time(text: str) -> None:
-    assert writer(TIMESTAMPTZ, "UTC")(reader(TIMESTAMPTZ, "UTC")(text)) == "2026-11-23 10:00:00+00"
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("13/01/2024", "22008"), ("32/01/2024", "22008"), ("2024-13-01", "22008"), ("02/30/2024", "22008"),
-        ("Mon", "22007"), ("Mon 2026-11-23", "22007"), ("Mon Mon Nov 23 2026", "22007"), ("MonNov 23 2026", "22007"),
-        ("wednes Nov 23 2026", "22007"), ("Mon 11/23/2026", "22007"),
-    ],
-)  # fmt: skip
-def test_what_is_no_date(text: str, code: str) -> None:
-    with pytest.raises(errors.Error) as caught:
-        reader(DATE, "UTC")(text)
-    assert caught.value.sqlstate == code

@@ -30,7 +30,7 @@ from instar.store import key_ranges
 from instar.store.header import TIMESTAMP_SHIFT, wall_timestamp
 from instar.tables.rowset import TableReader
 from instar.tables.view import END, View
-from instar.values.datetimes import timestamptz_from_text
+from instar.values.datetime_texts import timestamptz_from_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

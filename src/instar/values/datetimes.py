@@ -1,4 +1,6 @@
-"""Dates and times: civil calendar, time zones, PostgreSQL's text forms (ISO output, MDY input), conversions.
+"""Dates and times: civil calendar, time zones, PostgreSQL's text forms of output (ISO), conversions.
+
+What is read of texts is in `datetime_texts.py`.
 
 Dates run from 4714-11-24 BC to 5874897-12-31, timestamps from 4714-11-24 BC to 294246-12-31 (64 bits of microseconds
 since 1970, which is what DuckDB and Arrow can hold too). There is no infinity: 0A000.
@@ -11,7 +13,6 @@ import functools
 import re
 import zoneinfo
 from collections.abc import Callable
-from typing import NamedTuple
 
 from instar import errors
 from instar.types import Kind
@@ -91,9 +92,9 @@ def time_zone(name: str) -> datetime.tzinfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (KeyError, OSError, ValueError):
-        for known in zoneinfo.available_timezones():
-            if known.lower() == name.lower():
-                return zoneinfo.ZoneInfo(known)
+        known = _names_of_zones().get(name.lower())
+        if known is not None:
+            return zoneinfo.ZoneInfo(known)
     posix = _POSIX_NAME.fullmatch(name)
     seconds = _offset_seconds(posix)
     if seconds is not None:
@@ -101,8 +102,25 @@ def time_zone(name: str) -> datetime.tzinfo:
     raise _unknown_zone(name)
 
 
+_OFFSET = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
 _POSIX_NAME = re.compile(r"(?:<[A-Za-z0-9+:-]{3,}>|[A-Za-z]{3,})([+-]?)(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", re.ASCII)
 _HOURS = re.compile(r"\s*([+-]?\d{1,4}(?:\.\d*)?)\s*", re.ASCII)
+
+
+def _offset_seconds(match: re.Match[str] | None) -> int | None:
+    if match is None:
+        return None
+    hours, minutes, seconds = int(match[2]), int(match[3] or 0), int(match[4] or 0)
+    if hours > 15 or minutes > 59 or seconds > 59:
+        return None
+    total = hours * 3600 + minutes * 60 + seconds
+    return -total if match[1] == "-" else total
+
+
+@functools.cache
+def _names_of_zones() -> dict[str, str]:
+    """The names of the tz database, by what they are in small letters."""
+    return {name.lower(): name for name in zoneinfo.available_timezones()}
 
 
 def zone_setting(name: str) -> str:
@@ -252,171 +270,3 @@ def _offset_text(seconds: int) -> str:
     if minute or second:
         text += f":{minute:02d}"
     return f"{text}:{second:02d}" if second else text
-
-
-# --- input -----------------------------------------------------------------------------------------------------------
-
-_MONTHS = {
-    name: number
-    for number, names in enumerate(
-        "jan january|feb february|mar march|apr april|may|jun june|jul july|aug august|sep sept september|"
-        "oct october|nov november|dec december".split("|"),
-        start=1,
-    )
-    for name in names.split()
-}
-_OFFSET = re.compile(r"([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?", re.ASCII)
-_TIME = re.compile(
-    r"(?:[T ]\s*|\s+|\A)(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d*))?)?(?:\s*(am|pm)(?![A-Za-z]))?(?=$|[\s+\-A-Za-z])",
-    re.ASCII | re.IGNORECASE,
-)
-_DATES = (
-    (re.compile(r"(?P<y>\d{4,7})-(?P<m>\d{1,2})-(?P<d>\d{1,2})", re.ASCII)),
-    (re.compile(r"(?P<y>\d{4,7})[/.](?P<m>\d{1,2})[/.](?P<d>\d{1,2})", re.ASCII)),
-    (re.compile(r"(?P<y>\d{4})(?P<m>\d{2})(?P<d>\d{2})", re.ASCII)),
-    (re.compile(r"(?P<m>\d{1,2})[/.-](?P<d>\d{1,2})[/.-](?P<y>\d{4,7})", re.ASCII)),
-    (re.compile(r"(?P<n>[A-Za-z]{3,9})\.?[ -](?P<d>\d{1,2})(?:,\s*|[ -])(?P<y>\d{4,7})", re.ASCII)),
-    (re.compile(r"(?P<d>\d{1,2})[ -](?P<n>[A-Za-z]{3,9})[ ,-]\s*(?P<y>\d{4,7})", re.ASCII)),
-    (re.compile(r"(?P<y>\d{4,7})-(?P<n>[A-Za-z]{3,9})-(?P<d>\d{1,2})", re.ASCII)),
-)
-# The day of the week is ignored, but before a date in numbers it is no date.
-_WEEKDAY = re.compile(
-    r"(?:\A|(?<=[\s\d,]))(?:sun|sunday|mon|monday|tue|tues|tuesday|wed|weds|wednesday|thu|thur|thurs|thursday|fri|friday|"
-    r"sat|saturday)(?=\Z|[\s,])(?![\s,]*\d+[/.-])[\s,]*",
-    re.ASCII | re.IGNORECASE,
-)
-# As C's library writes it: Nov 23 10:00:00 UTC 2026.
-_YEAR_LAST = re.compile(
-    r"([A-Za-z]{3,9}\s+\d{1,2})\s+(\d{1,2}:\S+(?:\s+[A-Za-z]\S*)?)\s+(\d{4,7})((?:\s+\S+)?)", re.ASCII
-)
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?\Z", re.ASCII)
-
-
-class _Moment(NamedTuple):
-    days: int
-    micros: int  # of the day; may be a whole day (24:00:00)
-    zone: str | None
-
-
-def date_from_text(text: str) -> int:
-    """Days since 1970. Errors: 22007, 22008."""
-    return check_date(_parse(text, "date").days)
-
-
-def timestamp_from_text(text: str) -> int:
-    """Microseconds since 1970; a zone in the text is ignored. Errors: 22007, 22008."""
-    moment = _parse(text, "timestamp")
-    return check_timestamp(moment.days * DAY + moment.micros)
-
-
-def timestamptz_from_text(text: str, zone: str) -> int:
-    """Microseconds since 1970 UTC; without a zone in the text, the session's. Errors: 22007, 22008, 22023."""
-    moment = _parse(text, "timestamp with time zone")
-    return check_timestamp(to_utc(moment.days * DAY + moment.micros, moment.zone or zone))
-
-
-def names_zone(text: str) -> bool:
-    """Whether a text of timestamptz is the same instant in every session. Errors: as of `timestamptz_from_text`."""
-    return _parse(text, "timestamp with time zone").zone is not None
-
-
-def _invalid(name: str, text: str) -> errors.Error:
-    return errors.error(errors.INVALID_DATETIME_FORMAT, f'invalid input syntax for type {name}: "{text}"')
-
-
-def _field(text: str) -> errors.Error:
-    return errors.error(errors.DATETIME_OVERFLOW, f'date/time field value out of range: "{text}"')
-
-
-def _parse(text: str, name: str) -> _Moment:
-    iso = _ISO.match(text)
-    if iso is not None:
-        year, month, day = int(iso[1]), int(iso[2]), int(iso[3])
-        micros = 0 if iso[4] is None else _clock(iso[4], iso[5], iso[6], iso[7], None, text)
-        return _Moment(_days(year, month, day, False, text), micros, None)
-    rest = text.strip(" \t\n\r\v\f")
-    if rest.lower() == "epoch":
-        return _Moment(0, 0, "UTC")
-    if rest.lower().lstrip("+-") in ("infinity", "inf"):
-        raise errors.unsupported(f'{name} "{rest}"')
-    if rest.lower() in ("now", "today", "tomorrow", "yesterday"):
-        raise errors.unsupported(f'{name} "{rest}" (use now() or current_date)')
-    rest = _WEEKDAY.sub(lambda found: " " if found.start() else "", rest, count=1).strip()
-    if year_last := _YEAR_LAST.fullmatch(rest):
-        rest = " ".join(year_last.group(1, 3, 2)) + year_last[4]
-    bc = re.search(r"\s*\b(BC|AD)\Z", rest, re.IGNORECASE)
-    if bc:
-        rest = rest[: bc.start()]
-    for pattern in _DATES:
-        match = pattern.match(rest)
-        if match:
-            break
-    else:
-        raise _invalid(name, text)
-    found = match.groupdict()
-    month = _MONTHS.get(found["n"].lower(), 0) if "n" in found else int(found["m"])
-    if "n" in found and not month:
-        raise _invalid(name, text)
-    days = _days(int(found["y"]), month, int(found["d"]), bc is not None and bc[1].upper() == "BC", text)
-    micros, zone = _time_and_zone(rest[match.end() :], name, text)
-    return _Moment(days, micros, zone)
-
-
-def _days(year: int, month: int, day: int, bc: bool, text: str) -> int:
-    if bc:
-        year = 1 - year
-    if not (1 <= month <= 12 and 1 <= day <= days_in_month(year, month)) or (year == 0 and not bc) or (bc and year > 0):
-        raise _field(text)
-    return days_from_civil(year, month, day)
-
-
-def _time_and_zone(rest: str, name: str, text: str) -> tuple[int, str | None]:
-    if not rest:
-        return 0, None
-    micros = 0
-    match = _TIME.match(rest)
-    if match:
-        micros = _clock(match[1], match[2], match[3] or "0", match[4], match[5], text)
-        rest = rest[match.end() :]
-    rest = rest.strip()
-    if not rest:
-        return micros, None
-    offset = _OFFSET.fullmatch(rest)
-    if offset:
-        if _offset_seconds(offset) is None:
-            raise errors.error(errors.INVALID_TIME_ZONE_DISPLACEMENT, f'time zone displacement out of range: "{text}"')
-        return micros, rest
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_+\-/]*", rest, re.ASCII):
-        raise _invalid(name, text)
-    if rest.upper() in ABBREVIATIONS:
-        return micros, ABBREVIATIONS[rest.upper()]
-    try:
-        time_zone(rest)
-    except errors.Error:
-        if "/" in rest:
-            raise
-        raise _invalid(name, text) from None
-    return micros, rest
-
-
-def _offset_seconds(match: re.Match[str] | None) -> int | None:
-    if match is None:
-        return None
-    hours, minutes, seconds = int(match[2]), int(match[3] or 0), int(match[4] or 0)
-    if hours > 15 or minutes > 59 or seconds > 59:
-        return None
-    total = hours * 3600 + minutes * 60 + seconds
-    return -total if match[1] == "-" else total
-
-
-def _clock(hours: str, minutes: str, seconds: str, fraction: str | None, half: str | None, text: str) -> int:
-    hour, minute, second = int(hours), int(minutes), int(seconds)
-    if half:
-        if hour > 12:
-            raise _field(text)
-        hour = hour % 12 + (12 if half.lower() == "pm" else 0)
-    part = round(float(f"0.{fraction}") * SECOND) if fraction else 0
-    micros = hour * HOUR + minute * MINUTE + second * SECOND + part
-    if minute > 59 or second > 60 or micros > DAY:
-        raise _field(text)
-    return micros

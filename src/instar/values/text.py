@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from instar import errors
 from instar.types import FLOATS, INTEGERS, STRINGS, Kind, Type
-from instar.values import datetimes, jsonb, numbers
+from instar.values import datetime_texts, datetimes, jsonb, numbers
 
 _TRUE = ("t", "tr", "tru", "true", "y", "ye", "yes", "on", "1")
 _FALSE = ("f", "fa", "fal", "fals", "false", "n", "no", "of", "off", "0")
@@ -42,11 +42,11 @@ def reader(type_: Type, zone: str = "UTC") -> Callable[[str], object]:
     if kind is Kind.NUMERIC:
         return numbers.numeric_reader(type_)
     if kind is Kind.DATE:
-        return datetimes.date_from_text
+        return datetime_texts.date_from_text
     if kind is Kind.TIMESTAMP:
-        return datetimes.timestamp_from_text
+        return datetime_texts.timestamp_from_text
     if kind is Kind.TIMESTAMPTZ:
-        return lambda text: datetimes.timestamptz_from_text(text, zone)
+        return lambda text: datetime_texts.timestamptz_from_text(text, zone)
     return {Kind.BOOLEAN: _boolean, Kind.BYTEA: _bytea, Kind.UUID: _uuid, Kind.JSONB: jsonb.canonical}[kind]
 
 

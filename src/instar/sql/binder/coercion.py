@@ -11,7 +11,7 @@ from instar.sql.binder.context import Context
 from instar.sql.functions import Function, common_type
 from instar.sql.tree import Expr
 from instar.types import Kind, Type
-from instar.values import datetimes
+from instar.values import datetime_texts
 
 CastContext = Literal["implicit", "assignment", "explicit"]
 _RANK = {"implicit": 0, "assignment": 1, "explicit": 2}
@@ -57,7 +57,7 @@ def _settle(context: Context, expr: Expr, target: Type, how: CastContext, positi
         return tree.Literal(expr.value, target)
     position = context.source(expr)[1] or position
     value = _read(expr.value, target, how, position, context.zone or "UTC")
-    if target.kind is Kind.TIMESTAMPTZ and context.zone is None and not datetimes.names_zone(str(expr.value)):
+    if target.kind is Kind.TIMESTAMPTZ and context.zone is None and not datetime_texts.names_zone(str(expr.value)):
         # What the text means depends on the session's time zone, so it is read again when the statement runs.
         return tree.Cast(tree.Literal(expr.value, types.TEXT), target, explicit=True)
     return tree.Literal(value, target)
