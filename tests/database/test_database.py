@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,41 @@ def test_a_path_that_no_file_can_have_is_an_error_of_instars_own() -> None:
     with pytest.raises(instar.Error, match="null characters") as caught:
         instar.connect("a\0b")
     assert caught.value.sqlstate == "22023"
+
+
+def _tables(connection: instar.Connection) -> list[tuple[object, ...]]:
+    return connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+
+
+@pytest.mark.parametrize("goes", ["removed", "moved"])
+@pytest.mark.parametrize("made_by", ["this process", "another"])
+def test_what_lies_at_a_path_now_is_opened(tmp_path: Path, goes: str, made_by: str) -> None:
+    """Whoever has the database that lay there open still goes on with that."""
+    path = tmp_path / "db"
+    before = instar.connect(path, synchronous="off", autocommit=True)
+    run(before, "CREATE TABLE old (a int PRIMARY KEY)")
+    if goes == "removed":
+        shutil.rmtree(path)
+    else:
+        path.rename(tmp_path / "elsewhere")
+    if made_by == "another":
+        script = f"import instar; instar.connect({str(path)!r}, synchronous='off').close()"
+        subprocess.run([sys.executable, "-c", script], check=True)
+    after = instar.connect(path, synchronous="off", autocommit=True)
+    run(after, "CREATE TABLE new (a int PRIMARY KEY)")
+    again = instar.connect(path, synchronous="off", autocommit=True)
+    assert (_tables(before), _tables(after), _tables(again)) == ([("old",)], [("new",)], [("new",)])
+    if goes == "moved":
+        moved = instar.connect(tmp_path / "elsewhere", synchronous="off", autocommit=True)
+        run(moved, "INSERT INTO old VALUES (1)")
+        assert before.execute("SELECT a FROM old").fetchall() == [(1,)]
+        moved.close()
+    before.close()
+    again.close()
+    run(after, "INSERT INTO new VALUES (1)")
+    after.close()
+    script = f"import instar; print(instar.connect({str(path)!r}, synchronous='off').execute('TABLE new').fetchall())"
+    assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout == b"[(1,)]\n"
 
 
 def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(

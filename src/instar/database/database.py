@@ -120,7 +120,8 @@ class Database:
         create: bool = True,
         clock: Clock | None = None,
     ) -> Database:
-        """The database in directory `path`, opened once per process; ":memory:" is a new one each time.
+        """The database in directory `path`, opened once per process; ":memory:" is a new one each time. One that was
+        removed, or moved away, is not the one that is there now, whoever has it open still.
 
         `metadata_cache_bytes` is of the process: 55000 if it has the database open with another one, 22023 below 0.
         """
@@ -148,7 +149,7 @@ class Database:
         with cls._lock:
             known = cls._open.get(real)
             # A forked child has the parent's objects but not its slots: it opens anew.
-            if known is not None and known._process == os.getpid():
+            if known is not None and known._process == os.getpid() and known._lies_in(real):
                 open_it(create=False).close()
                 known._require_cache(metadata_cache_bytes)
                 known._users += 1
@@ -158,6 +159,9 @@ class Database:
             opened.look_after()
             opened.look_after_views()
             return opened
+
+    def _lies_in(self, path: str) -> bool:
+        return self._file is not None and self._file.lies_in(path)
 
     def _require_cache(self, size: int | None) -> None:
         limit = self.catalog.cache.limit

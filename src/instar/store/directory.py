@@ -58,6 +58,13 @@ class DataFile:
         """Whether nobody can open the file any more; moving the directory does not remove it."""
         return os.fstat(self._descriptor).st_nlink == 0
 
+    def lies_in(self, path: str) -> bool:
+        """Whether the file is that of the store in `path` now, from where it may have been moved, too."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(os.path.join(path, DATA_FILE)))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def close(self) -> None:
         """Give the descriptor back."""
         os.close(self._descriptor)

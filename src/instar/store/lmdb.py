@@ -91,7 +91,7 @@ class _Environment:
         self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int, write_map: bool
     ) -> None:
         self.path = path
-        self.key = key  # in the registry; the directory itself may be gone when the last user closes
+        self.key = key  # in the registry; the file itself may be gone when the last user closes
         self.identity = identity
         self.waits = identity.synchronous == "full"
         self.references = 0
@@ -450,13 +450,14 @@ class LmdbStore(BaseStore):
                     environment.close()
 
 
-# Open environments by (device, inode) of their directory: LMDB's locks do not survive a second opening of one file.
+# Open environments by (device, inode) of their data file: LMDB's locks do not survive a second opening of one file. A
+# store that was removed is not the one that lies at its path now, whose directory may have the same inode.
 _registry: dict[tuple[int, int], _Environment] = {}
 _registry_lock = threading.RLock()
 
 
-def _directory_key(path: str) -> tuple[int, int]:
-    status = os.stat(path)
+def _file_key(path: str) -> tuple[int, int]:
+    status = os.stat(os.path.join(path, DATA_FILE))
     return status.st_dev, status.st_ino
 
 
@@ -503,7 +504,7 @@ def open_store(
             log_max_bytes=log_max_bytes,
             schema_lease=schema_lease,
         )
-        key = _directory_key(directory)
+        key = _file_key(directory)
         environment = _registry.get(key)
         if environment is None:
             environment = _registry[key] = _Environment(directory, key, identity, clock, map_size, write_map)
