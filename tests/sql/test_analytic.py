@@ -308,6 +308,40 @@ def test_grouping(world: World, sql: str, expected: list[tuple[object, ...]]) ->
         assert query(world, sql.replace("from v", f"from ({rows}) v"), engines=engines) == expected
 
 
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("(select t.a from u where u.id < 3 group by t.a)", "t.a"),
+        ("(select sum(u.id) + t.a from u where u.id < 3 group by t.a)", "3 + t.a"),
+        ("(select t.a + 1 from u group by t.a)", "t.a + 1"),
+        ("exists (select 1 from u group by t.a having t.a = 1)", "coalesce(t.a = 1, false)"),
+        ("(select x.a from lateral (select t.a, count(*) from u group by t.a) x)", "t.a"),
+    ],
+)
+def test_grouping_by_a_column_of_an_outer_query(world: World, sql: str, wanted: str) -> None:
+    for engines in BOTH:
+        expected = query(world, f"select t.id, {wanted} from t order by 1", engines="executor")
+        assert query(world, f"select t.id, {sql} from t order by 1", engines=engines) == expected
+
+
+@pytest.mark.parametrize("condition", ["t.a in (select id from u)", "exists (select 1 from u z where z.id = t.a)"])
+@pytest.mark.parametrize("kind", ["left", "right", "full"])
+@pytest.mark.parametrize(
+    "more", ["join t x on x.id < t.id", "left join t x on x.id <> t.id", "cross join t y join t x on x.id < y.a"]
+)
+def test_a_subquery_in_an_outer_join_beside_inequalities(world: World, condition: str, kind: str, more: str) -> None:
+    """DuckDB has wrong answers for it, or an internal error, unless an equality comes between."""
+    sql = f"select t.id, u.id, x.id from t {kind} join u on {condition} {more}"
+    with pytest.raises(errors.NotSupportedError, match="subquery in the condition of an outer join"):
+        query(world, sql, engines="analytic")
+    expected = query(world, sql, engines="executor")
+    assert len(expected) > 100
+    assert sorted(query(world, sql), key=repr) == sorted(expected, key=repr)
+    joined = f"select t.id, u.id, x.id from t {kind} join u on {condition} join t x on x.id = t.id and x.a < u.a"
+    found = (query(world, joined, engines=engines) for engines in BOTH)
+    assert [sorted(rows, key=repr) for rows in found] == [sorted(query(world, joined), key=repr)] * 2
+
+
 def test_windows_over_grouping(world: World) -> None:
     sql = (
         "select a, grouping(a), rank() over (partition by grouping(a) order by a), sum(grouping(a)) over () "

@@ -302,6 +302,28 @@ def test_drops_come_first_wherever_they_stand(client: Client) -> None:
     assert [column.name for column in client.table("one").columns if not column.hidden] == ["b"]
 
 
+def test_if_exists_and_if_not_exists_mean_what_earlier_actions_left(client: Client) -> None:
+    client.execute("ALTER TABLE t DROP COLUMN a, ADD COLUMN IF NOT EXISTS a text")
+    assert [(column.name, column.type) for column in client.table().columns][-1] == ("a", types.TEXT)
+    client.execute("ALTER TABLE t ADD COLUMN IF NOT EXISTS a int, DROP COLUMN IF EXISTS a")
+    assert [(column.name, column.type) for column in client.table().columns][-1] == ("a", types.INTEGER)
+    client.execute("ALTER TABLE t DROP COLUMN IF EXISTS a, DROP COLUMN IF EXISTS a")
+    client.execute("ALTER TABLE t ADD COLUMN IF NOT EXISTS c int, ADD COLUMN IF NOT EXISTS c text")
+    assert [column.name for column in client.table().columns] == ["id", "b", "c"]
+    assert client.refused("ALTER TABLE t ADD COLUMN IF NOT EXISTS d int, ADD COLUMN d int") == "42701"
+    client.execute("ALTER TABLE t DROP CONSTRAINT t_b_key, DROP CONSTRAINT IF EXISTS t_b_key")
+    assert client.table().indexes == ()
+
+
+def test_the_index_of_a_primary_key_is_there_by_the_constraints_name(client: Client) -> None:
+    assert client.refused("DROP INDEX IF EXISTS t_pkey") == "2BP01"
+    assert client.refused("DROP INDEX IF EXISTS t") == client.refused("ALTER INDEX t RENAME TO u") == "42809"
+    client.execute("ALTER INDEX IF EXISTS t_pkey RENAME TO key_of_t")
+    assert client.table().primary_key_name == "key_of_t"
+    client.execute("CREATE INDEX IF NOT EXISTS key_of_t ON t (b)")
+    assert [index.name for index in client.table().indexes] == ["t_b_key"]
+
+
 def test_a_column_of_the_primary_key_is_not_null_and_stays_so(client: Client) -> None:
     version = client.world.catalog().version
     client.execute("ALTER TABLE t ALTER id SET NOT NULL")

@@ -52,6 +52,7 @@ _ON_PATHS = (
 )  # fmt: skip
 _LATER = (
     want.SetDefault, want.DropNotNull, want.SetType, want.DropColumn, want.DropConstraint, want.DropExpression,
+    want.AddIdentity, want.DropIdentity,
 )  # fmt: skip
 
 _OWN_CHANGE = "This transaction has begun that itself, and its job starts at COMMIT: end the transaction first."
@@ -106,7 +107,7 @@ def _plan(
 ) -> Plan:
     if len(wanted) > 1:
         _require_combinable(view, wanted)
-    wanted = _without_put_back(wanted)
+    wanted = _without_put_back(view, wanted)
     draft = Draft(view, ids, facts, statement)
     if earlier is not None:
         draft.begun = {found.element for found in earlier.scheduled}
@@ -144,17 +145,29 @@ def _plan(
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
 
 
-def _without_put_back(wanted: Sequence[want.Wanted]) -> list[want.Wanted]:
+def _without_put_back(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> list[want.Wanted]:
     """Without DROP NOT NULL of a column for which the statement has SET NOT NULL too: the drop is first in PostgreSQL,
-    and rows that have had values all along need no look. Nor with a DROP CONSTRAINT of a NOT NULL."""
-
+    and rows that have had values all along need no look. Nor with a DROP CONSTRAINT of a NOT NULL. And without what
+    is said twice. That of a primary key is not put back: it cannot be dropped."""
     gone = {_place(action) for action in wanted if isinstance(action, want.DropNotNull)}
-    back = gone & {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
-    return [
+    set_ = {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
+    back = {place for place in gone & set_ if not _is_of_key(view, *place)}
+    left = [
         replace(action, anew=True) if isinstance(action, want.SetNotNull) and _place(action) in back else action
         for action in wanted
         if not (isinstance(action, want.DropNotNull) and _place(action) in back)
     ]
+    return [
+        action for at, action in enumerate(left) if not (isinstance(action, want.SetNotNull) and action in left[:at])
+    ]
+
+
+def _is_of_key(view: CatalogSnapshot, table: str, column: str) -> bool:
+    """Whether it is a column of the table's primary key."""
+    found = view.lookup("public", table)
+    return isinstance(found, Table) and any(
+        one.name == column and one.id in found.primary_key for one in found.columns if not one.hidden
+    )
 
 
 def _place(action: want.DropNotNull | want.SetNotNull) -> tuple[str, str]:

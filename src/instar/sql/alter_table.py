@@ -24,7 +24,10 @@ class TableAlteration:
 
     def __init__(self, context: DdlContext) -> None:
         self._context = context
-        self._added: dict[str, Type] = {}  # columns that earlier actions of the statement add
+        # What earlier actions of the statement add and drop.
+        self._added: dict[str, Type] = {}
+        self._dropped: set[str] = set()
+        self._dropped_constraints: set[str] = set()
 
     def wanted(self, statement: ast.AlterTable) -> Iterable[want.Wanted]:
         """What the statement's actions want, in PostgreSQL's order."""
@@ -59,6 +62,8 @@ class TableAlteration:
                 if action.if_exists and not self._has_column(table, action.name):
                     self._context.notice(f'column "{action.name}" of relation "{name}" does not exist, skipping')
                 else:
+                    self._dropped.add(action.name)
+                    self._added.pop(action.name, None)
                     yield want.DropColumn(name, action.name, action.cascade)
             case ast.SetMigration(policy=policy):
                 yield want.SetMigration(name, policy)
@@ -174,9 +179,12 @@ class TableAlteration:
         column = not_null_named(table, action.name)
         if column is not None:
             yield want.DropNotNull(table.name, column.name)
-        elif action.if_exists and action.name not in constraint_names(table):
+        elif action.if_exists and (
+            action.name in self._dropped_constraints or action.name not in constraint_names(table)
+        ):
             self._context.notice(f'constraint "{action.name}" of relation "{table.name}" does not exist, skipping')
         else:
+            self._dropped_constraints.add(action.name)
             yield want.DropConstraint(table.name, action.name, action.cascade)
 
     def _drop_identity(self, table: Table, action: ast.DropIdentity) -> Iterable[want.Wanted]:
@@ -195,9 +203,10 @@ class TableAlteration:
             return
         yield want.DropExpression(table.name, action.column)
 
-    @staticmethod
-    def _has_column(table: Table, name: str) -> bool:
-        return any(column.name == name and not column.hidden for column in table.columns)
+    def _has_column(self, table: Table, name: str) -> bool:
+        """Whether the table has a column of this name after the actions so far."""
+        stands = name not in self._dropped and any(found.name == name for found in table.columns if not found.hidden)
+        return stands or name in self._added
 
     def _type(self, table: Table, name: str) -> Type:
         if name in self._added:

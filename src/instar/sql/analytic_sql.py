@@ -17,13 +17,14 @@ from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
 from instar.sql.joins import relations_of
-from instar.sql.traversal import conjuncts, references
+from instar.sql.traversal import conjuncts, references, walk_level
 from instar.sql.tree import Expr, FromItem, Query, SortKey
 from instar.types import INTEGER_RANGES, NUMERIC, Kind, Type
 
 Columns = list[Sql]
 
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
+_SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 
 
 class Scans(msgspec.Struct):
@@ -313,8 +314,28 @@ class QueryWriter:
         left, right = self._from(item.left), self._from(item.right)
         if item.kind == "cross" or (item.kind == "inner" and item.condition is None):
             return f"({left} CROSS JOIN {right})"
+        if any(_leaks(side) for side in (item.left, item.right)) and not _is_hashed(item):
+            raise errors.unsupported("a subquery in the condition of an outer join that is joined by no equality")
         condition = "TRUE" if item.condition is None else ExpressionWriter(self).expr(item.condition).text
         return f"({left} {item.kind.upper()} JOIN {right} ON {condition})"
+
+
+def _leaks(item: FromItem) -> bool:
+    """Whether rows of a FROM item have more columns in DuckDB than they should: those of an outer join keep what its
+    subqueries came to, which a join by inequalities (2.0) then takes for columns of the tables. Others drop it."""
+    if not isinstance(item, tree.Join) or item.condition is None:
+        return isinstance(item, tree.Join) and (_leaks(item.left) or _leaks(item.right))
+    if item.kind != "inner" and any(isinstance(found, _SUBQUERIES) for found in walk_level(item.condition)):
+        return True
+    return not _is_hashed(item) and (_leaks(item.left) or _leaks(item.right))
+
+
+def _is_hashed(item: tree.Join) -> bool:
+    """Whether one of the conditions of a join is an equality."""
+    return any(
+        isinstance(found, tree.Call) and found.function.operator and found.function.name == "="
+        for found in conjuncts(item.condition)
+    )
 
 
 def _listed(outputs: Sequence[str]) -> str:

@@ -48,8 +48,9 @@ class DdlContext(msgspec.Struct, frozen=True):
         kept = []
         for name in names:
             found = self.name(name)
-            there = self.has_index(found) if kind == "index" else self.lookup(found) is not None
-            if there or not if_exists:
+            # Indexes have their names among those of tables, and a primary key's has the constraint's.
+            there = self.catalog.relation(found) if kind == "index" else self.lookup(found)
+            if there is not None or not if_exists:
                 kept.append(found)
             else:
                 self.notice(f'{kind} "{found}" does not exist, skipping')
@@ -59,14 +60,9 @@ class DdlContext(msgspec.Struct, frozen=True):
         """The table, view or sequence of this name."""
         return self.catalog.lookup("public", name)
 
-    def has_index(self, name: str) -> bool:
-        """Whether there is an index of this name."""
-        table = self.catalog.relation(name)
-        return isinstance(table, Table) and any(index.name == name for index in table.indexes)
-
     def exists_already(self, name: str, if_not_exists: bool) -> bool:
         """Whether a relation of this name makes a CREATE ... IF NOT EXISTS do nothing."""
-        if not if_not_exists or (self.lookup(name) is None and not self.has_index(name)):
+        if not if_not_exists or self.catalog.relation(name) is None:
             return False
         self.notice(f'relation "{name}" already exists, skipping')
         return True

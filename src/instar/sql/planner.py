@@ -304,7 +304,8 @@ class _Planner:
         columns = {
             (expr.relation, expr.ordinal): position
             for expr, position in positions.items()
-            if isinstance(expr, tree.ColumnRef)
+            # A column of an outer query may be a group, too, but is still that query's to give.
+            if isinstance(expr, tree.ColumnRef) and (expr.relation, expr.ordinal) in node.scope.columns
         }
         scope = Scope(columns, frozenset(), positions)
         marked = tuple(tuple(groups.index(arg) for arg in call.args) for call in groupings)
