@@ -18,6 +18,7 @@ from instar.schemachange.probed_indexes import found_otherwise, heirs, leading_i
 from instar.schemachange.stages import Scheduled
 from instar.schemachange.states import first_state
 from instar.types import TIMESTAMPS
+from instar.values import cast_context
 
 
 def add_foreign_key(draft: Draft, table_id: int, wanted: want.ForeignKey) -> None:
@@ -152,10 +153,13 @@ def _coming_index(draft: Draft, parent: Table, columns: Sequence[int]) -> Index 
 
 
 def require_comparable(name: str, child: Column, parent: Column) -> None:
-    """Both sides must encode equal values equally, since constraints are judged on encoded keys."""
+    """Both sides must encode equal values equally, since constraints are judged on encoded keys: 0A000 for other types
+    that are compared with each other, and 42804 for what never can be one."""
     kinds = {child.type.kind, parent.type.kind}
     if same_key_family(child.type, parent.type) and not (len(kinds) == 2 and kinds <= TIMESTAMPS):
         return
+    if cast_context(child.type, parent.type) == "implicit":
+        raise errors.unsupported(f'a foreign key of {child.type} to {parent.type} (constraint "{name}")')
     raise errors.error(
         errors.DATATYPE_MISMATCH,
         f'foreign key constraint "{name}" cannot be implemented',

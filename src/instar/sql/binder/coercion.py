@@ -80,9 +80,21 @@ def to_text_if_unknown(context: Context, expr: Expr) -> Expr:
     return settled
 
 
+def kinds_of(context: Context, exprs: Sequence[Expr]) -> list[Type]:
+    """The types of expressions that are to have one: a parameter that has none yet counts by its value, but the text of
+    one is that of whatever type the others have."""
+    found = [context.hint(expr) or expr.type for expr in exprs]
+    if all(type_.kind is Kind.UNKNOWN or type_.kind in types.STRINGS for type_ in found):
+        return found
+    return [
+        types.UNKNOWN if expr.type.kind is Kind.UNKNOWN and type_.kind in types.STRINGS else type_
+        for expr, type_ in zip(exprs, found, strict=True)
+    ]
+
+
 def unify(context: Context, exprs: Sequence[Expr], construct: str, position: int | None = None) -> tuple[Expr, ...]:
     """All as their common type (CASE, COALESCE, UNION, VALUES); 42804 if they have none."""
-    target = common_type([context.hint(expr) or expr.type for expr in exprs], construct, position=position)
+    target = common_type(kinds_of(context, exprs), construct, position=position)
     return tuple(require(context, expr, target, construct, position) for expr in exprs)
 
 

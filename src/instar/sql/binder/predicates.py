@@ -106,10 +106,16 @@ class PredicateBinder(ABC):
         forward = self._within(operand, low, high, position)
         if not node.args.get("symmetric"):
             return forward
+        operand, low, high = self._by_now(operand), self._by_now(low), self._by_now(high)
         return tree.Or((forward, self._within(operand, high, low, position)))
 
     def _within(self, operand: Expr, low: Expr, high: Expr, position: int | None) -> Expr:
-        return tree.And((self.operator(">=", [operand, low], position), self.operator("<=", [operand, high], position)))
+        above = self.operator(">=", [operand, low], position)
+        return tree.And((above, self.operator("<=", [self._by_now(operand), high], position)))
+
+    def _by_now(self, expr: Expr) -> Expr:
+        """An expression once more: a parameter has the type that its first place gave it."""
+        return self.context.parameter(expr.index) if isinstance(expr, tree.Parameter) else expr
 
     def membership(self, node: exp.Expr) -> Expr:
         query = node.args.get("query")
@@ -140,8 +146,7 @@ class PredicateBinder(ABC):
         listed = items[0].type
         if len(items) > 1:
             try:
-                hinted = [self.context.hint(expr) or expr.type for expr in (operand, *items)]
-                listed = common_type(hinted, "IN", position=position)
+                listed = common_type(coercion.kinds_of(self.context, (operand, *items)), "IN", position=position)
             except errors.Error:
                 return _any_of([self.operator("=", [operand, item], position) for item in items])
             items = [coercion.require(self.context, item, listed, "IN", position) for item in items]
@@ -153,7 +158,7 @@ class PredicateBinder(ABC):
     def _in_alike(self, operand: Expr, items: list[Expr], position: int | None) -> Expr:
         exprs = [operand, *items]
         try:
-            target = common_type([self.context.hint(expr) or expr.type for expr in exprs], "IN", position=position)
+            target = common_type(coercion.kinds_of(self.context, exprs), "IN", position=position)
         except errors.Error:
             return _any_of([self.operator("=", [operand, item], position) for item in items])
         resolve_operator("=", [target, target], position=position)
