@@ -160,7 +160,11 @@ class Analytic:
         layout = FrameLayout(len(context.parameters))
         frame = layout.frame(context.parameters, context.functions, context)
         written = write_query(
-            plan.query, context.parameters, context.functions, lambda expr, clause: _count(expr, clause, layout, frame)
+            plan.query,
+            context.parameters,
+            context.functions,
+            lambda expr, clause: _value(expr, clause, layout, frame),
+            lambda expr, clause: _count(expr, clause, layout, frame),
         )
         found: dict[str, _Input] = {}
         for name, (scan, ordinals, conditions) in written.scans.tables.items():
@@ -174,11 +178,16 @@ class Analytic:
         return Result(columns, None, table.num_rows, table if columns else table.select([]))
 
 
-def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | None:
-    """The value of LIMIT or OFFSET; None is none."""
+def _value(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> object:
+    """The value of an expression that reads no row."""
     if any(isinstance(found, _SUBQUERIES) for found in walk(expr)):
         raise errors.unsupported(f"a subquery in {clause} of an analytic query")
-    value = Compiler(Scope({}), layout).value(expr)((), frame)
+    return Compiler(Scope({}), layout).value(expr)((), frame)
+
+
+def _count(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> int | None:
+    """The value of LIMIT or OFFSET; None is none."""
+    value = _value(expr, clause, layout, frame)
     if value is None:
         return None
     count = int(value)  # type: ignore[call-overload]  # the binder casts it to bigint

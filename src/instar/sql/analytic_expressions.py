@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from instar import errors
 from instar.sql import tree
 from instar.sql.functions import AggregateSql, Context
 from instar.sql.functions.model import Sql
-from instar.sql.functions.rendering import render_cast, render_literal, sort_key, unify
+from instar.sql.functions.rendering import fail, render_cast, render_literal, sort_key, unify
 from instar.sql.traversal import free_relations, walk
 from instar.sql.tree import Expr, SortKey
-from instar.types import BOOLEAN, INTEGER, Type
+from instar.types import BOOLEAN, INTEGER, INTEGERS, Kind, Type
 
 if TYPE_CHECKING:
     from instar.sql.analytic_sql import QueryWriter
@@ -141,35 +141,78 @@ class ExpressionWriter:
         parts = []
         if expr.partition_by:
             parts.append("PARTITION BY " + ", ".join(sort_key(self.expr(part)) for part in expr.partition_by))
-        if expr.order_by:
-            parts.append("ORDER BY " + self.order_by(expr.order_by))
-        if expr.frame is not None:
-            parts.append(self._frame(expr, expr.frame))
+        frame = expr.frame
+        offsets: list[str] = []
+        if (
+            frame is not None
+            and frame.unit == "range"
+            and any(offset is not None for _, offset in (frame.start, frame.end))
+        ):
+            parts.append("ORDER BY " + self._range_key(expr.order_by[0]))
+            parts.append(self._range(frame, offsets))
+        else:
+            if expr.order_by:
+                parts.append("ORDER BY " + self.order_by(expr.order_by))
+            if frame is not None:
+                parts.append(self._frame(frame))
         modifiers = AggregateSql(
             filter="" if expr.filter is None else self.expr(expr.filter).text, over=" ".join(parts)
         )  # fmt: skip
-        return expr.function.render([self.expr(arg) for arg in expr.args], modifiers)
+        found = expr.function.render([self.expr(arg) for arg in expr.args], modifiers)
+        if offsets and expr.order_by[0].expr.type.kind is Kind.DOUBLE:
+            return self._guarded(found, self.expr(expr.order_by[0].expr).text, offsets)
+        return found
 
-    def _frame(self, call: tree.WindowCall, frame: tree.Frame) -> str:
+    def _frame(self, frame: tree.Frame) -> str:
+        # DuckDB takes a NULL of GROUPS for no bound.
+        bounds = [
+            kind.upper() if offset is None else f"coalesce({self.expr(offset).text}, -1) {kind.upper()}"
+            for kind, offset in (frame.start, frame.end)
+        ]
+        return f"{frame.unit.upper()} BETWEEN {bounds[0]} AND {bounds[1]}"
+
+    def _range(self, frame: tree.Frame, offsets: list[str]) -> str:
+        """A RANGE frame with an offset; those that are not zero are added to `offsets`."""
         bounds = []
-        for kind, offset in (frame.start, frame.end):
+        for side, (kind, offset) in (("starting", frame.start), ("ending", frame.end)):
             if offset is None:
                 bounds.append(kind.upper())
                 continue
-            if frame.unit == "range":
-                key = self.expr(call.order_by[0].expr)
-                if sort_key(key) != key.text:
-                    raise errors.unsupported("a RANGE frame over numeric in an analytic query")
-            # DuckDB takes a NULL of GROUPS for no bound.
-            bounds.append(f"coalesce({self.expr(offset).text}, -1) {kind.upper()}")
-        return f"{frame.unit.upper()} BETWEEN {bounds[0]} AND {bounds[1]}"
+            value: Any = self._queries.value(offset, "the offset of a frame")
+            if value is None:
+                raise errors.error(errors.NULL_VALUE_NOT_ALLOWED, f"frame {side} offset must not be null")
+            if value < 0:
+                message = "invalid preceding or following size in window function"
+                raise errors.error(errors.INVALID_FRAME_OFFSET, message)
+            if value == 0:
+                # A row with its peers, which DuckDB (2.0) finds reliably only if told so.
+                bounds.append("CURRENT ROW")
+                continue
+            whole = offset.type.kind in INTEGERS
+            text = f"CAST({value} AS HUGEINT)" if whole else render_literal(value, offset.type).text
+            offsets.append(text)
+            bounds.append(f"{text} {kind.upper()}")
+        return f"RANGE BETWEEN {bounds[0]} AND {bounds[1]}"
+
+    def _range_key(self, key: SortKey) -> str:
+        """The sort key of a RANGE frame with an offset: integers have room for it."""
+        found = self.expr(key.expr)
+        if sort_key(found) != found.text:
+            raise errors.unsupported("a RANGE frame over numeric in an analytic query")
+        text = f"CAST({found.text} AS HUGEINT)" if key.expr.type.kind in INTEGERS else found.text
+        return f"{text} {'DESC' if key.descending else 'ASC'} NULLS {_nulls(key)}"
+
+    def _guarded(self, window: Sql, key: str, offsets: Sequence[str]) -> Sql:
+        """0A000, as the query runs, where an offset does not move a float (infinity, say): such a frame ends with the
+        row's peers, and DuckDB's would be now these rows, now those."""
+        stays = " OR ".join(f"{key} + {by} = {key} OR {key} - {by} = {key}" for by in offsets)
+        failure = fail("0A000", "a RANGE frame whose offset does not change a value is not supported")
+        return Sql(f"(CASE WHEN bool_or({stays}) OVER () THEN {failure} ELSE {window.text} END)", window.type)
 
     def order_by(self, keys: Sequence[SortKey]) -> str:
         """ORDER BY's list, without the words."""
         return ", ".join(
-            f"{sort_key(self.expr(key.expr))} {'DESC' if key.descending else 'ASC'} "
-            f"NULLS {'FIRST' if key.nulls_first else 'LAST'}"
-            for key in keys
+            f"{sort_key(self.expr(key.expr))} {'DESC' if key.descending else 'ASC'} NULLS {_nulls(key)}" for key in keys
         )
 
     def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Sql:
@@ -209,6 +252,10 @@ _TESTS = {True: "TRUE", False: "FALSE", None: "NULL"}
 
 def _not(negated: bool) -> str:
     return "NOT " if negated else ""
+
+
+def _nulls(key: SortKey) -> str:
+    return "FIRST" if key.nulls_first else "LAST"
 
 
 def _physical(operands: Sequence[Sql]) -> Type:

@@ -44,13 +44,18 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write_query(
-    query: Query, parameters: Sequence[object], context: Context, count: Callable[[Expr, str], int | None]
+    query: Query,
+    parameters: Sequence[object],
+    context: Context,
+    value: Callable[[Expr, str], object],
+    count: Callable[[Expr, str], int | None],
 ) -> Written:
-    """The whole query. `parameters` are internal values; `count` evaluates LIMIT and OFFSET.
+    """The whole query. `parameters` are internal values; `value` evaluates what reads no row, for a clause of that
+    name, and `count` LIMIT and OFFSET.
 
     Errors: 0A000 for what DuckDB would answer differently.
     """
-    writer = QueryWriter(parameters, context, count, references(query).columns)
+    writer = QueryWriter(parameters, context, value, count, references(query).columns)
     text, types = writer.query(query)
     return Written(text, tuple(types), writer.scans)
 
@@ -62,6 +67,7 @@ class QueryWriter:
         self,
         parameters: Sequence[object],
         context: Context,
+        value: Callable[[Expr, str], object],
         count: Callable[[Expr, str], int | None],
         needed: frozenset[tuple[int, int]],
     ) -> None:
@@ -69,6 +75,7 @@ class QueryWriter:
         self.context = context
         self.columns: dict[tuple[int, int], Sql] = {}
         self.scans = Scans()
+        self.value = value
         self._count = count
         self._needed = needed
         self._common: dict[int, list[Type]] = {}  # physical types of CTEs' columns

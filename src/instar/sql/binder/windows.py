@@ -13,7 +13,7 @@ from instar.sql.binder import coercion
 from instar.sql.grammar.nodes import position_of
 from instar.sql.traversal import references
 from instar.sql.tree import Expr, Frame, SortKey
-from instar.types import INTEGERS, Kind
+from instar.types import BIGINT, INTEGERS, Kind
 
 if TYPE_CHECKING:
     from instar.sql.binder.calls import CallBinder
@@ -63,7 +63,7 @@ def combined_window(window: exp.Window, named: Mapping[str, exp.Window]) -> Wind
 def bind_frame(
     binder: CallBinder, spec: exp.WindowSpec | None, keys: tuple[SortKey, ...], position: int | None
 ) -> Frame | None:
-    """The frame, its offsets as bigint (ROWS, GROUPS) or of the sort key's type (RANGE)."""
+    """The frame, its offsets as bigint (ROWS, GROUPS, RANGE over integers) or of the sort key's type (RANGE)."""
     if spec is None:
         return None
     unit: Literal["rows", "range", "groups"] = spec.args["kind"].lower()
@@ -111,7 +111,9 @@ def _offset(binder: CallBinder, node: exp.Expr | None, unit: str, keys: tuple[So
     if unit != "range":
         offset = binder.bigint(node, unit.upper())
     else:
-        offset = coercion.require(binder.context, binder.bind(node), keys[0].expr.type, "RANGE", position_of(node))
+        key = keys[0].expr.type
+        wanted = BIGINT if key.kind in INTEGERS else key
+        offset = coercion.require(binder.context, binder.bind(node), wanted, "RANGE", position_of(node))
     if references(offset).columns:
         message = f"argument of {unit.upper()} must not contain variables"
         raise errors.error(errors.INVALID_COLUMN_REFERENCE, message, position=position_of(node))
