@@ -327,7 +327,13 @@ def test_grouping_by_a_column_of_an_outer_query(world: World, sql: str, wanted: 
 @pytest.mark.parametrize("condition", ["t.a in (select id from u)", "exists (select 1 from u z where z.id = t.a)"])
 @pytest.mark.parametrize("kind", ["left", "right", "full"])
 @pytest.mark.parametrize(
-    "more", ["join t x on x.id < t.id", "left join t x on x.id <> t.id", "cross join t y join t x on x.id < y.a"]
+    "more",
+    [
+        "join t x on x.id < t.id",
+        "join t x on x.id < t.id and x.a = 1",
+        "left join t x on x.id <> t.id",
+        "cross join t y join t x on x.id < y.a",
+    ],
 )
 def test_a_subquery_in_an_outer_join_beside_inequalities(world: World, condition: str, kind: str, more: str) -> None:
     """DuckDB has wrong answers for it, or an internal error, unless an equality comes between."""

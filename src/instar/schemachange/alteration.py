@@ -73,7 +73,7 @@ def rename_index(draft: Draft, wanted: want.RenameIndex, kind: StepKind = StepKi
         draft.require_free_constraint(table, wanted.new)
         draft.edit(table.id, (kind, ()), primary_key_name=wanted.new)
         return
-    if table is not None:
+    if table is not None and table.name == wanted.old:
         raise errors.error(errors.WRONG_OBJECT_TYPE, f'"{wanted.old}" is not an index')
     raise errors.error(errors.UNDEFINED_TABLE, f'relation "{wanted.old}" does not exist')
 

@@ -181,7 +181,7 @@ class ExpressionWriter:
             value: Any = self._queries.value(offset, "the offset of a frame")
             if value is None:
                 raise errors.error(errors.NULL_VALUE_NOT_ALLOWED, f"frame {side} offset must not be null")
-            if value < 0:
+            if not value >= 0:
                 message = "invalid preceding or following size in window function"
                 raise errors.error(errors.INVALID_FRAME_OFFSET, message)
             if value == 0:

@@ -6,6 +6,7 @@ Beside its text every expression carries its *physical* type (functions.Sql): nu
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,7 +18,7 @@ from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
 from instar.sql.joins import relations_of
-from instar.sql.traversal import conjuncts, references, walk_level
+from instar.sql.traversal import conjuncts, free_relations, references, walk_level
 from instar.sql.tree import Expr, FromItem, Query, SortKey
 from instar.types import INTEGER_RANGES, NUMERIC, Kind, Type
 
@@ -338,11 +339,14 @@ def _leaks(item: FromItem) -> bool:
 
 
 def _is_hashed(item: tree.Join) -> bool:
-    """Whether one of the conditions of a join is an equality."""
-    return any(
-        isinstance(found, tree.Call) and found.function.operator and found.function.name == "="
-        for found in conjuncts(item.condition)
-    )
+    """Whether one of the conditions of a join is an equality between its sides."""
+    sides = (relations_of(item.left), relations_of(item.right))
+    for found in conjuncts(item.condition):
+        if isinstance(found, tree.Call) and found.function.operator and found.function.name == "=":
+            used = [free_relations(arg) for arg in found.args]
+            if all(used) and any(used[0] <= one and used[1] <= other for one, other in itertools.permutations(sides)):
+                return True
+    return False
 
 
 def _listed(outputs: Sequence[str]) -> str:
