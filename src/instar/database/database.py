@@ -120,8 +120,7 @@ class Database:
         create: bool = True,
         clock: Clock | None = None,
     ) -> Database:
-        """The database in directory `path`, opened once per process; ":memory:" is a new one each time. One that was
-        removed, or moved away, is not the one that is there now, whoever has it open still.
+        """The database that is in directory `path` now, opened once per process; ":memory:" is a new one each time.
 
         `metadata_cache_bytes` is of the process: 55000 if it has the database open with another one, 22023 below 0.
         """

@@ -59,12 +59,7 @@ class TableAlteration:
             case ast.AddColumn():
                 yield from self._add_column(table, action)
             case ast.DropColumn():
-                if action.if_exists and not self._has_column(table, action.name):
-                    self._context.notice(f'column "{action.name}" of relation "{name}" does not exist, skipping')
-                else:
-                    self._dropped.add(action.name)
-                    self._added.pop(action.name, None)
-                    yield want.DropColumn(name, action.name, action.cascade)
+                yield from self._drop_column(table, action)
             case ast.SetMigration(policy=policy):
                 yield want.SetMigration(name, policy)
             case ast.SetCompaction(share=share):
@@ -174,6 +169,14 @@ class TableAlteration:
         self._added[column.name] = column.type
         place = want.Place(action.place.after) if action.place is not None else None
         yield want.AddColumn(table.name, self._context.column(column, evaluate=True), constraints, place)
+
+    def _drop_column(self, table: Table, action: ast.DropColumn) -> Iterable[want.Wanted]:
+        if action.if_exists and not self._has_column(table, action.name):
+            self._context.notice(f'column "{action.name}" of relation "{table.name}" does not exist, skipping')
+            return
+        self._dropped.add(action.name)
+        self._added.pop(action.name, None)
+        yield want.DropColumn(table.name, action.name, action.cascade)
 
     def _drop_constraint(self, table: Table, action: ast.DropConstraint) -> Iterable[want.Wanted]:
         column = not_null_named(table, action.name)
