@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import instar
-from support.databases import run
+from support.databases import fails, run
 
 
 def test_a_path_that_no_file_can_have_is_an_error_of_instars_own() -> None:
@@ -52,6 +53,42 @@ def test_what_lies_at_a_path_now_is_opened(tmp_path: Path, goes: str, made_by: s
     after.close()
     script = f"import instar; print(instar.connect({str(path)!r}, synchronous='off').execute('TABLE new').fetchall())"
     assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout == b"[(1,)]\n"
+
+
+def test_row_locks_are_in_the_database_that_is_open(tmp_path: Path) -> None:
+    """Their file is opened when it is first needed: one that lies where the database was is not taken for it."""
+    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
+    moved = instar.connect(path, synchronous="off", autocommit=True)
+    run(moved, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    path.rename(elsewhere)
+    other = instar.connect(path, synchronous="off", autocommit=True)
+    run(other, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    run(other, "BEGIN", "SELECT * FROM t FOR UPDATE")
+    with fails("58030", "was moved or removed while it was open"):
+        moved.execute("SELECT * FROM t FOR UPDATE")
+    again = instar.connect(elsewhere, synchronous="off", autocommit=True)
+    run(again, "BEGIN", "SELECT * FROM t FOR UPDATE")
+    with fails("55P03"):
+        moved.execute("SELECT * FROM t FOR UPDATE NOWAIT")
+    again.rollback()
+    other.rollback()
+    for connection in (moved, other, again):
+        connection.close()
+
+
+def test_a_child_opens_a_database_where_it_was_moved_to(tmp_path: Path) -> None:
+    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
+    parent = instar.connect(path, synchronous="off", autocommit=True)
+    run(parent, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    path.rename(elsewhere)
+    other = instar.connect(path, synchronous="off", autocommit=True)
+    child = os.fork()
+    if not child:
+        found = instar.connect(elsewhere, synchronous="off", autocommit=True).execute("SELECT a FROM t").fetchall()
+        os._exit(0 if found == [(1,)] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    parent.close()
+    other.close()
 
 
 def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(

@@ -547,6 +547,13 @@ def test_frames_by_value(world: World, key: str, frame: str, counts: list[int]) 
         assert [row[1] for row in query(world, sql, *([0] if "$1" in frame else []))] == counts
 
 
+@pytest.mark.parametrize("frame", ["1 following and 0 following", "0 preceding and $1 preceding"])
+def test_frames_by_value_without_rows(world: World, frame: str) -> None:
+    with pytest.raises(errors.NotSupportedError, match="a RANGE frame without rows"):
+        query(world, f"select count(*) over (order by a range between {frame}) from t", *([1] if "$1" in frame else []))
+    assert query(world, "select count(*) over (order by a range between 0 preceding and 0 preceding) from t limit 1")
+
+
 def test_a_float_that_an_offset_does_not_move(world: World) -> None:
     rows = "(values ('infinity'::float8), ('infinity'), (1)) v (d)"
     with pytest.raises(errors.NotSupportedError, match="whose offset does not change a value"):

@@ -160,6 +160,32 @@ def test_what_is_refused(text: str, code: str) -> None:
     assert caught.value.sqlstate == code
 
 
+_ZEROS = "0" * 5000  # more digits than Python reads as a number
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Z20200101",
+        "2020-Z1-1",
+        "2020-1-1 Z1:00",
+        "2020-1-1 1:Z1",
+        "2020-1-1 1:00+Z1:00",
+        "2020-1-1 1:00+1:Z",
+        "JZ2451187",
+    ],
+)
+def test_numbers_have_any_number_of_zeros_in_front(text: str) -> None:
+    assert _timestamptz(text.replace("Z", _ZEROS)) == _timestamptz(text.replace("Z", "0"))
+
+
+@pytest.mark.parametrize("text", ["Z5 Jan 2020", "Z.Z", "9Z-1-1", "2020-1-1 1:9Z", "J9Z"])
+def test_long_numbers_are_refused(text: str) -> None:
+    with pytest.raises(errors.Error) as caught:
+        reader(TIMESTAMPTZ, "UTC")(text.replace("Z", _ZEROS))
+    assert caught.value.sqlstate in ("22007", "22008", "22009")
+
+
 _WORDS = (
     "2024-05-06 05/06/24 Jan 8 99 1999 040506 T t J 10:00 4:5.5 + +08 -08:30 PST UTC+3 AM pm BC Mon , . 186 2451187"
 )

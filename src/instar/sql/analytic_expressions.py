@@ -173,26 +173,30 @@ class ExpressionWriter:
 
     def _range(self, frame: tree.Frame, offsets: list[str]) -> str:
         """A RANGE frame with an offset; those that are not zero are added to `offsets`."""
-        bounds = []
-        for side, (kind, offset) in (("starting", frame.start), ("ending", frame.end)):
-            if offset is None:
-                bounds.append(kind.upper())
-                continue
-            value: Any = self._queries.value(offset, "the offset of a frame")
-            if value is None:
-                raise errors.error(errors.NULL_VALUE_NOT_ALLOWED, f"frame {side} offset must not be null")
-            if not value >= 0:
-                message = "invalid preceding or following size in window function"
-                raise errors.error(errors.INVALID_FRAME_OFFSET, message)
-            if value == 0:
-                # A row with its peers, which DuckDB (2.0) finds reliably only if told so.
-                bounds.append("CURRENT ROW")
-                continue
-            whole = offset.type.kind in INTEGERS
-            text = f"CAST({value} AS HUGEINT)" if whole else render_literal(value, offset.type).text
-            offsets.append(text)
-            bounds.append(f"{text} {kind.upper()}")
-        return f"RANGE BETWEEN {bounds[0]} AND {bounds[1]}"
+        sides = [self._side(frame.start, "starting"), self._side(frame.end, "ending")]
+        # Rows before the row's peers, or behind them, that end where they begin: DuckDB's grammar has no such frame.
+        if sides == [_ROW, ("preceding", sides[1][1])] or sides == [("following", sides[0][1]), _ROW]:
+            raise errors.unsupported("a RANGE frame without rows")
+        offsets += [text for _, text in sides if text]
+        start, end = (f"{text} {kind.upper()}".strip() for kind, text in sides)
+        return f"RANGE BETWEEN {start} AND {end}"
+
+    def _side(self, bound: tuple[str, Expr | None], name: str) -> tuple[str, str]:
+        """What a bound of a RANGE frame is, and its offset in DuckDB's SQL: not zero, for it finds a row's peers
+        reliably (2.0) only if told to."""
+        kind, offset = bound
+        if offset is None:
+            return kind, ""
+        value: Any = self._queries.value(offset, "the offset of a frame")
+        if value is None:
+            raise errors.error(errors.NULL_VALUE_NOT_ALLOWED, f"frame {name} offset must not be null")
+        if not value >= 0:
+            message = "invalid preceding or following size in window function"
+            raise errors.error(errors.INVALID_FRAME_OFFSET, message)
+        if value == 0:
+            return _ROW
+        whole = offset.type.kind in INTEGERS
+        return kind, f"CAST({value} AS HUGEINT)" if whole else render_literal(value, offset.type).text
 
     def _range_key(self, key: SortKey) -> str:
         """The sort key of a RANGE frame with an offset: integers have room for it."""
@@ -247,6 +251,7 @@ class ExpressionWriter:
         return Sql(f"(CASE {' '.join(whens)} ELSE {no} END)", BOOLEAN)
 
 
+_ROW = ("current row", "")
 _TESTS = {True: "TRUE", False: "FALSE", None: "NULL"}
 
 

@@ -59,10 +59,11 @@ class DataFile:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def lies_in(self, path: str) -> bool:
-        """Whether the file is that of the store in `path` now, from where it may have been moved, too."""
+        """Whether the file is that of the store in `path` now, from where it may have been moved, too. What cannot be
+        seen is not: whoever opens it is told why."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(os.path.join(path, DATA_FILE)))
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return False
 
     def close(self) -> None:

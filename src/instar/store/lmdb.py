@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import threading
 import time
@@ -145,7 +146,7 @@ class _Environment:
         self.newest = _UNKNOWN
         self.pages = PageFile(data, page_bytes)
         self.presence = presence
-        self.locks = LmdbLockTable(self.path, presence, translate, self.entering)
+        self.locks = LmdbLockTable(self.place, presence, translate, self.entering)
         self.queue = CommitQueue(self.begin_section, translate, self._clock, presence)
         self.begin = self._environment.begin
 
@@ -185,6 +186,17 @@ class _Environment:
             space.settle()
         finally:
             transaction.abort()
+
+    def place(self) -> str:
+        """The directory in which the files are; 58030 if that is not known any more."""
+        try:
+            is_there = _file_key(self.path) == self.key
+        except OSError:
+            is_there = False
+        if not is_there:
+            message = f"the store {self.path} was moved or removed while it was open"
+            raise errors.error(errors.IO_ERROR, message, hint="If it was moved, open it where it is now.")
+        return self.path
 
     def _close_environment(self) -> None:
         if self._environment is not None:
@@ -293,6 +305,7 @@ class _Environment:
         with self._opening:
             if self.begin is not failed:
                 return  # another thread was here first
+            self.place()
             if self.space is None:
                 if self.keeper is not None:
                     self.keeper.lose()
@@ -493,9 +506,8 @@ def open_store(
     if create:
         wanted = new_identity(synchronous or "full", retention_seconds, log_max_bytes, schema_lease)
     with _registry_lock:
-        identity = prepare(
-            directory, wanted, READERS_BYTES, lambda identity: _initialise(directory, identity, clock, map_size)
-        )
+        initialise = functools.partial(_initialise, directory, clock=clock, map_size=map_size)
+        identity = prepare(directory, wanted, READERS_BYTES, initialise)
         require_same(
             path,
             identity,
@@ -504,10 +516,10 @@ def open_store(
             log_max_bytes=log_max_bytes,
             schema_lease=schema_lease,
         )
-        key = _file_key(directory)
-        environment = _registry.get(key)
+        environment = _registry.get(key := _file_key(directory))
         if environment is None:
             environment = _registry[key] = _Environment(directory, key, identity, clock, map_size, write_map)
+        environment.path = directory  # it may have been moved since
         environment.references += 1
         environment.closing = False  # if whoever closed it last was interrupted
         return LmdbStore(environment, clock)

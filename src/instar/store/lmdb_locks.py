@@ -87,7 +87,7 @@ class LmdbLockTable(LockTable):
 
     def __init__(
         self,
-        directory: str,
+        directory: Callable[[], str],
         presence: Presence,
         translate: Callable[[Exception], Exception],
         entering: Callable[[], AbstractContextManager[None] | None],
@@ -138,7 +138,7 @@ class LmdbLockTable(LockTable):
 
     def _begun(self, *, write: bool) -> Any:
         if self._environment is None:
-            self._environment = _open_environment(self._directory)
+            self._environment = _open_environment(self._directory())
         try:
             return self._environment.begin(write=write)
         except lmdb.ReadersFullError:
@@ -146,7 +146,7 @@ class LmdbLockTable(LockTable):
         except (lmdb.PanicError, lmdb.MapResizedError):
             # It could not write its meta page once, or another process' larger map has outgrown this one's.
             self._environment.close()
-            self._environment = _open_environment(self._directory)
+            self._environment = _open_environment(self._directory())
         return self._environment.begin(write=write)
 
     def check_readers(self) -> None:

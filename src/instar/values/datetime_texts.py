@@ -241,8 +241,10 @@ class _Text:
         return errors.error(errors.INVALID_DATETIME_FORMAT, what)
 
     def _int(self, digits: str) -> int:
-        if len(digits) > _MOST_DIGITS and len(digits.lstrip("0")) > _MOST_DIGITS:
-            raise _out_of_range(self._text)
+        if len(digits) > _MOST_DIGITS:
+            digits = digits.lstrip("0")
+            if len(digits) > _MOST_DIGITS:
+                raise _out_of_range(self._text)
         return int(digits or "0")
 
     def _tell(self, told: int) -> None:
@@ -342,12 +344,13 @@ class _Text:
         sign, hours, minutes, seconds = parts.groups()
         if minutes is None and len(hours) > 2:
             hours, minutes = hours[:-2], hours[-2:]
-        if self._int(hours) > _MOST_HOURS or self._int(minutes or "0") > 59 or self._int(seconds or "0") > 59:
+        east, minute, second = self._int(hours), self._int(minutes or ""), self._int(seconds or "")
+        if east > _MOST_HOURS or minute > 59 or second > 59:
             what = f'time zone displacement out of range: "{self._text}"'
             raise errors.error(errors.INVALID_TIME_ZONE_DISPLACEMENT, what)
         if parts.end() != len(field):
             raise self._invalid()
-        self._zone = f"{sign}{int(hours):02}:{int(minutes or 0):02}:{int(seconds or 0):02}"
+        self._zone = f"{sign}{east:02}:{minute:02}:{second:02}"
         return _ZONE
 
     def _take_month(self, number: int) -> int:
