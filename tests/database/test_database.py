@@ -55,14 +55,21 @@ def test_what_lies_at_a_path_now_is_opened(tmp_path: Path, goes: str, made_by: s
     assert subprocess.run([sys.executable, "-c", script], check=True, capture_output=True).stdout == b"[(1,)]\n"
 
 
+def _moved(tmp_path: Path) -> tuple[instar.Connection, instar.Connection, Path]:
+    """A connection to a database that was moved since, one to another in its place, and where the first is now."""
+    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
+    made = []
+    for goes_to in (elsewhere, None):
+        made.append(instar.connect(path, synchronous="off", autocommit=True))
+        run(made[-1], "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+        if goes_to is not None:
+            path.rename(goes_to)
+    return made[0], made[1], elsewhere
+
+
 def test_row_locks_are_in_the_database_that_is_open(tmp_path: Path) -> None:
     """Their file is opened when it is first needed: one that lies where the database was is not taken for it."""
-    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
-    moved = instar.connect(path, synchronous="off", autocommit=True)
-    run(moved, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    path.rename(elsewhere)
-    other = instar.connect(path, synchronous="off", autocommit=True)
-    run(other, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    moved, other, elsewhere = _moved(tmp_path)
     run(other, "BEGIN", "SELECT * FROM t FOR UPDATE")
     with fails("58030", "was moved or removed while it was open"):
         moved.execute("SELECT * FROM t FOR UPDATE")
@@ -77,11 +84,8 @@ def test_row_locks_are_in_the_database_that_is_open(tmp_path: Path) -> None:
 
 
 def test_a_child_opens_a_database_where_it_was_moved_to(tmp_path: Path) -> None:
-    path, elsewhere = tmp_path / "db", tmp_path / "elsewhere"
-    parent = instar.connect(path, synchronous="off", autocommit=True)
-    run(parent, "CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    path.rename(elsewhere)
-    other = instar.connect(path, synchronous="off", autocommit=True)
+    parent, other, elsewhere = _moved(tmp_path)
+    run(other, "INSERT INTO t VALUES (2)")
     child = os.fork()
     if not child:
         found = instar.connect(elsewhere, synchronous="off", autocommit=True).execute("SELECT a FROM t").fetchall()
@@ -89,6 +93,16 @@ def test_a_child_opens_a_database_where_it_was_moved_to(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     parent.close()
     other.close()
+
+
+def test_what_cannot_be_looked_at_is_an_error_of_instars_own(tmp_path: Path) -> None:
+    path = tmp_path / "db"
+    connection = instar.connect(path, synchronous="off", autocommit=True)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(path)
+    with fails("55000", "is not an Instar store"):
+        instar.connect(path, synchronous="off", autocommit=True)
+    connection.close()
 
 
 def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(

@@ -287,6 +287,22 @@ def test_a_full_map_is_an_error_and_the_store_stays_usable(path: Path) -> None:
     store.close()
 
 
+def test_an_environment_is_opened_anew_only_where_its_file_is(path: Path) -> None:
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    environment = store._environment  # type: ignore[attr-defined] # no disk fails to order
+    path.rename(path.with_name("elsewhere"))
+    other = open_store(path, synchronous="off")
+    with pytest.raises(Error, match="was moved or removed while it was open") as caught:
+        environment._recover(lmdb.PanicError("mdb_txn_begin"), environment.begin)
+    assert caught.value.sqlstate == "58030"
+    again = open_store(path.with_name("elsewhere"), synchronous="off")
+    environment._recover(lmdb.PanicError("mdb_txn_begin"), environment.begin)
+    assert [len(contents(found, *ALL_ROWS)) for found in (store, again, other)] == [1, 1, 0]
+    for opened in (store, other, again):
+        opened.close()
+
+
 def test_an_environment_that_lmdb_gave_up_is_opened_anew(path: Path) -> None:
     """After a failure to write its meta page LMDB refuses the environment, not the store (MDB_PANIC)."""
     store = open_store(path, synchronous="off")

@@ -150,8 +150,8 @@ def _without_put_back(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> l
     and rows that have had values all along need no look. Nor with a DROP CONSTRAINT of a NOT NULL. And without what
     is said twice. That of a primary key is not put back: it cannot be dropped."""
     gone = {_place(action) for action in wanted if isinstance(action, want.DropNotNull)}
-    set_ = {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
-    back = {place for place in gone & set_ if not _is_of_key(view, *place)}
+    given = {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
+    back = {place for place in gone & given if not _is_of_key(view, *place)}
     left = [
         replace(action, anew=True) if isinstance(action, want.SetNotNull) and _place(action) in back else action
         for action in wanted

@@ -31,14 +31,13 @@ from instar.sql.execution import ExecutionContext, Result
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.functions import UDFS, duckdb_error
 from instar.sql.plan import Access, QueryPlan
-from instar.sql.traversal import free_relations, is_volatile, walk
+from instar.sql.traversal import SUBQUERIES, free_relations, is_volatile, walk
 from instar.sql.tree import Expr
 from instar.tables.layout import arrow_type
 from instar.tables.rowset import TableReader
 from instar.tables.view import END
 from instar.types import Kind, Type
 
-_SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 # Up to so many bytes of a relation are decoded before DuckDB begins: a quarter of a small machine's memory at most.
 COLLECTED_BYTES = 256 << 20
 
@@ -180,7 +179,7 @@ class Analytic:
 
 def _value(expr: Expr, clause: str, layout: FrameLayout, frame: Frame) -> object:
     """The value of an expression that reads no row."""
-    if any(isinstance(found, _SUBQUERIES) for found in walk(expr)):
+    if any(isinstance(found, SUBQUERIES) for found in walk(expr)):
         raise errors.unsupported(f"a subquery in {clause} of an analytic query")
     return Compiler(Scope({}), layout).value(expr)((), frame)
 
@@ -328,7 +327,7 @@ def _is_constant(expr: Expr) -> bool:
     """Whether the operand of a comparison can be evaluated before the query runs."""
     if free_relations(expr) or is_volatile(expr):
         return False
-    return not any(isinstance(found, _SUBQUERIES) for found in walk(expr))
+    return not any(isinstance(found, SUBQUERIES) for found in walk(expr))
 
 
 def _table_input(

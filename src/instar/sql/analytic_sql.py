@@ -6,7 +6,6 @@ Beside its text every expression carries its *physical* type (functions.Sql): nu
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -17,15 +16,14 @@ from instar.sql.analytic_expressions import ExpressionWriter
 from instar.sql.functions import Context, duckdb_type
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import as_text, sort_key, unify
-from instar.sql.joins import relations_of
-from instar.sql.traversal import conjuncts, free_relations, references, walk_level
+from instar.sql.joins import equated, relations_of
+from instar.sql.traversal import SUBQUERIES, conjuncts, references, walk_level
 from instar.sql.tree import Expr, FromItem, Query, SortKey
 from instar.types import INTEGER_RANGES, NUMERIC, Kind, Type
 
 Columns = list[Sql]
 
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
-_SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 
 
 class Scans(msgspec.Struct):
@@ -333,20 +331,15 @@ def _leaks(item: FromItem) -> bool:
     subqueries came to, which a join by inequalities (2.0) then takes for columns of the tables. Others drop it."""
     if not isinstance(item, tree.Join) or item.condition is None:
         return isinstance(item, tree.Join) and (_leaks(item.left) or _leaks(item.right))
-    if item.kind != "inner" and any(isinstance(found, _SUBQUERIES) for found in walk_level(item.condition)):
+    if item.kind != "inner" and any(isinstance(found, SUBQUERIES) for found in walk_level(item.condition)):
         return True
     return not _is_hashed(item) and (_leaks(item.left) or _leaks(item.right))
 
 
 def _is_hashed(item: tree.Join) -> bool:
     """Whether one of the conditions of a join is an equality between its sides."""
-    sides = (relations_of(item.left), relations_of(item.right))
-    for found in conjuncts(item.condition):
-        if isinstance(found, tree.Call) and found.function.operator and found.function.name == "=":
-            used = [free_relations(arg) for arg in found.args]
-            if all(used) and any(used[0] <= one and used[1] <= other for one, other in itertools.permutations(sides)):
-                return True
-    return False
+    sides = relations_of(item.left), relations_of(item.right)
+    return any(equated(condition, *sides) is not None for condition in conjuncts(item.condition))
 
 
 def _listed(outputs: Sequence[str]) -> str:

@@ -256,8 +256,9 @@ def join_node(kind: JoinKind, left: Node, right: Node, conditions: Sequence[Expr
     left_keys: list[Expr] = []
     right_keys: list[Expr] = []
     residual: list[Expr] = []
+    owners = [frozenset(relation for relation, _ in side.scope.columns) for side in (left, right)]
     for condition in conditions:
-        sides = _equated(condition, left.scope, right.scope)
+        sides = equated(condition, *owners)
         if sides is None:
             residual.append(condition)
         else:
@@ -268,15 +269,14 @@ def join_node(kind: JoinKind, left: Node, right: Node, conditions: Sequence[Expr
     return HashJoin(scope, kind, left, right, tuple(left_keys), tuple(right_keys), tuple(residual))
 
 
-def _equated(condition: Expr, left: Scope, right: Scope) -> tuple[Expr, Expr] | None:
+def equated(condition: Expr, left: Relations, right: Relations) -> tuple[Expr, Expr] | None:
     """(left expression, right expression) of an equality between the two sides."""
     if not (isinstance(condition, tree.Call) and condition.function.operator and condition.function.name == "="):
         return None
     a, b = condition.args
-    owners = [{relation for relation, _ in scope.columns} for scope in (left, right)]
     used_a, used_b = free_relations(a), free_relations(b)
-    if used_a & owners[0] and not used_a & owners[1] and used_b & owners[1] and not used_b & owners[0]:
+    if used_a & left and not used_a & right and used_b & right and not used_b & left:
         return a, b
-    if used_a & owners[1] and not used_a & owners[0] and used_b & owners[0] and not used_b & owners[1]:
+    if used_a & right and not used_a & left and used_b & left and not used_b & right:
         return b, a
     return None

@@ -53,7 +53,7 @@ from instar.sql.plan import (
     walk_plan,
 )
 from instar.sql.rewrites import pull_up
-from instar.sql.traversal import children, conjuncts, is_volatile, locks_rows, references, walk, walk_level
+from instar.sql.traversal import SUBQUERIES, children, conjuncts, is_volatile, locks_rows, references, walk, walk_level
 from instar.sql.tree import Expr, FromItem, Query, Select, SortKey
 from instar.types import BIGINT, Type
 
@@ -188,7 +188,7 @@ class _Planner:
         found: dict[int, Subplan] = {}
         effort = BOUNDED
         for expr in walk_level(exprs):
-            if isinstance(expr, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)):
+            if isinstance(expr, SUBQUERIES):
                 node, own = self._query(expr.query)
                 free = tuple(sorted(node_references(node)))
                 nested, below = self._subplans(node)
@@ -336,7 +336,7 @@ def _outside_of(groups: Sequence[Expr], root: object) -> Iterator[Expr]:
         elif isinstance(item, (tree.AggregateCall, tree.GroupingCall, tree.ColumnRef)):
             known.add(item)
             yield item
-        elif isinstance(item, (tree.ScalarSubquery, tree.Exists, tree.InSubquery)):
+        elif isinstance(item, SUBQUERIES):
             stack.extend(found for found in walk(item.query) if isinstance(found, tree.ColumnRef))
             if isinstance(item, tree.InSubquery):
                 stack.append(item.operands)

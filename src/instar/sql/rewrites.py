@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from instar.sql import tree
-from instar.sql.traversal import conjuncts, free_relations, is_volatile, substitute, walk_level
+from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, is_volatile, substitute, walk_level
 from instar.sql.tree import Expr, FromItem, Select
 
 
@@ -71,8 +71,7 @@ def _preserved(item: FromItem) -> Iterator[tree.Derived]:
 
 def _is_about(condition: Expr, relation: int) -> bool:
     """Whether a condition reads nothing but columns of this relation, and is the same whenever it is evaluated."""
-    queries = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
-    if is_volatile(condition) or any(isinstance(found, queries) for found in walk_level(condition)):
+    if is_volatile(condition) or any(isinstance(found, SUBQUERIES) for found in walk_level(condition)):
         return False
     return free_relations(condition) == {relation}
 

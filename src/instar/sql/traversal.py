@@ -14,6 +14,7 @@ from instar.sql.tree import Expr
 
 T = TypeVar("T")
 
+SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 _FROM_ITEMS = (tree.TableScan, tree.SystemScan, tree.Derived, tree.RecursiveRef, tree.ValuesList, tree.FunctionScan)
 
 

@@ -89,18 +89,18 @@ class _Moment(NamedTuple):
 
 
 def date_from_text(text: str) -> int:
-    """Days since 1970. Errors: 22007, 22008."""
+    """Days since 1970. Errors: 22007, 22008, 22009, 22023, 0A000."""
     return check_date(_parse(text, "date").days)
 
 
 def timestamp_from_text(text: str) -> int:
-    """Microseconds since 1970; a zone in the text is ignored. Errors: 22007, 22008."""
+    """Microseconds since 1970; a zone in the text is ignored. Errors: as of `date_from_text`."""
     moment = _parse(text, "timestamp")
     return check_timestamp(moment.days * DAY + moment.micros)
 
 
 def timestamptz_from_text(text: str, zone: str) -> int:
-    """Microseconds since 1970 UTC; without a zone in the text, the session's. Errors: 22007, 22008, 22023."""
+    """Microseconds since 1970 UTC; without a zone in the text, the session's. Errors: as of `date_from_text`."""
     moment = _parse(text, "timestamp with time zone")
     return check_timestamp(to_utc(moment.days * DAY + moment.micros, moment.zone or zone))
 
@@ -219,7 +219,7 @@ class _Text:
         self._announced = ""  # what the field before says that this one is: "j" for a Julian day, or "t" for a time
 
     def moment(self) -> _Moment:
-        """All of it. Errors: 22007, 22008, 22009, 22023."""
+        """All of it. Errors: 22007, 22008, 22009, 22023, 0A000."""
         fields = list(_fields(self._text))
         if not fields or fields[-1][0] is _Look.NOTHING:
             raise self._invalid()

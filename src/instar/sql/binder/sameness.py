@@ -11,10 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from instar.sql import tree
-from instar.sql.traversal import child_fields, walk, walk_level
+from instar.sql.traversal import SUBQUERIES, child_fields, walk, walk_level
 from instar.sql.tree import Expr
-
-_SUBQUERIES = (tree.ScalarSubquery, tree.Exists, tree.InSubquery)
 
 # What identifies a relation or a CTE, by the fields that hold it; and fields that no value depends on.
 _NUMBERS = {"relation": "relation", "cte": "cte", "id": "cte"}
@@ -29,14 +27,14 @@ class SharedSubqueries:
 
     def shared(self, expr: Expr) -> Expr:
         """`expr`, with those in it that equal one met before replaced by that one."""
-        if not any(isinstance(found, _SUBQUERIES) for found in walk_level(expr)):
+        if not any(isinstance(found, SUBQUERIES) for found in walk_level(expr)):
             return expr
         return self._shared(expr)  # type: ignore[no-any-return]  # an expression is replaced by an expression
 
     def _shared(self, found: Any) -> Any:
         if isinstance(found, tree.InSubquery):
             return self._one(_changed(found, ["operands"], self._shared))
-        if isinstance(found, _SUBQUERIES):
+        if isinstance(found, SUBQUERIES):
             return self._one(found)
         return _changed(found, child_fields(found), self._shared)
 
