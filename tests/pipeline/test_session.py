@@ -142,6 +142,7 @@ def test_background_work_takes_turns_and_loads_modules_gently(
 def test_a_session_whose_files_do_not_fit_into_memory_any_more_is_started_again():
     """Also if its JVM is killed when it is to stop. In a process of its own: this one's session stays."""
     script = """
+import gc
 import os
 from pathlib import Path
 from pyspark.sql import SparkSession
@@ -168,6 +169,7 @@ if scratch.fits_in_memory(1000):
     SparkSession.stop = stop
     assert large is not small and local(large).parent != scratch.MEMORY, local(large)
     assert session.spark_session(background=True, need=1000) is large
+    assert gc.get_freeze_count() > 10_000  # what was loaded is out of the collector's way
     assert large.range(3).count() == 3
     session.stop_session()
 """

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 
 from instar.errors import Error
+from instar.store.cuts import Cut
 from instar.store.engine import (
     ENTRY_VALUE,
     MOVED,
@@ -101,15 +103,28 @@ def test_blocks_are_what_a_scan_gives_and_say_where_to_go_on(store: Store) -> No
         assert len(small.values.buffer) < 200_000
 
 
-def test_keys_of_a_range_are_counted(store: Store) -> None:
+def test_a_range_is_cut_into_parts_of_about_as_many_keys(store: Store) -> None:
     change(store, dict.fromkeys(range(5_000), b"value"))
     with store.read() as reader:
-        assert reader.count(*ALL_ROWS) == pytest.approx(5_000, rel=0.1)
-        assert reader.count(row_key(100), row_key(103)) == 3
-        assert reader.count(row_key(1000), row_key(4000)) == pytest.approx(3_000, rel=0.15)
-        assert reader.count(row_key(7000), row_key(8000)) == reader.count(row_key(9), row_key(9)) == 0
+        assert cut(reader, *ALL_ROWS, 1).keys == []
+        assert cut(reader, *ALL_ROWS, 1).rows == pytest.approx(5_000, rel=0.1)
+        assert cut(reader, row_key(100), row_key(103), 2) == ([row_key(101)], 3)
+        assert cut(reader, row_key(100), row_key(103), 9) == ([row_key(101), row_key(102)], 3)
+        keys, rows = cut(reader, row_key(1000), row_key(4000), 4)
+        assert rows == pytest.approx(3_000, rel=0.15)
+        bounds = [row_key(1000), *keys, row_key(4000)]
+        sizes = [len(list(reader.scan(first, last))) for first, last in pairwise(bounds)]
+        assert sizes == [pytest.approx(750, rel=0.2)] * 4
+        assert cut(reader, row_key(7000), row_key(8000), 3) == cut(reader, row_key(9), row_key(9), 3) == ([], 0)
         change(store, dict.fromkeys(range(5_000), None))
-        assert reader.count(*ALL_ROWS) in (None, pytest.approx(5_000, rel=0.1))
+        later = reader.cut(*ALL_ROWS, 1)
+        assert later is None or later.rows == pytest.approx(5_000, rel=0.1)
+
+
+def cut(reader: Reader, start: bytes, stop: bytes, parts: int) -> Cut:
+    found = reader.cut(start, stop, parts)
+    assert found is not None
+    return found
 
 
 def test_a_block_is_of_the_readers_view_and_outlives_it(store: Store) -> None:

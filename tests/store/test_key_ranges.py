@@ -13,20 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from instar.encoding.keys import compile_encoder
-from instar.store.key_ranges import Split, estimate, merged, share_before, split
+from instar.store.cuts import Cut, ranks
+from instar.store.key_ranges import COUNTED_INTERVALS, SAMPLE, Split, estimate, merged, sampled, share_before, split
 from instar.types import BIGINT, INTEGER, TEXT, UUID, Type
 
 START, STOP = b"", b"\xff"
 
 
 class Keys:
-    """A sorted list of keys as a reader of a store, which `counts` them or not; `reads`: how often it was asked."""
+    """A sorted list of keys as a reader of a store, which knows their ranks (`cuts`) or not; `reads`: how often it was
+    asked."""
 
     catalog_version = timestamp = watermark = 0
 
-    def __init__(self, keys: list[bytes], *, counts: bool = False) -> None:
+    def __init__(self, keys: list[bytes], *, cuts: bool = False) -> None:
         self.keys = sorted(set(keys))
-        self.counts = counts
+        self.cuts = cuts
         self.reads = 0
 
     def __enter__(self) -> Keys:
@@ -50,11 +52,13 @@ class Keys:
         found = [key for key, _ in islice(self.scan(start, stop, reverse=reverse), limit)]
         return found, [b""] * len(found)
 
-    def count(self, start: bytes, stop: bytes) -> int | None:
-        if not self.counts:
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut | None:
+        if not self.cuts:
             return None
         self.reads += 1
-        return self.sizes([(start, stop)])[0]
+        first = bisect.bisect_left(self.keys, start)
+        rows = max(bisect.bisect_left(self.keys, stop) - first, 0)
+        return Cut([self.keys[first + rank] for rank in ranks(rows, parts)], rows)
 
     def sizes(self, ranges: list[tuple[bytes, bytes]]) -> list[int]:
         return [bisect.bisect_left(self.keys, stop) - bisect.bisect_left(self.keys, start) for start, stop in ranges]
@@ -96,7 +100,7 @@ DISTRIBUTIONS: dict[str, Callable[[], list[bytes]]] = {
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 @pytest.mark.parametrize("parts", [2, 7, 16])
-def test_ranges_are_even(name, parts):
+def test_ranges_are_about_even_by_densities(name, parts):
     keys = Keys(DISTRIBUTIONS[name]())
     found = split_keys(keys, parts)
     assert len(found.ranges) == parts
@@ -116,16 +120,14 @@ NESTED: dict[str, Callable[[], list[bytes]]] = {
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS | NESTED)
 @pytest.mark.parametrize("parts", [2, 7, 16])
-def test_ranges_are_even_whatever_the_keys_where_they_are_counted(name, parts):
-    keys = Keys((DISTRIBUTIONS | NESTED)[name](), counts=True)
+def test_ranges_are_even_whatever_the_keys_where_ranks_are_known(name, parts):
+    keys = Keys((DISTRIBUTIONS | NESTED)[name](), cuts=True)
     found = split_keys(keys, parts)
-    assert len(found.ranges) == parts
-    assert max(keys.sizes(found.ranges)) <= 1.5 * len(keys.keys) / parts
-    assert keys.reads < 4_500
-    assert found.rows == pytest.approx(len(keys.keys), rel=0.02)
-    keys.reads = 0
-    assert estimate_keys(keys) == len(keys.keys)
-    assert keys.reads == 1
+    sizes = keys.sizes(found.ranges)
+    assert len(sizes) == parts
+    assert max(sizes) - min(sizes) <= 1
+    assert found.rows == estimate_keys(keys) == len(keys.keys)
+    assert keys.reads == 2
 
 
 @pytest.mark.parametrize("name", NESTED)
@@ -140,28 +142,20 @@ class Moving(Keys):
 
     asked = 0
 
-    def count(self, start: bytes, stop: bytes) -> int | None:
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut | None:
         self.asked += 1
-        return None if self.asked % 3 else super().count(start, stop)
+        return None if self.asked % 3 else super().cut(start, stop, parts)
 
 
-def test_another_view_is_asked_where_one_cannot_say_how_many_keys_there_are():
-    keys = Moving(NESTED["readings of a day"](), counts=True)
-    assert estimate_keys(keys) == len(keys.keys)
+def test_another_view_is_asked_where_one_cannot_say_which_rank_a_key_has():
+    keys = Moving(NESTED["readings of a day"](), cuts=True)
+    sizes = keys.sizes(split_keys(keys, 4).ranges)
+    assert max(sizes) - min(sizes) <= 1
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_an_estimate_looks_at_fewer_keys(name):
-    keys = Keys(DISTRIBUTIONS[name]())
-    found = estimate_keys(keys)
-    assert keys.reads < 800
-    if "text" not in name:
-        assert found == pytest.approx(len(keys.keys), rel=0.25)
-
-
-@given(st.lists(st.binary(min_size=1, max_size=6).filter(lambda key: key[0] != 0xFF)), st.integers(1, 9))
-def test_ranges_cover_everything_once(given_keys, parts):
-    keys = Keys(given_keys)
+@given(st.lists(st.binary(min_size=1, max_size=6).filter(lambda key: key[0] != 0xFF)), st.integers(1, 9), st.booleans())
+def test_ranges_cover_everything_once(given_keys, parts, cuts):
+    keys = Keys(given_keys, cuts=cuts)
     found = split_keys(keys, parts)
     assert 1 <= len(found.ranges) <= parts
     assert found.ranges[0][0] == START
@@ -182,16 +176,17 @@ def test_few_keys_are_counted():
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_the_share_before_a_key_is_about_its_rank(name):
-    keys = Keys(DISTRIBUTIONS[name]())
+@pytest.mark.parametrize("cuts", [False, True])
+def test_the_share_before_a_key_is_about_its_rank(name, cuts):
+    keys = Keys(DISTRIBUTIONS[name](), cuts=cuts)
     reader: Any = keys
     assert share_before(lambda: reader, START, START, STOP) == 0
     assert share_before(lambda: reader, START, STOP, STOP) == 1
     ranks = range(0, len(keys.keys), len(keys.keys) // 20)
     shares = [share_before(lambda: reader, START, keys.keys[rank], STOP) for rank in ranks]
     assert shares == sorted(shares)
-    # As for ranges, the gaps of text are not seen through.
-    off = 0.25 if "text" in name else 0.05
+    # As for ranges, densities do not see through the gaps of text.
+    off = 0.001 if cuts else 0.25 if "text" in name else 0.05
     assert all(abs(share - rank / len(keys.keys)) < off for share, rank in zip(shares, ranks, strict=True))
 
 
@@ -203,6 +198,15 @@ def test_keys_far_above_all_others_do_not_make_little_of_the_way_behind() -> Non
         assert share == pytest.approx(rank / 22_000, abs=0.03)
 
 
-def test_no_share_of_nothing() -> None:
-    reader: Any = Keys([])
+@pytest.mark.parametrize("cuts", [False, True])
+def test_no_share_of_nothing(cuts: bool) -> None:
+    reader: Any = Keys([], cuts=cuts)
     assert share_before(lambda: reader, START, b"a", STOP) == 0
+
+
+@pytest.mark.parametrize("rows", [0, 5, 100, 4_000, 20_000])
+def test_what_is_sampled_stands_for_all_keys(rows: int) -> None:
+    reader: Any = Keys(encoded([BIGINT], [(number,) for number in range(rows)]), cuts=True)
+    stretches = list(sampled(lambda: reader, START, STOP))
+    assert sum(weight for weight, _ in stretches) == pytest.approx(rows, rel=0.05)
+    assert sum(len(values) for _, values in stretches) == min(rows, COUNTED_INTERVALS * SAMPLE)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_a_block_is_bounded(environment: Any) -> None:
 
 
 @pytest.mark.parametrize("keys", [1, 30, 3_000, 60_000])
-def test_keys_of_a_range_are_counted_by_its_pages(environment: Any, keys: int) -> None:
+def test_a_range_is_cut_by_its_pages(environment: Any, keys: int) -> None:
     emptied(environment)
     draw = random.Random(keys)
     with environment.begin(write=True) as transaction:
@@ -129,13 +130,22 @@ def test_keys_of_a_range_are_counted_by_its_pages(environment: Any, keys: int) -
     file = page_file(environment)
     with environment.begin() as transaction:
         tree = tree_of(file, transaction)
-        assert tree.count(b"\x10", b"\x11") == pytest.approx(keys, rel=0.1)
-        assert tree.count(b"\x11", b"\x10") == tree.count(b"\x11", b"\x12") == 0
-        for _ in range(100):
+        assert tree.cut(b"\x10", b"\x11", 1).rows == pytest.approx(keys, rel=0.1)
+        assert tree.cut(b"\x11", b"\x10", 3) == tree.cut(b"\x11", b"\x12", 3) == ([], 0)
+        for parts in (1, 2, 7, 40) * 30:
             first, last = sorted(draw.choices(range(keys + 1), k=2))
-            found = tree.count(b"\x10%06d" % first, b"\x10%06d" % last)
+            start, stop, rows = b"\x10%06d" % first, b"\x10%06d" % last, last - first
+            found = tree.cut(start, stop, parts)
             # What lies in two leaves is counted key by key.
-            assert found == pytest.approx(last - first, rel=0.2, abs=0 if last - first < 8 else 60)
+            assert found.rows == pytest.approx(rows, rel=0.2, abs=0 if rows < 8 else 60)
+            bounds = [first, *(int(key[1:]) for key in found.keys), last]
+            assert len(found.keys) < max(min(parts, rows), 1)
+            assert all(one < other for one, other in pairwise(bounds)) or not rows
+            sizes = [other - one for one, other in pairwise(bounds)]
+            if rows < 8:
+                assert len(sizes) == max(min(parts, rows), 1)
+            # Each cut is off by what its neighbours are: some leaves, where not all are counted.
+            assert max(sizes) <= rows / parts * 1.2 + 2 + (60 if rows >= 8 else 0) + rows * 0.05
 
 
 # It rests now and then: else the data would grow faster than they are read, and each view be overwritten first.

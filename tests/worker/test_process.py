@@ -70,7 +70,7 @@ def test_a_process_adopts_the_job_of_a_dead_one_and_stops_when_told(tmp_path: Pa
 @pytest.mark.parametrize("asked", [False, True])
 def test_it_loads_itself_gently_if_it_is_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     """As it stands back before that; what it is asked by is an option like others."""
-    path, loaded = tmp_path / "store", []
+    path, loaded = tmp_path / "store", list[bool | int | str]()
 
     @contextmanager
     def loading(others_work: Callable[[], bool]) -> Iterator[None]:
@@ -80,6 +80,7 @@ def test_it_loads_itself_gently_if_it_is_asked_to(tmp_path: Path, monkeypatch: p
         assert "instar.worker.process" in sys.modules
 
     monkeypatch.setattr(gently, "loading_gently", loading)
+    monkeypatch.setattr(gently, "set_aside", lambda: loaded.append("aside"))
     monkeypatch.setattr(scheduling, "stand_back", loaded.append)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "setswitchinterval", lambda _seconds: None)
@@ -87,7 +88,7 @@ def test_it_loads_itself_gently_if_it_is_asked_to(tmp_path: Path, monkeypatch: p
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("instar.worker", run_name="__main__")
     assert ended.value.code == 1  # for it has begun, and there is no store
-    assert loaded == [NICENESS, asked]
+    assert loaded == [NICENESS, asked, "aside"]
 
 
 def test_a_stopped_worker_keeps_no_other_from_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

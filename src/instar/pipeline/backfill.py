@@ -101,12 +101,11 @@ class SparkBackfill:
 
 def _cuts(backfill: Backfill) -> list[bytes]:
     """Entry keys that cut the indexes into ranges of about as many entries, from a sample of the table's rows."""
-    store = backfill.store
-    places = key_ranges.split(store.read, backfill.start, backfill.stop, SAMPLED_PLACES)
+    places = key_ranges.split(backfill.store.read, backfill.start, backfill.stop, SAMPLED_PLACES)
     wanted = min(max(max(backfill.rows, 1) // ENTRIES_PER_RANGE, 2 * (os.cpu_count() or 1)), MAX_RANGES)
     sample: list[bytes] = []
     for start, stop in places.ranges:
-        with store.read() as reader:
+        with backfill.read_at_rest() as reader:
             keys, stored = backfill.read_rows(reader, start, stop, SAMPLED_ROWS)
         sample += [entry.key for entry in backfill.entries(keys, stored)]
     sample.sort()

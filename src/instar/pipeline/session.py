@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from instar import errors
+from instar.gently import set_aside
 from instar.pipeline.read_ahead import read_ahead
 from instar.pipeline.scratch import MEMORY, fits_in_memory, new_scratch
 from instar.scheduling import in_idle_thread
@@ -275,12 +276,15 @@ def _start(master: str, memory: str, background: bool, local: Path, archive: Pat
     configuration.setAll(list(settings(scratch, local, memory, jvm).items()))
     log = scratch / "spark.log"
     try:
-        return _launch(configuration, log, background)
+        session = _launch(configuration, log, background)
     except (PySparkException, Py4JError, OSError) as problem:
         tail = log.read_text(errors="replace")[-2000:].strip() if log.exists() else ""
         raise errors.error(
             errors.IO_ERROR, f"Spark did not start with the Java in {home}: {problem}", detail=tail or None
         ) from problem
+    if background:
+        set_aside()
+    return session
 
 
 def _launch(configuration: SparkConf, log: Path, background: bool) -> SparkSession:

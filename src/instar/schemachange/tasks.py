@@ -78,9 +78,9 @@ class Task(ABC):
 
     def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """(rows, share): what is done of the task's key ranges, and about which share of its rows that is."""
-        return passed(self._read_at_rest, ranges)
+        return passed(self.read_at_rest, ranges)
 
-    def _read_at_rest(self) -> Reader:
+    def read_at_rest(self) -> Reader:
         """A read, after a rest from what was computed for those before it."""
         self.rest()
         return self.store.read()

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 import msgspec
 
 from instar.store.blocks import Block
+from instar.store.cuts import Cut
 from instar.store.lock_modes import Mode
 from instar.store.pace import Pace
 from instar.store.presence import Process, Writer
@@ -113,9 +114,10 @@ class Reader(View, Protocol):
         what a scan of many rows wants, since nothing is made per pair."""
         ...
 
-    def count(self, start: bytes, stop: bytes) -> int | None:
-        """About how many keys the range has; None if this view cannot say: another one may. Work: some 10 ms for a
-        million keys."""
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut | None:
+        """Where the range is cut into at most `parts` parts of about as many keys each, none of them empty, and about
+        how many keys it has; None if this view cannot say: another one may. Work: some 10 ms for a million keys, and
+        20 us for each part."""
         ...
 
     def close(self) -> None:

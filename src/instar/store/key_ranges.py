@@ -1,21 +1,23 @@
 """Key ranges of about equal numbers of keys, found by looking at a few hundred places of the tree, never at all keys.
 
-An ordered store does not know the rank of a key, so it is estimated: the density of keys (keys per distance in byte
-space) is sampled at the start of an interval, and the interval that seems to hold most is halved, again and again.
-Halving goes by the keys that are really there, so that common prefixes and gaps cost one step each.
+An ordered store does not know the rank of a key, but its pages do, as good as: how many leaves there are, and how many
+keys some of them have (`Reader.cut`). Where a view cannot say it, since others have committed twice meanwhile, another
+one is asked.
 
-Densities are far off where gaps lie nested: in text, and between keys of two numbers, the second of which says more of
-the distance. So the whole is counted by the pages of the tree (`Reader.count`), and so are two halves that together
-seem to hold another number of keys than what was halved. Where a view cannot say it, since others have committed twice
-meanwhile, another one is asked; where none can (pages of another format), densities are all there is.
+Where none can (pages of another format), ranks are estimated: the density of keys (keys per distance in byte space) is
+sampled at the start of an interval, and the interval that seems to hold most is halved, again and again. Halving goes
+by the keys that are really there, so that common prefixes and gaps cost one step each. Densities are far off where gaps
+lie nested: in text, and between keys of two numbers, the second of which says more of the distance.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
+from instar.store.cuts import Cut
 from instar.store.engine import Reader
 
 SAMPLE = 32
@@ -23,14 +25,12 @@ SAMPLE = 32
 # density is no good where the gaps between keys lie nested (digits in text). Each costs some 80 us.
 INTERVALS = 16
 LEAST_INTERVALS = 512
-# As many when only the number of keys is asked for, by a statement that computes beside others.
+# As many when it is asked for the share before a key; and so many stretches of which a few keys are looked at.
 COUNTED_INTERVALS = 128
 # How many bytes after the common prefix count as a position.
 _POSITION_BYTES = 16
-# So many views are asked for a count. And more keys than this are in no store.
+# So many views are asked for a cut. And more keys than this are in no store.
 _ASKED, _MOST_KEYS = 5, 1 << 48
-# By so much densities may be off before keys are counted.
-_DOUBTFUL = 1.25
 
 
 class Interval(NamedTuple):
@@ -45,10 +45,8 @@ class Interval(NamedTuple):
 
 
 class Split(NamedTuple):
-    """`ranges` are adjacent and half-open; `rows`: about how many keys they hold together.
-
-    Within a tenth, as long as pages can be read.
-    """
+    """`ranges` are adjacent and half-open; `rows`: about how many keys they hold together. Within a tenth, as long as
+    pages can be read."""
 
     ranges: list[tuple[bytes, bytes]]
     rows: int
@@ -57,34 +55,23 @@ class Split(NamedTuple):
 def split(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: int) -> Split:
     """[start, stop) in at most `parts` adjacent ranges of about as many keys each; fewer where keys are few.
 
-    `open_reader` gives a short read of the store; the keys are whole store keys. Work: some 45 ms for up to
-    32 parts.
+    `open_reader` gives a short read of the store; the keys are whole store keys. Work: some 10 ms for a million keys in
+    256 parts; by densities 80 us for each interval.
     """
-    intervals = _intervals(open_reader, start, stop, max(INTERVALS * parts, LEAST_INTERVALS))
-    total = sum(interval.rows for interval in intervals)
-    bounds = [start]
-    passed = 0.0
-    for interval in intervals:
-        # A range begins with the interval whose middle passes the next multiple of a part's share.
-        if passed and passed + interval.rows / 2 >= total * len(bounds) / parts and len(bounds) < parts:
-            bounds.append(interval.first)
-        passed += interval.rows
-    counted = _count(open_reader, start, stop)
-    rows = round(total) if counted is None else counted
-    return Split(list(zip(bounds, [*bounds[1:], stop], strict=True)), rows)
+    cut = _cut(open_reader, start, stop, parts) or _cut_by_density(open_reader, start, stop, parts)
+    return Split(list(pairwise([start, *cut.keys, stop])), cut.rows)
 
 
 def estimate(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int:
     """About how many keys [start, stop) has, as in `split`."""
-    counted = _count(open_reader, start, stop)
-    if counted is not None:
-        return counted
-    return round(sum(interval.rows for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS)))
+    return split(open_reader, start, stop, 1).rows
 
 
 def share_before(open_reader: Callable[[], Reader], start: bytes, at: bytes, stop: bytes) -> float:
-    """About which share of the keys of [start, stop) lies before `at`, 0 to 1. What an estimate of their number is off
-    by on both sides alike does not count. Work: some 10 ms."""
+    """About which share of the keys of [start, stop) lies before `at`, 0 to 1. Work: some 10 ms."""
+    before, whole = (_cut(open_reader, start, end, 1) for end in (min(at, stop), stop))
+    if before is not None and whole is not None:
+        return min(before.rows / whole.rows, 1.0) if whole.rows else 0.0
     behind = total = 0.0
     for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS):
         total += interval.rows
@@ -94,11 +81,12 @@ def share_before(open_reader: Callable[[], Reader], start: bytes, at: bytes, sto
 
 def sampled(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Iterator[tuple[float, list[bytes]]]:
     """The values of a few keys of each of many stretches of [start, stop), and about how many keys the stretch has."""
-    for interval in _intervals(open_reader, start, stop, COUNTED_INTERVALS):
+    ranges, rows = split(open_reader, start, stop, COUNTED_INTERVALS)
+    for first, last in ranges:
         with open_reader() as reader:
-            _, values = reader.batch(interval.first, interval.stop, SAMPLE)
+            _, values = reader.batch(first, last, SAMPLE)
         if values:
-            yield interval.rows, values
+            yield (rows / len(ranges) if len(values) == SAMPLE else len(values)), values
 
 
 def merged(ranges: list[tuple[bytes, bytes]], parts: int) -> list[tuple[bytes, bytes]]:
@@ -108,13 +96,37 @@ def merged(ranges: list[tuple[bytes, bytes]], parts: int) -> list[tuple[bytes, b
     return [(group[0][0], group[-1][1]) for group in groups]
 
 
+def _cut(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: int) -> Cut | None:
+    """As in `Reader`; None if no view can say it."""
+    for _ in range(_ASKED):
+        with open_reader() as reader:
+            cut = reader.cut(start, stop, parts)
+        if cut is not None:
+            return cut
+    return None
+
+
+def _cut_by_density(open_reader: Callable[[], Reader], start: bytes, stop: bytes, parts: int) -> Cut:
+    """As `_cut`, by what densities say."""
+    intervals = _intervals(open_reader, start, stop, max(INTERVALS * parts, LEAST_INTERVALS))
+    total = sum(interval.rows for interval in intervals)
+    keys: list[bytes] = []
+    passed = 0.0
+    for interval in intervals:
+        # A part begins with the interval whose middle passes the next multiple of a part's share.
+        if passed and passed + interval.rows / 2 >= total * (len(keys) + 1) / parts and len(keys) + 1 < parts:
+            keys.append(interval.first)
+        passed += interval.rows
+    return Cut(keys, round(total))
+
+
 def _intervals(open_reader: Callable[[], Reader], start: bytes, stop: bytes, wanted: int) -> list[Interval]:
     """About `wanted` intervals in key order that cover every key of [start, stop)."""
     whole = _measure(open_reader, start, stop)
     if whole is None:
         return []
     breadth = max(4, wanted // 4)  # so many are made whatever the estimates say: they may be wrong at first
-    heap = [(0.0, 0, _counted(open_reader, whole))]
+    heap = [(0.0, 0, whole)]
     done: list[Interval] = []
     made = 1
     while heap and len(heap) + len(done) < wanted:
@@ -153,17 +165,7 @@ def _halve(open_reader: Callable[[], Reader], interval: Interval) -> list[Interv
     if not interval.first < key <= interval.last:
         return []
     measured = (_measure(open_reader, interval.start, key), _measure(open_reader, key, interval.stop))
-    halves = [half for half in measured if half is not None]
-    rows = sum(half.rows for half in halves)
-    if interval.rows / _DOUBTFUL <= rows <= interval.rows * _DOUBTFUL:
-        return halves
-    return [_counted(open_reader, half) for half in halves]
-
-
-def _counted(open_reader: Callable[[], Reader], interval: Interval) -> Interval:
-    """The interval with the number of its keys, if it is to be had."""
-    rows = None if interval.exact else _count(open_reader, interval.start, interval.stop)
-    return interval if rows is None else interval._replace(rows=max(rows, SAMPLE))
+    return [half for half in measured if half is not None]
 
 
 def _measure(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> Interval | None:
@@ -179,16 +181,6 @@ def _measure(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> In
     sampled = _position(keys[-1], shared) - origin
     rows = (SAMPLE - 1) * (_position(last, shared) - origin) / max(sampled, 1) + 1
     return Interval(start, stop, keys[0], last, min(max(rows, SAMPLE), _MOST_KEYS), False)
-
-
-def _count(open_reader: Callable[[], Reader], start: bytes, stop: bytes) -> int | None:
-    """About how many keys there are; None if no view can say it."""
-    for _ in range(_ASKED):
-        with open_reader() as reader:
-            counted = reader.count(start, stop)
-        if counted is not None:
-            return counted
-    return None
 
 
 def _position(key: bytes, skip: int) -> int:

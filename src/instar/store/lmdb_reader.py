@@ -10,6 +10,7 @@ import lmdb
 
 from instar.store.blocks import Block, block_of
 from instar.store.cursors import SHORT, batch_of_range, read_head, scan_range
+from instar.store.cuts import Cut
 from instar.store.header import HEADER_KEY, Head
 from instar.store.lmdb_errors import closed, translate
 from instar.store.pages import PageFile, Tree, UnreadablePages
@@ -64,10 +65,10 @@ class LmdbReader:
         except UnreadablePages:
             return block_of(scan_range(cursor, start, stop, False), size)
 
-    def count(self, start: bytes, stop: bytes) -> int | None:
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut | None:
         """As in `Reader`: by the pages, if they can be read."""
         try:
-            return self._tree().count(start, stop)
+            return self._tree().cut(start, stop, parts)
         except UnreadablePages:
             return None
 

@@ -13,6 +13,7 @@ from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
+from instar.store.cuts import Cut, ranks
 from instar.store.engine import Damaged
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
@@ -48,8 +49,10 @@ class _State:
         for index in reversed(indexes) if reverse else indexes:
             yield keys[index], values[keys[index]]
 
-    def count(self, start: bytes, stop: bytes) -> int:
-        return max(bisect_left(self.keys, stop) - bisect_left(self.keys, start), 0)
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut:
+        first = bisect_left(self.keys, start)
+        rows = max(bisect_left(self.keys, stop) - first, 0)
+        return Cut([self.keys[first + rank] for rank in ranks(rows, parts)], rows)
 
     def changed(self, changes: dict[bytes, bytes | None]) -> _State:
         """This state with `changes`: itself where nobody looks at it, else another."""
@@ -98,9 +101,9 @@ class MemoryReader:
         """As in `Reader`."""
         return block_of(self._state.scan(start, stop), size)
 
-    def count(self, start: bytes, stop: bytes) -> int:
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut:
         """As in `Reader`: just so many."""
-        return self._state.count(start, stop)
+        return self._state.cut(start, stop, parts)
 
     def close(self) -> None:
         """As in `Reader`."""

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from instar.encoding.joined import Joined
 from instar.store.blocks import Block, block_of
+from instar.store.cuts import Cut, ranks
 
 Array = npt.NDArray[Any]
 
@@ -183,15 +184,15 @@ class _Pages:
     def __init__(self, pages: Array, numbers: Array, kind: int) -> None:
         count, size = pages.shape
         headers = np.ndarray((count,), _PAGE, pages, 0, (size,))
-        nodes = (headers["lower"].astype(np.int64) - _HEADER_BYTES) >> 1
-        if bool(((headers["number"] != numbers) | (headers["flags"] != kind) | (nodes < 1)).any()):
+        self.counts: Array = (headers["lower"].astype(np.int64) - _HEADER_BYTES) >> 1
+        if bool(((headers["number"] != numbers) | (headers["flags"] != kind) | (self.counts < 1)).any()):
             raise UnreadablePages
-        most = int(nodes.max())
+        most = int(self.counts.max())
         if most > (size - _HEADER_BYTES) // 2:
             raise UnreadablePages
         within = np.ndarray((count, most), "<u2", pages, _HEADER_BYTES, (size, 2))
         pages_at = np.arange(0, count * size, size, dtype=np.int64)
-        self.positions: Array = (within + pages_at[:, None])[np.arange(most) < nodes[:, None]]
+        self.positions: Array = (within + pages_at[:, None])[np.arange(most) < self.counts[:, None]]
         self.data = pages.reshape(-1)
         if int(self.positions.max()) > len(self.data) - _NODE.size:
             raise UnreadablePages
@@ -306,21 +307,42 @@ class Tree:
         last = leaves.keys.value(end - 1) if more else None
         return Block(leaves.keys.select(slice(begin, end)), values.select(slice(begin, end)), last)
 
-    def count(self, start: bytes, stop: bytes) -> int:
-        """How many keys the range has, by how many of its pages there are and how many keys some of them have."""
+    def cut(self, start: bytes, stop: bytes, parts: int) -> Cut:
+        """As in `Reader`, by the pages of the range and how many keys some of them have."""
         if not self._depth or start >= stop:
-            return 0
+            return Cut([], 0)
         numbers = np.array([self._root], np.int64)
         for _ in range(self._depth - 1):
             numbers = self._level(numbers, start, stop)
-        whole = numbers[1:-1]
-        some = whole[:: -(-len(whole) // _COUNTED_LEAVES) or 1]
-        rows = self._keys_in(some) * len(whole) / len(some) if len(some) else 0.0
-        last = self._nodes(int(numbers[-1]), _LEAF)
+        first, last = (self._nodes(int(numbers[place]), _LEAF) for place in (0, -1))
+        skipped, end = first.find(start), last.find(stop)
         if len(numbers) == 1:
-            return last.find(stop) - last.find(start)
-        first = self._nodes(int(numbers[0]), _LEAF)
-        return len(first) - first.find(start) + round(rows) + last.find(stop)
+            keys = [first.key(skipped + rank) for rank in ranks(end - skipped, parts)]
+            return Cut(keys, end - skipped)
+        # How many keys there are before each leaf, those before the range included.
+        before = np.concatenate([[0, len(first)], len(first) + self._keys_up_to(numbers[1:-1])])
+        rows = int(before[-1]) + end - skipped
+        wanted = np.array(ranks(rows, parts), np.int64) + skipped
+        leaves = np.searchsorted(before, wanted, "right") - 1
+        keys = [
+            self._key(int(numbers[leaf]), rank)
+            for leaf, rank in zip(leaves.tolist(), (wanted - before[leaves]).tolist(), strict=True)
+        ]
+        return Cut(sorted(set(keys)), rows)
+
+    def _keys_up_to(self, leaves: Array) -> Array:
+        """How many keys the leaves up to each of these have, by some of them."""
+        if not len(leaves):
+            return np.empty(0, np.int64)
+        step = -(-len(leaves) // _COUNTED_LEAVES)
+        some = leaves[::step]
+        counted = _Pages(self._file.upto(int(some.max()))[some], some, _LEAF).counts
+        return np.repeat(counted, step)[: len(leaves)].cumsum()
+
+    def _key(self, leaf: int, rank: int) -> bytes:
+        """The key of this rank in a leaf, or the last one where it has fewer."""
+        nodes = self._nodes(leaf, _LEAF)
+        return nodes.key(min(rank, len(nodes) - 1))
 
     def _level(self, numbers: Array, start: bytes, stop: bytes) -> Array:
         """Of branch pages that stand side by side, with a range below them, the pages below them that may have keys of
@@ -332,9 +354,6 @@ class Tree:
         return np.concatenate([
             first.children(first.descend(start), None), between, last.children(0, last.below(stop))
         ])  # fmt: skip
-
-    def _keys_in(self, leaves: Array) -> int:
-        return len(_Pages(self._file.upto(int(leaves.max()))[leaves], leaves, _LEAF).positions)
 
     def _nodes(self, number: int, kind: int) -> _Nodes:
         return _Nodes(self._file.upto(number)[number], number, kind)

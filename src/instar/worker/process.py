@@ -88,6 +88,7 @@ def main(arguments: list[str]) -> int:
     # The thread that starts Spark computes for a second. Whoever is in the atomic section gets the interpreter from it
     # soon: others wait for the section.
     sys.setswitchinterval(_SWITCH_SECONDS)
+    gently.set_aside()
     stop: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
