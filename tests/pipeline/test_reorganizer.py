@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -21,9 +22,9 @@ from instar.pipeline import reorganizer, session, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.jobs import Held, Jobs
-from instar.schemachange.reorganize import Backfill, InProcess
+from instar.schemachange.reorganize import Backfill, Entry, InProcess
 from instar.schemachange.tasks import Task
-from instar.store.engine import ENTRY_VALUE, ClaimLost, prefix_end, rowset_prefix
+from instar.store.engine import ENTRY_VALUE, ClaimLost, View, prefix_end, rowset_prefix
 from instar.types import BIGINT, INTEGER, TEXT
 from pipeline.small_database import SmallDatabase
 
@@ -41,14 +42,18 @@ def entries(database: SmallDatabase, index: Index) -> list[tuple[bytes, int, int
     return [(key[len(prefix) :], timestamp, offset) for key, timestamp, live, offset in found if live]
 
 
-def filled(database: SmallDatabase, count: int) -> Table:
-    """A table with rows whose column a has NULLs and equals, and b long values now and then."""
+def drawn_rows(count: int) -> list[tuple[object, ...]]:
+    """Rows whose column a has NULLs and equals, and b long values now and then."""
     drawn = random.Random(count)
-    table = database.create("t", COLUMNS, ["id"])
-    rows = [
+    return [
         (i, drawn.choice([None, *range(50)]), "x" * 300 if i % 1000 == 0 else f"v{drawn.randrange(count)}")
         for i in range(count)
     ]
+
+
+def filled(database: SmallDatabase, count: int) -> Table:
+    table = database.create("t", COLUMNS, ["id"])
+    rows = drawn_rows(count)
     for begin in range(0, count, 20_000):
         database.insert(table, rows[begin : begin + 20_000])
     return table
@@ -206,6 +211,46 @@ def test_writers_go_on(spark, database, narrow):
     made = [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
     table = in_process(database, table, ["b"], 2)
     assert made == [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
+
+
+def test_only_rows_that_others_have_changed_since_spark_began_are_read_again(spark, database, narrow, monkeypatch):
+    """Those that were changed before their entries are put, and no others; a row that has gone gets no entry."""
+    table = filled(database, 20_000)
+    with database.store.read() as reader:
+        keys, stored = reader.batch(rowset_prefix(table.rowset), prefix_end(rowset_prefix(table.rowset)), 20_000)
+    table = with_index(database, table, ["b"])
+    task = backfill(database, table, database.claimed(1), 20_000)
+    asked: list[bytes] = []
+    missing = task._missing
+
+    def seen(view: View, entry: Entry) -> Entry | None:
+        asked.append(entry.row)
+        return missing(view, entry)
+
+    monkeypatch.setattr(task, "_missing", seen)
+    rows = drawn_rows(20_000)
+
+    def change() -> None:
+        for number in (7, 12_345):
+            database.update(table, rows[number], (number, 1, f"changed {number}"))
+        database.delete(table, rows[8])
+
+    put = spark_backfill.SparkBackfill.put
+
+    def putting(self: spark_backfill.SparkBackfill, *arguments: Any) -> None:
+        if not changed:
+            change()
+            changed.append(True)
+        put(self, *arguments)
+
+    changed: list[bool] = []
+    monkeypatch.setattr(spark_backfill.SparkBackfill, "put", putting)
+    SparkReorganizer(database.path).run(task, lambda: None)
+    assert set(asked) == {keys[7], keys[8], keys[12_345]}
+    made = [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
+    table = in_process(database, table, ["b"], 2)
+    assert made == [(key, offset) for key, _, offset in entries(database, table.indexes[-1])]
+    assert len(made) == len(stored) - 1
 
 
 def test_duplicates_are_named(spark, database, narrow):

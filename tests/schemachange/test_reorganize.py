@@ -59,7 +59,7 @@ def test_entries_in_bulk_are_those_of_one_row_at_a_time() -> None:
             one = backfill._derivation(entry).one(reader, entry.row, reader.get(entry.row))  # type: ignore[arg-type] # a reader reads as a section does
             assert entry == one
     assert [entry.unique for entry in made] == [True, False, False, True]
-    world.store.background(backfill.steps(made))
+    world.store.background(backfill.steps(made, -1))
     world.check_index("i")
 
 
@@ -114,7 +114,7 @@ def test_an_entry_that_stands_is_left_alone_and_a_tombstone_is_not() -> None:
     writer = Server(world)
     writer.update(1, b="another column")
     writer.commit()
-    world.store.background(backfill.steps(made))
+    world.store.background(backfill.steps(made, -1))
     with world.store.read() as reader:
         assert reader.get(key) == before
 
@@ -122,7 +122,7 @@ def test_an_entry_that_stands_is_left_alone_and_a_tombstone_is_not() -> None:
         section.put(key, ENTRY_VALUE.pack(1, 0, made[0].offset))
 
     world.store.background([delete])
-    world.store.background(backfill.steps(made))
+    world.store.background(backfill.steps(made, -1))
     timestamp = world.entries(world.table().indexes[0])[key]
     assert timestamp > int.from_bytes(row[:8], "little")  # type: ignore[index]  # the row's own, of its newest version
 
@@ -174,6 +174,6 @@ def test_what_is_done_twice_is_left_as_it_stands(engine: str) -> None:
         made = entries(world, backfill)
         assert world.entries(world.table().indexes[0]) == {}
         for _ in range(2):
-            world.store.background(backfill.steps(made))
+            world.store.background(backfill.steps(made, -1))
             world.check_index("i")
             assert len(world.entries(world.table().indexes[0])) == 200

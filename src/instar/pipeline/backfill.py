@@ -42,10 +42,12 @@ class SparkBackfill:
         self.need = task.rows * MAX_ENTRY_BYTES
         self._path = path
         self._task = task
+        self._derived = 0  # the timestamp that entries are derived at, or later
         task.rows_read = 0
 
     def ranges(self) -> list[Checkpoint]:
         """The ranges of the indexes, with what is done of each: those of an earlier attempt, or new ones, recorded."""
+        self._derived = self._task.follow()
         found = planned(self._task)
         if found:
             return found
@@ -66,11 +68,12 @@ class SparkBackfill:
 
     def put(self, todo: Todo, run: Path, between: Callable[[], None]) -> None:
         """Put the entries of a run."""
-        put_run(self._task, todo, run, between)
+        put_run(self._task, todo, run, self._derived, between)
 
     def tell(self, runs: Path, taken: int) -> None:
-        """First all rows are read, then entries are put."""
+        """First all rows are read, then entries are put. What others change meanwhile is learnt bit by bit."""
         task = self._task
+        task.follow()
         task.rows_read = rows_read(runs)
         reads = task.rows_read < task.rows and not taken
         task.doing = f"Spark reads rows, {task.rows_read:,} so far" if reads else "entries are sorted and put"

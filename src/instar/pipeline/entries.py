@@ -141,10 +141,11 @@ def by_range(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Record
                 yield int(numbers[begin]), batch.slice(begin, end - begin)
 
 
-def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], None]) -> None:
+def put_run(backfill: Backfill, todo: Todo, run: Path, derived: int, between: Callable[[], None]) -> None:
     """Put the entries of a run into the store, in gated batches under the job's claim, a checkpoint with each batch.
 
-    `between` is called between two batches and may raise. What an earlier attempt has put is passed over.
+    `derived`: the timestamp of the store before the first of their rows was read. `between` is called between two
+    batches and may raise. What an earlier attempt has put is passed over.
     """
     position, rows = _resumed(backfill, todo)
     with pa.memory_map(str(run)) as file:
@@ -155,7 +156,7 @@ def put_run(backfill: Backfill, todo: Todo, run: Path, between: Callable[[], Non
                 rows += len(entries)
                 position = entries[-1].key + b"\x00"
                 at = Checkpoint(todo.start, todo.stop, position, rows)
-                steps = [*backfill.steps(entries), backfill.checkpoint(todo.number, at)]
+                steps = [*backfill.steps(entries, derived), backfill.checkpoint(todo.number, at)]
                 backfill.store.background(steps, claim=backfill.claim, pace=backfill.pace)
     done = Checkpoint(todo.start, todo.stop, todo.stop, rows, True)
     backfill.store.background([backfill.checkpoint(todo.number, done)], claim=backfill.claim)

@@ -170,6 +170,12 @@ class Backfill(Task):
             if breath is not None and at.rows > before:
                 most = max(STEP_ENTRIES, (at.rows - before) * SORTED_NS // max(breath.now() - begun, 1))
 
+    def follow(self) -> int:
+        """Learn which rows others have changed by now. The timestamp of that: entries that others derive of what is
+        read from now on are derived at it, or later."""
+        with self.store.read() as reader:
+            return self._touched.follow(reader)
+
     # --- deriving ----------------------------------------------------------------------------------------------------
 
     def _derived(self, at: Checkpoint, most: int, begun: int) -> tuple[list[Entry], int, Checkpoint]:
@@ -212,10 +218,10 @@ class Backfill(Task):
 
     # --- putting -----------------------------------------------------------------------------------------------------
 
-    def steps(self, entries: Iterable[Entry], derived: int = -1) -> Iterator[Step]:
+    def steps(self, entries: Iterable[Entry], derived: int) -> Iterator[Step]:
         """Gated steps that put the entries, in the order given; sorted by `key` they are cheapest. 23505 in the last of
-        them, if a key is not unique. `derived`: the timestamp that they were derived at, if that is known; the rows of
-        all others are read once more."""
+        them, if a key is not unique. `derived`: the timestamp that they were derived at; rows that were changed since
+        are read once more."""
         source = iter(entries)
         while chunk := list(islice(source, STEP_ENTRIES)):
             yield self._step(chunk, derived)
