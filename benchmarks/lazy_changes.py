@@ -145,7 +145,7 @@ def _change(connection: instar.Connection, *, blocking: bool) -> None:
 
 def _compact(path: Path) -> None:
     """A process beside the client's."""
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         store = connection.database.store
         store.collect(store.now(), lambda record: [])  # so that compaction may take what the column had
         connection.execute("SET schema_change_mode = async")
@@ -283,7 +283,7 @@ def _beside_changes(client: _Client, path: Path, interval: float, seconds: float
 
 def _changer(path: Path, interval: float, pipe: multiprocessing.connection.Connection, ending: Event) -> None:
     """ADD and DROP COLUMN in turn, at fixed times."""
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         pipe.send(None)
         made, begun = 0, time.monotonic()
         due = begun

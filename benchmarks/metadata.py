@@ -9,7 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def _other_process(path: Path) -> Iterator[Pipe]:
 
 
 def _execute(path: Path, pipe: Pipe) -> None:
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         while (statement := pipe.recv()) is not None:
             begin = time.perf_counter()
             connection.execute(statement)
@@ -132,7 +132,7 @@ def _union(options: Options) -> Iterator[Figure]:
 
 def _compiled(path: Path, text: str) -> tuple[float, float]:
     """Seconds that it takes to compile and execute a statement, with an empty metadata cache and with a full one."""
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         connection.execute("SELECT id, a FROM other UNION ALL SELECT a, id FROM other").fetchall()
         taken = []
         for _ in range(2):
@@ -173,7 +173,7 @@ def _coming_and_going(options: Options) -> Iterator[Figure]:
 
 
 def _come_and_go(path: Path, place: int, until: float, done: list[int]) -> None:
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         while time.monotonic() < until:
             name = f"temporary_{place}_{done[place]}"
             connection.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, a int)")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
@@ -38,7 +38,7 @@ def run(options: Options) -> Iterator[Figure]:
 
 
 def _measure(path: Path, count: int, rows: int) -> Iterator[Figure]:
-    with instar.connect(path, synchronous="off", schema_lease=LEASE_SECONDS, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous="off", schema_lease=LEASE_SECONDS, autocommit=True)) as connection:
         connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL, b int)")
         connection.executemany("INSERT INTO t VALUES (?, ?, ?)", [(number, number, 1) for number in range(rows)])
         with _servers(path, count, rows) as processes:
@@ -106,7 +106,7 @@ def _wait_for(connection: instar.Connection, count: int) -> None:
 def _serve(path: Path, number: int, rows: int, stop: Event) -> None:
     """Write now and then, as a server does whose lease is to be renewed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its servers
-    with instar.connect(path, synchronous=None, autocommit=True) as connection:
+    with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         turn = number
         while not stop.is_set():
             turn += 97

@@ -51,6 +51,7 @@ def _measure(options: Options, share: float) -> Iterator[Figure]:
         clients=2,
         rate=None,
         share=share,
+        calibration_seconds=options.lasting(40.0, 1.0),
         quiet_seconds=options.lasting(120.0, 5.0),
         quiet_again_seconds=options.lasting(120.0, 5.0),
         synchronous="full",

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -190,7 +190,7 @@ class _Watched:
 
     def _write_tail(self, table: str, upto: int) -> None:
         """Write the rows of the tail that have not been written yet, up to a number."""
-        with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
+        with closing(instar.connect(self._path, synchronous=None, autocommit=True)) as connection:
             for first in range(self._written, upto, _UPDATES):
                 connection.execute("BEGIN")
                 for key in range(first, min(first + _UPDATES, upto)):

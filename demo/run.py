@@ -6,7 +6,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -82,8 +82,8 @@ class Clients:
 class Demonstration:
     """One run.
 
-    `rate`: arrivals per second, or None for `share` of what the clients reach at most. `quiet_seconds`: length of the
-    baseline; `quiet_again_seconds`: after the last change. It can be run once.
+    `rate`: arrivals per second, or None for `share` of what the clients reach at most in `calibration_seconds`.
+    `quiet_seconds`: length of the baseline; `quiet_again_seconds`: after the last change. It can be run once.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Demonstration:
         clients: int,
         rate: float | None,
         share: float = 0.25,
+        calibration_seconds: float | None = None,
         quiet_seconds: float,
         quiet_again_seconds: float = LEAST_SECONDS,
         synchronous: str,
@@ -107,6 +108,7 @@ class Demonstration:
         self._rate = rate
         self._share = share
         self._changes = changes
+        self._calibration_seconds = calibration_seconds or CALIBRATION_SECONDS
         self._quiet_seconds = quiet_seconds
         self._quiet_again_seconds = quiet_again_seconds
         self._synchronous = synchronous
@@ -128,7 +130,7 @@ class Demonstration:
     def check(self) -> list[tuple[object, ...]]:
         """CHECK DATABASE: the problems that it finds."""
         self._say("CHECK DATABASE")
-        with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
+        with closing(instar.connect(self._path, synchronous=None, autocommit=True)) as connection:
             return list(connection.execute("CHECK DATABASE").fetchall())
 
     # --- parts -------------------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ class Demonstration:
         self._say("loading")
         begin = time.monotonic()
         tpch.load(self._path, work_directory, self._synchronous, self._loaded)
-        with instar.connect(self._path, synchronous=None, autocommit=True) as connection:
+        with closing(instar.connect(self._path, synchronous=None, autocommit=True)) as connection:
             copies.make(connection.execute, self._scale)
         seconds = time.monotonic() - begin
         self._say(f"loaded {sum(self._rows.values()):,} rows in {seconds:.1f} s")
@@ -167,7 +169,7 @@ class Demonstration:
         clients.board.set_phase(Phase.CALIBRATE)
         self._wait(clients, _CALIBRATION_WARM_UP)
         before, begin = clients.board.operations, time.monotonic()
-        self._wait(clients, CALIBRATION_SECONDS)
+        self._wait(clients, self._calibration_seconds)
         return (clients.board.operations - before) / (time.monotonic() - begin)
 
     def _open_loop(self, clients: Clients, settings: Settings) -> Outcome:

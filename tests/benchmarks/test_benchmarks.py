@@ -40,7 +40,6 @@ CERTAIN = ("problems found", "versions that a server was behind")
 def tiny(monkeypatch):
     """Options; the directory can be reached by other users, as PostgreSQL's server is one."""
     monkeypatch.setattr(clients, "_CALIBRATION_SECONDS", 0.2)
-    monkeypatch.setattr(demo.run, "CALIBRATION_SECONDS", 0.2)
     monkeypatch.setattr(demo.run, "_CALIBRATION_WARM_UP", 0.2)
     monkeypatch.setattr(demo.run, "LEAST_SECONDS", 0.2)
     monkeypatch.setattr(demo.changes, "LEAST_SECONDS", 0.2)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from time import monotonic
 
 import numpy as np
@@ -59,9 +60,8 @@ def sync_pages(
 
 def _sync_ranges(file: int, pages: PageFile, numbers: Array, rest: Rest) -> None:
     size = pages.page_size
-    for at in range(0, len(numbers), AT_ONCE):
+    for ranges in _ranges(numbers, size):
         begun = monotonic()
-        ranges = [(int(part[0]) * size, len(part) * size) for part in _runs(numbers[at : at + AT_ONCE])]
         # The second time also what was on its way in an older state, which the first time passes over.
         for wait in (False, True):
             for begin, length in ranges:
@@ -72,9 +72,17 @@ def _sync_ranges(file: int, pages: PageFile, numbers: Array, rest: Rest) -> None
     os.pwritev(file, [page], first * size, os.RWF_DSYNC)
 
 
-def _runs(numbers: Array) -> list[Array]:
-    """Sorted numbers, in parts that follow one another."""
-    return np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+def _ranges(numbers: Array, size: int) -> Iterator[list[tuple[int, int]]]:
+    """The parts of the file (begin and length in bytes) that pages of these sorted numbers are, of a few pages at a
+    time: pages that follow one another are one."""
+    places = np.arange(1, len(numbers))
+    cuts = np.flatnonzero((np.diff(numbers) != 1) | (places % AT_ONCE == 0)) + 1
+    firsts = np.concatenate([[0], cuts])
+    begins, lengths = numbers[firsts] * size, np.diff(firsts, append=len(numbers)) * size
+    ranges = list(zip(begins.tolist(), lengths.tolist(), strict=True))
+    groups = np.searchsorted(firsts, np.arange(0, len(numbers), AT_ONCE)).tolist()
+    for first, end in pairwise([*groups, len(ranges)]):
+        yield ranges[first:end]
 
 
 def written_pages(pages: PageFile, before: bytes, after: bytes) -> Array:
