@@ -27,7 +27,7 @@ from instar.store.lmdb import LmdbStore
 from instar.store.lmdb_environment import has_reader
 from instar.store.lmdb_section import LmdbSection
 from instar.store.page_sync import AT_ONCE
-from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_NEEDED
+from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_END, WAL_NEEDED
 from instar.store.recovery import frames_after
 from instar.store.wal_format import CHECKPOINT_FILES, Checkpoint, read_checkpoint
 from instar.store.watch import Watch, is_stopped
@@ -359,9 +359,8 @@ def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
     store.close()
 
 
-def test_a_worker_is_relieved_by_others(tmp_path: Path) -> None:
-    """Its low priority would be everybody's."""
-    path = tmp_path / "db"
+def as_worker(path: Path) -> Callable[[], None]:
+    """A child's work: it opens the store as a worker, writes once, and waits."""
 
     def work() -> None:
         store, _kept = opened(path)
@@ -370,17 +369,109 @@ def test_a_worker_is_relieved_by_others(tmp_path: Path) -> None:
         (path.parent / str(os.getpid())).touch()
         signal.pause()
 
-    child = started(path, work)
-    store, _kept = opened(path)
+    return work
+
+
+def test_a_worker_is_the_keeper_in_the_place_of_others_while_it_keeps_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is nobody's process that has to answer; but its priority is low. This one is stopped, and finds in time that
+    it is the keeper no more."""
+    monkeypatch.setattr(keeper, "LOG_BYTES", 1 << 14)
+    path = tmp_path / "db"
+    store, kept = opened(path)
     raw(store, (KEY, b"2"))
-    wait_until(lambda: keeper_slot(store) == slot_of(store))
-    store.announce_worker(True)
+    assert keeper_slot(store) == slot_of(store)
+    child = started(path, as_worker(path))
     raw(store, (KEY, b"3"))
+    wait_until(lambda: keeper_slot(store) not in (0, slot_of(store)))
+    wait_until(lambda: kept._pin is None)
+    os.kill(child, signal.SIGSTOP)
+    os.waitpid(child, os.WUNTRACED)
+    raw(store, (KEY, bytes(3 << 14)))  # three checkpoints are due
     time.sleep(0.3)
-    assert keeper_slot(store) == slot_of(store)  # two workers leave it as it is
+    assert keeper_slot(store) != slot_of(store)
+    raw(store, (KEY, bytes(3 << 14)))
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    woken(store, child)
+    os.kill(child, signal.SIGCONT)
+    raw(store, (KEY, b"4"))
+    time.sleep(0.3)
+    assert keeper_slot(store) == slot_of(store)  # not again for a minute
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     store.close()
+
+
+def test_a_worker_that_was_relieved_long_ago_is_the_keeper_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    store, kept = opened(path)
+    store.announce_worker(True)
+    kept._relieved_ns = kept._monotonic_ns()
+    raw(store, (KEY, b"1"))
+    time.sleep(0.3)
+    assert keeper_slot(store) != slot_of(store)
+    kept._relieved_ns -= keeper._RELIEVED_NS
+    wait_until(lambda: keeper_slot(store) == slot_of(store))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_two_workers_leave_it_as_it_is(tmp_path: Path) -> None:
+    """One of them has not noticed yet that the other has taken its place."""
+    path = tmp_path / "db"
+    child = started(path, as_worker(path))
+    store, kept = opened(path)
+    store.announce_worker(True)
+    raw(store, (KEY, b"3"))
+    assert not kept._is_to_be_relieved(1 << 40)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_a_worker_that_takes_over_leaves_the_disk_to_commits(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = quiet
+    raw(store, (KEY, b"1"))
+    done: list[float] = []
+    monkeypatch.setattr(kept._stopped, "wait", done.append)
+    words = store._presence.shared_words
+    own, words[KEEPER_SLOT] = words[KEEPER_SLOT], 0
+    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    assert done == []
+    store.announce_worker(True)
+    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    assert done == [0.003]
+    words[KEEPER_SLOT] = own
+
+
+def test_who_closes_leaves_little_to_be_done_while_all_others_wait(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others commit on while a checkpoint is made."""
+    store, kept = quiet
+    raw(store, (KEY, b"1"))
+    meanwhile = [bytes(100_000), bytes(50_000), b"little"]
+    checkpoint = kept.checkpoint
+
+    def noted() -> None:
+        checkpoint()
+        raw(store, (KEY, meanwhile.pop(0)))
+
+    monkeypatch.setattr(kept, "checkpoint", noted)
+    kept._resign()
+    assert meanwhile == []
+    assert keeper_slot(store) == 0
+    raw(store, (KEY, b"2"))
+    meanwhile += [bytes(100_000)] * 5
+    kept._resign()
+    assert len(meanwhile) == 1  # nobody goes on for ever
 
 
 def test_a_forked_child_leaves_the_keeper_what_it_keeps(tmp_path: Path) -> None:
@@ -614,7 +705,10 @@ def test_when_a_checkpoint_rests(
     monkeypatch.setattr(kept, "_write_back", lambda _now: done.append("written back"))
     monkeypatch.setattr(kept, "_monotonic_ns", lambda: 10**15 + int(seconds * 1e9))
     monkeypatch.setattr(os, "fstatvfs", lambda _file: Room(room // 4096))
-    kept._rest(True, kept._log.end - grown, 10**15, 0.002)
+    begun = kept._log.end
+    store._presence.shared_words[WAL_END] = begun + grown
+    kept._rest(True, begun, 10**15, 0.002)
+    store._presence.shared_words[WAL_END] = begun
     assert done == (["written back", 0.006] if rests else [])
     assert store._presence.shared_words[KEEPER_BEAT] == 10**15 + int(seconds * 1e9)  # it lives
 

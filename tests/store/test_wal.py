@@ -223,6 +223,24 @@ def test_segments_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("quiet")
+def test_how_much_was_appended_is_no_distance_between_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "SEGMENT_BYTES", 0)
+    store, log = opened(tmp_path / "db")
+    raw(store, (KEY, b"1"))
+    begin = log.end
+    raw(store, (KEY, bytes(1000)))
+    assert 1000 < log.since(begin) < 1200
+    assert log.since(log.end) == 0
+    section = store._begin()
+    log.turn(log.end)
+    section.abort()
+    assert log.since(begin) == 1
+    raw(store, (KEY, bytes(1000)))
+    assert 1000 < log.since(begin) < 1200
+    store.close()
+
+
+@pytest.mark.usefixtures("quiet")
 def test_what_was_given_up_before_the_log_turned_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "SEGMENT_BYTES", 0)
     store, log = opened(tmp_path / "db")

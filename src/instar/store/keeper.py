@@ -9,6 +9,7 @@ the read before.
 Any process that writes may become the keeper, and one that has none becomes it before it writes. If it is killed, its
 read keeps the pages all the same until somebody clears LMDB's table of readers, and whoever writes looks first whether
 the keeper lives. If it is stopped, another takes over, and lets it go on for a moment, in which it lets go of its read.
+A worker takes over from others, as long as it keeps up: it is nobody's process that has to answer.
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ _PARTS = 1000
 _LEAST_AHEAD, _MOST_AHEAD = 256 << 10, 16 << 20
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
+# A worker does not keep up when the log has grown by so many times what makes a checkpoint due. Then it is the keeper
+# no more, for so long.
+_BEHIND, _RELIEVED_NS = 4, 60_000_000_000
+# Who closes the store has the file written before all wait for what is left: as often as that is more than so many
+# bytes of log, and so many times at most.
+_LITTLE_BYTES, _LAST_ROUNDS = 1 << 14, 4
 
 
 class _Relieved(Exception):
@@ -103,6 +110,7 @@ class Keeper:
         self._pin: Any = None
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
+        self._relieved_ns = -_RELIEVED_NS  # when another took this one's place
         self._part = 0  # of the file, that was written back last
         self._part_ns = 0  # and when
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
@@ -134,15 +142,21 @@ class Keeper:
         words[KEEPER_STARTED] = started
         words[KEEPER_SLOT] = slot + 1
 
-    def _is_to_be_relieved(self) -> bool:
-        """Whether the keeper is gone, stopped, or a worker, whose low priority others would have to wait for."""
-        slot, here = self._words[KEEPER_SLOT] - 1, self._presence.this_slot()[0]
-        silent = self._monotonic_ns() - self._words[KEEPER_BEAT]
-        return (
-            silent > _STOPPED_NS
-            or not self.is_kept()
-            or (self._presence.is_worker(slot) and not self._presence.is_worker(here))
-        )
+    def _is_to_be_relieved(self, grown: int) -> bool:
+        """Whether this process is to be the keeper in another's place, when the log has grown by so many bytes since
+        its checkpoint: for it is gone or stopped, or not the one that should be.
+
+        That is the worker, if there is one. To find pages and have them written takes some tenth of a processor beside
+        a thousand commits a second, and the interpreter from all clients in the process. But the worker is of low
+        priority: when it does not keep up somebody else is the keeper, for a while.
+        """
+        now, words, presence = self._monotonic_ns(), self._words, self._presence
+        slot = words[KEEPER_SLOT] - 1
+        if now - words[KEEPER_BEAT] > _STOPPED_NS or not self.is_kept():
+            return True
+        if presence.is_worker(presence.this_slot()[0]):
+            return not presence.is_worker(slot) and now - self._relieved_ns >= _RELIEVED_NS
+        return presence.is_worker(slot) and grown > _BEHIND * self._due_bytes()
 
     def entered(self, transaction: int) -> None:
         """A write transaction, of that number, has begun: before it writes, a living process must be the keeper. 58030.
@@ -219,7 +233,7 @@ class Keeper:
     def _tend(self) -> bool:
         """Do what is due; whether the log has grown since the last checkpoint."""
         words, now = self._words, self._monotonic_ns()
-        grown = self._log.end - words[WAL_NEEDED]
+        grown = self._log.since(words[WAL_NEEDED])
         if self._is_keeper():
             words[KEEPER_BEAT] = now
             if grown:
@@ -229,9 +243,10 @@ class Keeper:
                 self.checkpoint()
         else:
             with self._changing:
-                if not self._is_keeper():
+                if self._pin is not None and not self._is_keeper():
                     self._let_go()  # another has taken over, with a checkpoint of its own
-            if grown and self._is_to_be_relieved():
+                    self._relieved_ns = now
+            if grown and self._is_to_be_relieved(grown):
                 relieved = self._presence.pid_of(words[KEEPER_SLOT] - 1)
                 self.checkpoint()
                 if self._is_keeper():
@@ -315,16 +330,19 @@ class Keeper:
 
     def _rest(self, kept: bool, end: int, begun: int, took: float) -> None:
         """Leave the disk to commits, after pages that took so many seconds, in a checkpoint that was begun then, when
-        the log ended there, by the keeper, or by whoever is to become it.
+        the log ended there, by the keeper, or by whoever is to become it: in haste, unless it is a worker, which takes
+        the place of one that goes on meanwhile.
 
         Who was stopped and has been relieved meanwhile goes on for a moment only, and is to let go within it.
         """
-        if not self._is_keeper():
-            if kept:
-                raise _Relieved
-            return  # all wait for it
-        self._words[KEEPER_BEAT] = now = self._monotonic_ns()
-        if self._log.end - end < _MOST_GROWTH and now - begun < AGE_NS and not self._is_tight():
+        now = self._monotonic_ns()
+        if self._is_keeper():
+            self._words[KEEPER_BEAT] = now
+        elif kept:
+            raise _Relieved
+        elif not self._presence.is_worker(self._presence.this_slot()[0]):
+            return
+        if self._log.since(end) < _MOST_GROWTH and now - begun < AGE_NS and not self._is_tight():
             self._write_back(now)
             self._stopped.wait(min(_RESTS * took, _LONGEST_REST))
 
@@ -357,7 +375,10 @@ class Keeper:
     def _resign(self) -> None:
         if not self._is_keeper():
             return
-        self.checkpoint()  # so that little is left to be done while all others wait
+        for _ in range(_LAST_ROUNDS):  # so that little is left to be done while all others wait
+            self.checkpoint()
+            if self._log.since(self._words[WAL_NEEDED]) < _LITTLE_BYTES:
+                break
         section = self._enter()
         try:
             made, transaction, end = self._made, section.number - 1, self._log.end

@@ -74,6 +74,12 @@ class WriteAheadLog:
         """The position behind the last frame that was appended."""
         return self._words[WAL_END]
 
+    def since(self, place: int) -> int:
+        """How many bytes have been appended since a position; those before the log turned to the other segment, at the
+        beginning of a checkpoint, count as one."""
+        end = self.end
+        return end - place if generation_of(end) == generation_of(place) else offset_of(end) - FRAMES + 1
+
     def require_whole(self) -> None:
         """58030 if the disk has failed to write what it was told to write: nobody knows what it has."""
         if self._words[WAL_BROKEN]:
