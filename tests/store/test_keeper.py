@@ -27,7 +27,7 @@ from instar.store.lmdb import LmdbStore
 from instar.store.lmdb_environment import has_reader
 from instar.store.lmdb_section import LmdbSection
 from instar.store.page_sync import AT_ONCE
-from instar.store.presence import KEEPER_BEAT, KEEPER_SLOT, WAL_END, WAL_NEEDED
+from instar.store.presence import KEEPER_BEAT, KEEPER_NEXT, KEEPER_SLOT, WAL_END, WAL_NEEDED
 from instar.store.recovery import frames_after
 from instar.store.wal_format import CHECKPOINT_FILES, Checkpoint, read_checkpoint
 from instar.store.watch import Watch, is_stopped
@@ -416,6 +416,51 @@ def test_a_worker_that_was_relieved_long_ago_is_the_keeper_again(
     assert keeper_slot(store) != slot_of(store)
     kept._relieved_ns -= keeper._RELIEVED_NS
     wait_until(lambda: keeper_slot(store) == slot_of(store))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_a_keeper_begins_no_checkpoint_while_another_takes_its_place(quiet: tuple[LmdbStore, Keeper]) -> None:
+    """For a second: whoever wanted to may be gone."""
+    store, kept = quiet
+    raw(store, (KEY, bytes(1 << 19)))
+    made = newest(Path(store._environment.path)).sequence
+    words = store._presence.shared_words
+    words[KEEPER_NEXT] = kept._monotonic_ns()
+    assert kept._tend()
+    assert newest(Path(store._environment.path)).sequence == made
+    words[KEEPER_NEXT] -= keeper._NEXT_NS
+    assert kept._tend()
+    assert newest(Path(store._environment.path)).sequence == made + 1
+
+
+def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)
+    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    store, kept = opened(path)
+    store.announce_worker(True)
+    raw(store, (KEY, b"1"))
+    words, record, asked = store._presence.shared_words, kept._record, list[int]()
+
+    def too_late(made: Checkpoint) -> int | None:
+        asked.append(words[KEEPER_NEXT])
+        return None  # as if the keeper had made one meanwhile
+
+    monkeypatch.setattr(kept, "_record", too_late)
+    for _ in range(5):
+        assert kept._tend()
+    assert len(asked) == keeper._MOST_TRIED
+    assert 0 < asked[0] < asked[-1] <= kept._monotonic_ns()
+    monkeypatch.setattr(kept, "_record", record)
+    kept._relieved_ns -= keeper._RELIEVED_NS
+    kept._tend()
+    assert keeper_slot(store) == slot_of(store)
+    assert words[KEEPER_NEXT] == 0  # nobody comes next
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     store.close()

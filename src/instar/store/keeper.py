@@ -31,6 +31,7 @@ from instar.store.page_sync import AT_ONCE, Rest, sync_pages
 from instar.store.pages import PageFile
 from instar.store.presence import (
     KEEPER_BEAT,
+    KEEPER_NEXT,
     KEEPER_SLOT,
     KEEPER_STARTED,
     WAL_NEEDED,
@@ -70,6 +71,9 @@ _STOPPED_NS = 10_000_000_000
 # A worker does not keep up when the log has grown by so many times what makes a checkpoint due. Then it is the keeper
 # no more, for so long.
 _BEHIND, _RELIEVED_NS = 4, 60_000_000_000
+# A keeper whose place another is about to take begins no checkpoint for so long. One that it is at may be done first;
+# who has tried so often, and been too slow, is as one who was relieved.
+_NEXT_NS, _MOST_TRIED = 1_000_000_000, 3
 # Who closes the store has the file written before all wait for what is left: as often as that is more than so many
 # bytes of log, and so many times at most.
 _LITTLE_BYTES, _LAST_ROUNDS = 1 << 14, 4
@@ -110,7 +114,8 @@ class Keeper:
         self._pin: Any = None
         self._made: Checkpoint | None = None  # that it is of; it is on disk
         self._made_ns = 0
-        self._relieved_ns = -_RELIEVED_NS  # when another took this one's place
+        self._relieved_ns = -_RELIEVED_NS  # when another took this one's place, or it was too slow to take another's
+        self._tried = 0  # how often in vain
         self._part = 0  # of the file, that was written back last
         self._part_ns = 0  # and when
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
@@ -239,7 +244,7 @@ class Keeper:
             if grown:
                 self._write_back(now)
                 self._cache_ahead()
-            if grown and (grown >= self._due_bytes() or now - self._made_ns >= AGE_NS):
+            if grown and self._is_due(grown, now):
                 self.checkpoint()
         else:
             with self._changing:
@@ -247,11 +252,26 @@ class Keeper:
                     self._let_go()  # another has taken over, with a checkpoint of its own
                     self._relieved_ns = now
             if grown and self._is_to_be_relieved(grown):
-                relieved = self._presence.pid_of(words[KEEPER_SLOT] - 1)
-                self.checkpoint()
-                if self._is_keeper():
-                    self._wake(relieved)
+                self._relieve(now)
         return grown > 0
+
+    def _relieve(self, now: int) -> None:
+        """Take the keeper's place. In vain if it makes a checkpoint meanwhile: it begins none from now on."""
+        relieved = self._presence.pid_of(self._words[KEEPER_SLOT] - 1)
+        self._words[KEEPER_NEXT] = now
+        self.checkpoint()
+        self._tried += 1
+        if self._is_keeper():
+            self._tried = self._words[KEEPER_NEXT] = 0
+            self._wake(relieved)
+        elif self._tried == _MOST_TRIED:  # it is too slow
+            self._relieved_ns, self._tried = now, 0
+
+    def _is_due(self, grown: int, now: int) -> bool:
+        """Whether the keeper is to make a checkpoint, when the log has grown by so many bytes since the last one."""
+        if now - self._words[KEEPER_NEXT] < _NEXT_NS:
+            return False
+        return grown >= self._due_bytes() or now - self._made_ns >= AGE_NS
 
     def _due_bytes(self) -> int:
         """After how much of the log a checkpoint is due."""
