@@ -32,6 +32,7 @@ from instar.store.pages import PageFile
 from instar.store.presence import (
     KEEPER_BEAT,
     KEEPER_NEXT,
+    KEEPER_PART,
     KEEPER_SLOT,
     KEEPER_STARTED,
     WAL_NEEDED,
@@ -61,8 +62,8 @@ _TIGHT_BYTES = 256 << 20
 # How often that is looked at: while the log grows, and while it does not.
 _BUSY_SECONDS = 0.025
 _IDLE_SECONDS = 1.0
-# The file is gone through in so many parts, one each time: in 25 seconds.
-_PARTS = 1000
+# The file is gone through in so many parts, one each time: in 25 seconds. What was late is made up for, up to so much.
+_PARTS, _PART_NS, _MOST_LATE_NS = 1000, 25_000_000, 1_000_000_000
 # The data file is longer than what is in use, for what LMDB is about to write there: by as much as is in use within
 # these bounds, and by twice that when it has just been made longer.
 _LEAST_AHEAD, _MOST_AHEAD = 256 << 10, 16 << 20
@@ -116,8 +117,7 @@ class Keeper:
         self._made_ns = 0
         self._relieved_ns = -_RELIEVED_NS  # when another took this one's place, or it was too slow to take another's
         self._tried = 0  # how often in vain
-        self._part = 0  # of the file, that was written back last
-        self._part_ns = 0  # and when
+        self._part_ns = 0  # when a part of the file is to be written back
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -142,8 +142,10 @@ class Keeper:
         return self._words[KEEPER_SLOT] == slot + 1 and self._words[KEEPER_STARTED] == started
 
     def _be_keeper(self) -> None:
-        words, (slot, started) = self._words, self._presence.this_slot()
-        words[KEEPER_BEAT] = self._made_ns = self._monotonic_ns()
+        words, (slot, started), now = self._words, self._presence.this_slot(), self._monotonic_ns()
+        if not self._is_keeper():
+            self._part_ns = now
+        words[KEEPER_BEAT] = self._made_ns = now
         words[KEEPER_STARTED] = started
         words[KEEPER_SLOT] = slot + 1
 
@@ -282,16 +284,17 @@ class Keeper:
         return found.f_bavail * found.f_frsize < _TIGHT_BYTES
 
     def _write_back(self, now: int) -> None:
-        """Write a part of the file, if it is time. Of the pages that LMDB wrote and needs no more, those that are not
-        used again would be written by the system, all at once, when the first of them is half a minute old."""
-        if now - self._part_ns < _BUSY_SECONDS * 1e9:
+        """Write the part of the file after that which this keeper, or another, has written last, if it is time. Of the
+        pages that LMDB wrote and needs no more, those that are not used again would be written by the system, all at
+        once, when the first of them is half a minute old."""
+        if now < self._part_ns:
             return
-        self._part_ns = now
-        self._part = (self._part + 1) % _PARTS
+        self._part_ns = max(self._part_ns, now - _MOST_LATE_NS) + _PART_NS
+        self._words[KEEPER_PART] = part = (self._words[KEEPER_PART] + 1) % _PARTS
         step = AT_ONCE * self._data.page_bytes
         with contextlib.suppress(OSError):  # who relies on it is told
             size = -(-self._data.size() // _PARTS)
-            for begin in range(self._part * size, (self._part + 1) * size, step):
+            for begin in range(part * size, (part + 1) * size, step):
                 write_out(self._data.number, begin, step, wait=True)
 
     def _cache_ahead(self) -> None:
@@ -362,8 +365,8 @@ class Keeper:
             raise _Relieved
         elif not self._presence.is_worker(self._presence.this_slot()[0]):
             return
+        self._write_back(now)
         if self._log.since(end) < _MOST_GROWTH and now - begun < AGE_NS and not self._is_tight():
-            self._write_back(now)
             self._stopped.wait(min(_RESTS * took, _LONGEST_REST))
 
     def _record(self, made: Checkpoint) -> int | None:

@@ -46,7 +46,9 @@ _HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
 # The write-ahead log's, of stores that have one. Positions in it: its end, how far it is surely on disk, from where on
 # the newest checkpoint needs it. Who keeps the checkpoint's pages: slot + 1 (0: nobody), when that process took the
 # slot, when it last said that it goes on. Whether the disk has failed. When another began to take the keeper's place.
-WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN, KEEPER_NEXT = range(4, 12)
+# The part of the data file that was written back last.
+WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN = range(4, 11)
+KEEPER_NEXT, KEEPER_PART = 11, 12
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 
