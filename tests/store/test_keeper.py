@@ -466,6 +466,118 @@ def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
     store.close()
 
 
+def test_a_worker_that_fails_to_take_over_leaves_the_keeper_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails, it would again: the keeper would begin no checkpoint for ever."""
+    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)
+    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    store, kept = opened(path)
+    store.announce_worker(True)
+    raw(store, (KEY, b"1"))
+    asked: list[int] = []
+
+    def full() -> Any:
+        asked.append(store._presence.shared_words[KEEPER_NEXT])
+        raise lmdb.ReadersFullError("full")
+
+    monkeypatch.setattr(kept, "_begin_read", full)
+    with pytest.raises(lmdb.ReadersFullError):
+        kept._tend()
+    assert store._presence.shared_words[KEEPER_NEXT] == 0
+    kept._tend()
+    assert len(asked) == 1
+    assert asked[0] > 0
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_who_was_relieved_is_let_go_on_however_late_it_is_stopped(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it reads no more."""
+    store, kept = quiet
+    raw(store, (KEY, b"1"))
+    reads, woken = [True, True, False], list[int]()
+
+    def wake(pid: int) -> bool:
+        woken.append(pid)
+        return not reads.pop(0)
+
+    monkeypatch.setattr(kept, "_wake", wake)
+    kept._relieved = 7
+    for _ in range(5):
+        kept._tend()
+    assert woken == [7, 7, 7]
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_on_a_tight_disk_no_worker_is_the_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: bool) -> None:
+    """There the file is not to grow, and checkpoints are not to wait."""
+    path = tmp_path / "db"
+    child = started(path, as_worker(path) if not worker else writer(path, 3, then=signal.pause))
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    if worker:
+        store.announce_worker(True)
+    monkeypatch.setattr(os, "fstatvfs", lambda _file: Room(10))
+    assert kept._is_to_be_relieved(1) is not worker
+    store._presence.shared_words[KEEPER_NEXT] = kept._monotonic_ns()
+    assert kept._is_due(1 << 16, kept._monotonic_ns())
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_one_large_transaction_is_no_reason_to_relieve_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db"
+    child = started(path, as_worker(path))
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    now, much = kept._monotonic_ns(), keeper._BEHIND * keeper.LOG_BYTES + 1
+    words = store._presence.shared_words
+    monkeypatch.setattr(kept, "_monotonic_ns", lambda: now)
+    words[KEEPER_BEAT] = now
+    assert not kept._is_to_be_relieved(much)
+    now += keeper._BEHIND_NS - 1
+    assert not kept._is_to_be_relieved(much)
+    words[WAL_NEEDED] += 1  # a checkpoint was made
+    now += 2
+    assert not kept._is_to_be_relieved(much)
+    now += keeper._BEHIND_NS
+    assert kept._is_to_be_relieved(much)
+    assert not kept._is_to_be_relieved(much - 1)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def test_who_is_relieved_while_it_closes_leaves_it_to_that_one(
+    quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, kept = quiet
+    raw(store, (KEY, b"1"))
+    words, done = store._presence.shared_words, list[int]()
+    own = words[KEEPER_SLOT]
+
+    def relieved() -> None:
+        done.append(words[KEEPER_SLOT])
+        words[KEEPER_SLOT] = own + 1
+
+    monkeypatch.setattr(kept, "checkpoint", relieved)
+    raw(store, (KEY, bytes(1 << 17)))
+    kept._resign()
+    assert done == [own]
+    assert words[KEEPER_SLOT] == own + 1
+    monkeypatch.undo()
+    words[KEEPER_SLOT] = own
+
+
 def test_two_workers_leave_it_as_it_is(tmp_path: Path) -> None:
     """One of them has not noticed yet that the other has taken its place."""
     path = tmp_path / "db"

@@ -148,6 +148,23 @@ def test_a_range_is_cut_by_its_pages(environment: Any, keys: int) -> None:
             assert max(sizes) <= rows / parts * 1.2 + 2 + (60 if rows >= 8 else 0) + rows * 0.05
 
 
+def test_leaves_that_differ_by_turns_are_counted_right(environment: Any) -> None:
+    """Every second leaf has few large rows: whoever looked at each fourth saw only those, or none."""
+    emptied(environment)
+    number = 0
+    with environment.begin(write=True) as transaction:
+        for _ in range(2_500):
+            for size in (*[8] * 60, 1900, 1900):
+                transaction.put(b"\x10%08d" % number, bytes(size))
+                number += 1
+    file = page_file(environment)
+    with environment.begin() as transaction:
+        found = tree_of(file, transaction).cut(b"\x10", b"\x11", 8)
+    assert found.rows == pytest.approx(number, rel=0.1)
+    bounds = [0, *(int(key[1:]) for key in found.keys), number]
+    assert max(other - one for one, other in pairwise(bounds)) < 1.2 * number / 8
+
+
 # It rests now and then: else the data would grow faster than they are read, and each view be overwritten first.
 WRITER = """
 import random, sys, time, lmdb

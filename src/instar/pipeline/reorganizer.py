@@ -157,8 +157,12 @@ class SparkReorganizer:
                 return failed  # its JVM may have been killed while it started
             return SparkJob(session, f"job-{task.job}-{task.stage}", partial(parts.submit, session, todo, runs))
 
-        task.doing = "Spark starts"
-        job: SparkJob | errors.Error = patiently(started, pulse, PATIENCE_SECONDS)
+        def starting() -> None:
+            parts.tell(runs, 0)  # what others change meanwhile is learnt bit by bit
+            task.doing = "Spark starts"
+            pulse()
+
+        job: SparkJob | errors.Error = patiently(started, starting, PATIENCE_SECONDS)
         if isinstance(job, errors.Error):
             return job
         heard = Heard(runs)

@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from instar.store.engine import View
 from instar.store.log import INSERTS, REPLACED, TABLE, changed_key, log_key, log_place, tables_told
 
-# So many rows are remembered, in some 25 MB. Then all are forgotten, and what was looked at before counts as changed.
+# So many rows are remembered, in some 25 MB (80 with keys of 500 bytes). Then all are forgotten, and what was looked
+# at before counts as changed.
 MOST_ROWS = 131_072
 
 

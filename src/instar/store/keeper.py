@@ -69,9 +69,9 @@ _PARTS, _PART_NS, _MOST_LATE_NS = 1000, 25_000_000, 1_000_000_000
 _LEAST_AHEAD, _MOST_AHEAD = 256 << 10, 16 << 20
 # A keeper that has said nothing for so long is stopped.
 _STOPPED_NS = 10_000_000_000
-# A worker does not keep up when the log has grown by so many times what makes a checkpoint due. Then it is the keeper
-# no more, for so long.
-_BEHIND, _RELIEVED_NS = 4, 60_000_000_000
+# A worker does not keep up when the log has grown by so many times what makes a checkpoint due, and so long since there
+# was none. Then it is the keeper no more, for so long.
+_BEHIND, _BEHIND_NS, _RELIEVED_NS = 4, 1_500_000_000, 60_000_000_000
 # A keeper whose place another is about to take begins no checkpoint for so long. One that it is at may be done first;
 # who has tried so often, and been too slow, is as one who was relieved.
 _NEXT_NS, _MOST_TRIED = 1_000_000_000, 3
@@ -88,7 +88,7 @@ class Keeper:
     """This process as the keeper of the store in directory `path`, or as one that may become it.
 
     `begin_read` begins a read transaction of LMDB, `enter` the atomic section; `wake` lets a process that is stopped go
-    on for a moment.
+    on for a moment, and says whether it reads no more.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Keeper:
         clock: Clock,
         begin_read: Callable[[], Any],
         enter: Callable[[], LmdbSection],
-        wake: Callable[[int], None],
+        wake: Callable[[int], bool],
     ) -> None:
         self._data = data
         self._log = log
@@ -117,6 +117,8 @@ class Keeper:
         self._made_ns = 0
         self._relieved_ns = -_RELIEVED_NS  # when another took this one's place, or it was too slow to take another's
         self._tried = 0  # how often in vain
+        self._relieved = 0  # the process whose place this one has taken, until it reads no more
+        self._behind = 0, 0  # where the newest checkpoint was when the keeper was seen to be behind, and when
         self._part_ns = 0  # when a part of the file is to be written back
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
         self._stopped = threading.Event()
@@ -153,17 +155,28 @@ class Keeper:
         """Whether this process is to be the keeper in another's place, when the log has grown by so many bytes since
         its checkpoint: for it is gone or stopped, or not the one that should be.
 
-        That is the worker, if there is one. To find pages and have them written takes some tenth of a processor beside
-        a thousand commits a second, and the interpreter from all clients in the process. But the worker is of low
-        priority: when it does not keep up somebody else is the keeper, for a while.
+        That is the worker, if there is one, and room for a file that may grow. To find pages and have them written
+        takes some tenth of a processor beside a thousand commits a second, and the interpreter from all clients in the
+        process. But the worker is of low priority: when it does not keep up somebody else is the keeper, for a while.
         """
         now, words, presence = self._monotonic_ns(), self._words, self._presence
         slot = words[KEEPER_SLOT] - 1
         if now - words[KEEPER_BEAT] > _STOPPED_NS or not self.is_kept():
             return True
+        tight = self._is_tight()
         if presence.is_worker(presence.this_slot()[0]):
-            return not presence.is_worker(slot) and now - self._relieved_ns >= _RELIEVED_NS
-        return presence.is_worker(slot) and grown > _BEHIND * self._due_bytes()
+            return not tight and not presence.is_worker(slot) and now - self._relieved_ns >= _RELIEVED_NS
+        return presence.is_worker(slot) and (tight or self._is_behind(grown, now))
+
+    def _is_behind(self, grown: int, now: int) -> bool:
+        """Whether the keeper has made no checkpoint for a while, though the log has grown by that much: a single
+        transaction may be larger, and a keeper that had nothing to do looks once a second."""
+        needed = self._words[WAL_NEEDED]
+        if grown <= _BEHIND * LOG_BYTES:
+            self._behind = 0, 0
+        elif self._behind[0] != needed:
+            self._behind = needed, now
+        return self._behind[0] == needed and now - self._behind[1] >= _BEHIND_NS
 
     def entered(self, transaction: int) -> None:
         """A write transaction, of that number, has begun: before it writes, a living process must be the keeper. 58030.
@@ -204,7 +217,8 @@ class Keeper:
     def _keep(self, pin: Any, made: Checkpoint) -> None:
         self._let_go()
         self._pin, self._made = pin, made
-        self._words[WAL_NEEDED] = made.position
+        # Whoever was slow to come here may have been overtaken.
+        self._words[WAL_NEEDED] = max(made.position, self._words[WAL_NEEDED])
 
     def _let_go(self) -> None:
         pin, self._pin, self._made = self._pin, None, None
@@ -243,6 +257,8 @@ class Keeper:
         grown = self._log.since(words[WAL_NEEDED])
         if self._is_keeper():
             words[KEEPER_BEAT] = now
+            if self._relieved and self._wake(self._relieved):
+                self._relieved = 0
             if grown:
                 self._write_back(now)
                 self._cache_ahead()
@@ -259,19 +275,24 @@ class Keeper:
 
     def _relieve(self, now: int) -> None:
         """Take the keeper's place. In vain if it makes a checkpoint meanwhile: it begins none from now on."""
-        relieved = self._presence.pid_of(self._words[KEEPER_SLOT] - 1)
-        self._words[KEEPER_NEXT] = now
-        self.checkpoint()
+        words = self._words
+        relieved = self._presence.pid_of(words[KEEPER_SLOT] - 1)
+        words[KEEPER_NEXT] = now
         self._tried += 1
-        if self._is_keeper():
-            self._tried = self._words[KEEPER_NEXT] = 0
-            self._wake(relieved)
-        elif self._tried == _MOST_TRIED:  # it is too slow
-            self._relieved_ns, self._tried = now, 0
+        try:
+            self.checkpoint()
+        except BaseException:  # whatever it is, the keeper is to go on
+            self._tried, words[KEEPER_NEXT] = _MOST_TRIED, 0
+            raise
+        finally:
+            if self._is_keeper():
+                self._relieved, self._tried, words[KEEPER_NEXT] = relieved, 0, 0
+            elif self._tried >= _MOST_TRIED:  # it is too slow
+                self._relieved_ns, self._tried = now, 0
 
     def _is_due(self, grown: int, now: int) -> bool:
         """Whether the keeper is to make a checkpoint, when the log has grown by so many bytes since the last one."""
-        if now - self._words[KEEPER_NEXT] < _NEXT_NS:
+        if 0 <= now - self._words[KEEPER_NEXT] < _NEXT_NS and not self._is_tight():
             return False
         return grown >= self._due_bytes() or now - self._made_ns >= AGE_NS
 
@@ -400,6 +421,8 @@ class Keeper:
             return
         for _ in range(_LAST_ROUNDS):  # so that little is left to be done while all others wait
             self.checkpoint()
+            if not self._is_keeper():
+                return
             if self._log.since(self._words[WAL_NEEDED]) < _LITTLE_BYTES:
                 break
         section = self._enter()

@@ -165,9 +165,10 @@ class _Environment:
             self.path, data, self.log, presence, self._clock, self._begin_plain, self._enter, self._wake
         )
 
-    def _wake(self, pid: int) -> None:
-        """Let a process that is stopped go on until it reads no more: it was the keeper."""
+    def _wake(self, pid: int) -> bool:
+        """Let a process that is stopped go on until it reads no more: it was the keeper. Whether it reads no more."""
         self.watch.wake(pid, lambda: not has_reader(self._environment, pid))
+        return not has_reader(self._environment, pid)
 
     def _open_write_map(self, space: Space, presence: SharedPresence) -> None:
         """Open the environment again, now that it is known to be sound, to be written through its map."""

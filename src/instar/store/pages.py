@@ -54,6 +54,7 @@ _NUMBER = struct.Struct("<Q")
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 # So many leaves of a range say how many keys one has.
 _COUNTED_LEAVES = 512
+_GOLDEN = 0.6180339887498949  # no multiples of it are near one another, modulo 1
 _BIG = 1  # a node's flag: the value lies in overflow pages
 
 
@@ -335,7 +336,9 @@ class Tree:
         if not len(leaves):
             return np.empty(0, np.int64)
         step = -(-len(leaves) // _COUNTED_LEAVES)
-        some = leaves[::step]
+        # One of each few, now this, now that: large and small ones may come by turns.
+        begins = np.arange(0, len(leaves), step)
+        some = leaves[np.minimum(begins + (begins * _GOLDEN % 1 * step).astype(np.int64), len(leaves) - 1)]
         counted = _Pages(self._file.upto(int(some.max()))[some], some, _LEAF).counts
         return np.repeat(counted, step)[: len(leaves)].cumsum()
 

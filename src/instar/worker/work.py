@@ -438,6 +438,7 @@ class _WithFallback:
             if failed.sqlstate not in _NOT_THE_JOBS_FAULT:
                 raise
             traceback.print_exc()
+            task.doing = f"without Spark, for {failed.message}"
             InProcess().run(task, pulse)
 
 
