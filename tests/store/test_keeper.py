@@ -498,20 +498,27 @@ def test_a_worker_that_fails_to_take_over_leaves_the_keeper_alone(
 def test_who_was_relieved_is_let_go_on_however_late_it_is_stopped(
     quiet: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it reads no more."""
+    """Until it reads no more, but not for ever: it may be within a read of its own."""
     store, kept = quiet
     raw(store, (KEY, b"1"))
-    reads, woken = [True, True, False], list[int]()
+    reads, woken = [True, True, False, True], list[int]()
 
     def wake(pid: int) -> bool:
         woken.append(pid)
         return not reads.pop(0)
 
     monkeypatch.setattr(kept, "_wake", wake)
-    kept._relieved = 7
+    now = kept._monotonic_ns()
+    monkeypatch.setattr(kept, "_monotonic_ns", lambda: now)
+    kept._relieved = 7, now + keeper._LETTING_GO_NS
     for _ in range(5):
         kept._tend()
     assert woken == [7, 7, 7]
+    kept._relieved = 8, now + keeper._LETTING_GO_NS
+    kept._tend()
+    now += keeper._LETTING_GO_NS
+    kept._tend()
+    assert woken == [7, 7, 7, 8]
 
 
 @pytest.mark.parametrize("worker", [False, True])

@@ -75,6 +75,9 @@ _BEHIND, _BEHIND_NS, _RELIEVED_NS = 4, 1_500_000_000, 60_000_000_000
 # A keeper whose place another is about to take begins no checkpoint for so long. One that it is at may be done first;
 # who has tried so often, and been too slow, is as one who was relieved.
 _NEXT_NS, _MOST_TRIED = 1_000_000_000, 3
+# Who was relieved and is stopped before it has let go of its read, as it does within a second, is let go on. Not for
+# ever: it may be within another one.
+_LETTING_GO_NS = 3_000_000_000
 # Who closes the store has the file written before all wait for what is left: as often as that is more than so many
 # bytes of log, and so many times at most.
 _LITTLE_BYTES, _LAST_ROUNDS = 1 << 14, 4
@@ -117,7 +120,7 @@ class Keeper:
         self._made_ns = 0
         self._relieved_ns = -_RELIEVED_NS  # when another took this one's place, or it was too slow to take another's
         self._tried = 0  # how often in vain
-        self._relieved = 0  # the process whose place this one has taken, until it reads no more
+        self._relieved = 0, 0  # the process whose place this one has taken; until when that is looked after
         self._behind = 0, 0  # where the newest checkpoint was when the keeper was seen to be behind, and when
         self._part_ns = 0  # when a part of the file is to be written back
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
@@ -257,8 +260,9 @@ class Keeper:
         grown = self._log.since(words[WAL_NEEDED])
         if self._is_keeper():
             words[KEEPER_BEAT] = now
-            if self._relieved and self._wake(self._relieved):
-                self._relieved = 0
+            pid, until = self._relieved
+            if now < until and self._wake(pid):
+                self._relieved = 0, 0
             if grown:
                 self._write_back(now)
                 self._cache_ahead()
@@ -286,7 +290,8 @@ class Keeper:
             raise
         finally:
             if self._is_keeper():
-                self._relieved, self._tried, words[KEEPER_NEXT] = relieved, 0, 0
+                self._relieved = relieved, self._monotonic_ns() + _LETTING_GO_NS
+                self._tried = words[KEEPER_NEXT] = 0
             elif self._tried >= _MOST_TRIED:  # it is too slow
                 self._relieved_ns, self._tried = now, 0
 
