@@ -81,6 +81,11 @@ def started(path: Path, work: Callable[[], None]) -> int:
     return child
 
 
+def killed(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
 def slot_of(store: LmdbStore) -> int:
     return store._presence.this_slot()[0] + 1
 
@@ -148,8 +153,7 @@ def test_a_killed_keeper_is_replaced_and_its_pages_are_kept_till_then(tmp_path: 
     taken = keeper_slot(store)
     assert taken != slot_of(store)
     made = newest(path)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     pages = pages_in_use(store)
     raw(store, (KEY, b"2"))
     assert pages_in_use(store) >= pages  # LMDB's table of readers still has the one that was killed
@@ -175,8 +179,7 @@ def test_the_next_writer_takes_the_place_of_a_killed_keeper(
     raw(store, (KEY, b"1"))
     made = newest(path)
     assert keeper_slot(store) != slot_of(store)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     if cleared == "by a collector":
         store._environment.check_readers()
     else:
@@ -313,8 +316,7 @@ def test_a_stopped_keeper_does_not_make_the_data_file_grow(
         if number % 100 == 99:
             kept.checkpoint()
     assert kept._data.used() < 8 << 20
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -398,8 +400,7 @@ def test_a_worker_is_the_keeper_in_the_place_of_others_while_it_keeps_up(
     raw(store, (KEY, b"4"))
     time.sleep(0.3)
     assert keeper_slot(store) == slot_of(store)  # not again for a minute
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -416,8 +417,7 @@ def test_a_worker_that_was_relieved_long_ago_is_the_keeper_again(
     assert keeper_slot(store) != slot_of(store)
     kept._relieved_ns -= keeper._RELIEVED_NS
     wait_until(lambda: keeper_slot(store) == slot_of(store))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -461,8 +461,7 @@ def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
     kept._tend()
     assert keeper_slot(store) == slot_of(store)
     assert words[KEEPER_NEXT] == 0  # nobody comes next
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -490,8 +489,7 @@ def test_a_worker_that_fails_to_take_over_leaves_the_keeper_alone(
     kept._tend()
     assert len(asked) == 1
     assert asked[0] > 0
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -534,8 +532,7 @@ def test_on_a_tight_disk_no_worker_is_the_keeper(tmp_path: Path, monkeypatch: py
     assert kept._is_to_be_relieved(1) is not worker
     store._presence.shared_words[KEEPER_NEXT] = kept._monotonic_ns()
     assert kept._is_due(1 << 16, kept._monotonic_ns())
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -559,8 +556,7 @@ def test_one_large_transaction_is_no_reason_to_relieve_a_worker(
     now += keeper._BEHIND_NS
     assert kept._is_to_be_relieved(much)
     assert not kept._is_to_be_relieved(much - 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -593,8 +589,7 @@ def test_two_workers_leave_it_as_it_is(tmp_path: Path) -> None:
     store.announce_worker(True)
     raw(store, (KEY, b"3"))
     assert not kept._is_to_be_relieved(1 << 40)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
@@ -956,8 +951,7 @@ def test_nobody_rests_in_the_atomic_section(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(keeper, "sync_pages", noted)
     store, kept = opened(path)
     raw(store, (KEY, b"1"))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     raw(store, (KEY, b"2"))
     assert keeper_slot(store) == slot_of(store)
     assert asked == [False]
@@ -1003,8 +997,7 @@ def test_a_keeper_that_is_stopped_while_it_rests_lets_go_when_it_is_relieved(
     raw(store, (KEY, b"2"))
     wait_until(lambda: keeper_slot(store) == slot_of(store))
     woken(store, child)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    killed(child)
     store.close()
 
 
