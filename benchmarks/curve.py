@@ -6,6 +6,7 @@ import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,17 +27,8 @@ GROWTH = 1.5
 def run(options: Options) -> Iterator[Figure]:
     largest = options.size(10**7, 10**6)
     sizes = [largest // shrunk for shrunk in (1000, 100, 10, 1) if largest // shrunk >= 10**4] or [largest]
-    costs: dict[str, dict[int, float]] = {}
-    for rows in sizes:
-        connection = open_instar(options.directory / f"curve-{rows}.instar")
-        fill_instar(connection, rows)
-        os.sync()  # else the disk is busy with the load while others are measured
-        file = options.directory / "curve.csv"
-        for name, measure in _kinds(connection, rows, file).items():
-            measure()
-            rates = [measure() for _ in range(options.rounds)]
-            costs.setdefault(name, {})[rows] = 1e6 / statistics.median(rates)
-        connection.close()
+    with ExitStack() as opened:
+        costs = _costs(options, {rows: opened.enter_context(closing(_filled(options, rows))) for rows in sizes})
     small = min(_SMALL, sizes[-1])
     for name, by_size in costs.items():
         for rows, microseconds in by_size.items():
@@ -44,6 +36,28 @@ def run(options: Options) -> Iterator[Figure]:
         if name in ("lookup", "update"):
             growth = by_size[sizes[-1]] / by_size[small]
             yield Figure(f"{name}, {sizes[-1]:,} rows beside {small:,}", growth, "x", GROWTH, "<=")
+
+
+def _filled(options: Options, rows: int) -> instar.Connection:
+    connection = open_instar(options.directory / f"curve-{rows}.instar")
+    fill_instar(connection, rows)
+    return connection
+
+
+def _costs(options: Options, tables: dict[int, instar.Connection]) -> dict[str, dict[int, float]]:
+    """Microseconds of each kind of work by the size of the table. The sizes are measured by turns: the largest table
+    takes a minute to fill, in which the machine may have become another."""
+    os.sync()  # else the disk is busy with the loads
+    by_size = {rows: _kinds(table, rows, options.directory / "curve.csv") for rows, table in tables.items()}
+    costs: dict[str, dict[int, float]] = {}
+    for name in by_size[max(tables)]:
+        rates: dict[int, list[float]] = {rows: [] for rows in tables}
+        for _ in range(options.rounds):
+            for rows, kinds in by_size.items():
+                kinds[name]()  # what it reads is in the processor's caches, as far as it fits
+                rates[rows].append(kinds[name]())
+        costs[name] = {rows: 1e6 / statistics.median(found) for rows, found in rates.items()}
+    return costs
 
 
 def _kinds(connection: instar.Connection, rows: int, file: Path) -> dict[str, Callable[[], float]]:

@@ -109,7 +109,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=0.1, help="TPC-H scale factor (0.1: 765,000 rows)")
     parser.add_argument("--clients", type=int, default=2, help="client processes")
     parser.add_argument("--rate", type=float, help="operations per second of all clients (a quarter of their peak)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of the quiet baseline")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of the quiet baseline")
     parser.add_argument(
         "--synchronous", choices=("full", "normal", "off"), default="full", help="durability of commits"
     )

@@ -92,6 +92,13 @@ def in_a_row(draw: random.Random, section: Section) -> None:
         section.put(start + number.to_bytes(3, "big"), bytes(draw.choice([0, 100])))
 
 
+def in_gaps(draw: random.Random, section: Section) -> None:
+    for _ in range(draw.choice([1, 30])):
+        start = RAW + draw.randbytes(draw.choice([3, 300]))
+        count = draw.choice([3, 40, 3000])
+        section.put_many([(start + number.to_bytes(3, "big"), bytes(draw.choice([3, 400]))) for number in range(count)])
+
+
 def removed(draw: random.Random, section: Section) -> None:
     start = RAW + draw.randbytes(1)
     for key in section.batch(start, b"\x04", draw.choice([10, 1000]))[0]:
@@ -105,7 +112,7 @@ def test_no_transaction_takes_more_than_was_reserved(path: Path, seed: int) -> N
     space = space_of(store)
     change(store, {1: b"a"})
     for step in range(40):
-        work = draw.choice([scattered, large, in_a_row, removed])
+        work = draw.choice([scattered, large, in_a_row, in_gaps, removed])
         store.background([partial(work, draw)])
         assert space.used() <= space.reserved, (step, work)
         changed = draw.sample(range(60_000), draw.choice([1, 30, 3000]))
@@ -253,7 +260,7 @@ def test_a_full_disk_kills_no_process_whatever_it_does(tiny_disk, seed: int) -> 
         store = open_store(path)
         refused = 0
         for step in range(400):
-            work = draw.choice([scattered, large, in_a_row, removed])
+            work = draw.choice([scattered, large, in_a_row, in_gaps, removed])
             before = contents(store, RAW, b"\x04")
             try:
                 store.background([partial(work, draw)])
@@ -315,7 +322,14 @@ def before_large_records(section: Section) -> None:
             section.put_many(pairs)
 
 
-@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends, before_large_records])
+def in_many_gaps(section: Section) -> None:
+    """Long keys, so that the tree is deep; runs that are hardly worth wedges, each between others."""
+    for gap in sorted(range(600), key=lambda number: number * 7919 % 600):
+        start = RAW + gap.to_bytes(490, "big")
+        section.put_many([(start + number.to_bytes(2, "big"), bytes(840)) for number in range(6)])
+
+
+@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends, before_large_records, in_many_gaps])
 def test_the_worst_transactions_are_allowed_for(path: Path, work: Callable[[Section], None]) -> None:
     """SIGBUS otherwise: so the work is done in a child."""
 

@@ -28,6 +28,7 @@ from instar.store.cursors import read_head
 from instar.store.data_file import DataFile
 from instar.store.directory import DATA_FILE, PRESENCE_FILE, prepare, require_same
 from instar.store.engine import MOVED, Derive, LogRecord, Store
+from instar.store.filling import MAX_KEY_BYTES
 from instar.store.group import CommitQueue
 from instar.store.header import (
     HEADER_KEY,
@@ -386,7 +387,7 @@ class LmdbStore(BaseStore):
     """One opener's handle; see `open_store`."""
 
     # LMDB's limit.
-    max_key_bytes = 511
+    max_key_bytes = MAX_KEY_BYTES
 
     def __init__(self, environment: _Environment, clock: Clock) -> None:
         super().__init__(environment.identity, clock)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import lmdb
 
 from instar.store.cursors import batch_of_range, read_head, scan_range
-from instar.store.filling import filling_runs
+from instar.store.filling import Pairs, fill
 from instar.store.header import Head
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lock_table import LockTable
@@ -79,24 +79,23 @@ class LmdbSection(WriteSection):
             self._redo.note(key, None)
         return deleted
 
-    def put_many(self, pairs: list[tuple[bytes, bytes]]) -> None:
+    def put_many(self, pairs: Pairs) -> None:
         cursor = self._transaction.cursor()
         pairs = sorted(pairs)
         if cursor.set_range(pairs[0][0]) and cursor.key() <= pairs[-1][0]:
             self._put_among(cursor, pairs)
         else:
-            self._fill(cursor, filling_runs(pairs, self._transaction.stat()["psize"]))
+            self._fill(cursor, pairs)
         if self._redo is not None:
             self._redo.note_all(pairs)
 
-    def _put_among(self, cursor: Any, pairs: list[tuple[bytes, bytes]]) -> None:
+    def _put_among(self, cursor: Any, pairs: Pairs) -> None:
         """Put sorted pairs where others may be."""
         cursor.putmulti(pairs)
 
-    def _fill(self, cursor: Any, runs: list[list[tuple[bytes, bytes]]]) -> None:
-        """Put `runs`, one after the other, where nothing is stored from the least key of them all to the greatest."""
-        for run in runs:
-            cursor.putmulti(run)
+    def _fill(self, cursor: Any, pairs: Pairs) -> None:
+        """Put sorted pairs where nothing is stored from the first to the last."""
+        fill(self._transaction, pairs, cursor.putmulti, self._transaction.stat()["psize"])
 
     def any_of(self, keys: list[bytes]) -> bytes | None:
         cursor = self._transaction.cursor()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from instar.store.filling import Pairs, fill
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lmdb_section import LmdbSection, Newest
 from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space, slack
@@ -19,6 +20,8 @@ from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space, slack
 _PATH_PAGES = 24
 # With the branch pages accounted for: its leaf copied and split.
 _LEAF_PAGES = 2
+# What is taken of the paths to either end of a gap that is filled, each copied and split, with wedges in it.
+_FILLING_PAGES = 4 * _PATH_PAGES
 # So many pairs are put at once where nothing is yet.
 _PART = 128
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
@@ -87,22 +90,25 @@ class MappedSection(LmdbSection):
         self._spend(self._price, 0)
         return super().delete(key)
 
-    def _put_among(self, cursor: Any, pairs: list[tuple[bytes, bytes]]) -> None:
+    def _put_among(self, cursor: Any, pairs: Pairs) -> None:
         data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in pairs])
         self._spend(len(pairs) * self._price + _DATA_FACTOR * data, self._large_bytes(pairs))
         cursor.putmulti(pairs)
 
-    def _fill(self, cursor: Any, runs: list[list[tuple[bytes, bytes]]]) -> None:
+    def _fill(self, cursor: Any, pairs: Pairs) -> None:
         """As it says there.
 
         How many pages that takes is not known before: as many as pairs if what follows fills its page nearly. So a part
         at a time is allowed for at the worst, and what it did not take comes back. Beside the pages that the tree has
-        more than before, LMDB takes those of at most two paths: the ones to either end, copied.
+        more than before, LMDB takes those of at most two paths: the ones to either end, copied; and to put and to take
+        away wedges, no more than as much again.
         """
         page_bytes = self._page_bytes
-        self._spend(_PATH_PAGES * page_bytes, 0)
-        pages = self._pages()
-        for run in runs:
+        self._removed += 2
+        self._spend(_FILLING_PAGES * page_bytes, 0)
+
+        def put(run: Pairs) -> None:
+            pages = self._pages()
             for begin in range(0, len(run), _PART):
                 part = run[begin : begin + _PART]
                 large = self._large_bytes(part)
@@ -112,11 +118,13 @@ class MappedSection(LmdbSection):
                 before, pages = pages, self._pages()
                 self._room += cost - (pages - before) * page_bytes
 
+        fill(self._transaction, pairs, put, page_bytes)
+
     def _pages(self) -> int:
         stat = self._transaction.stat()
         return int(stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
 
-    def _large_bytes(self, pairs: list[tuple[bytes, bytes]]) -> int:
+    def _large_bytes(self, pairs: Pairs) -> int:
         page_bytes = self._page_bytes
         return sum([len(value) + page_bytes for _key, value in pairs if len(value) > _LARGE_VALUE])
 
