@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from instar.errors import Error
-from instar.store import group
+from instar.store import group, open_store, wal_format
 from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites, View
 from instar.store.group import _Member
 from instar.store.lmdb_section import LmdbSection
@@ -44,6 +44,18 @@ def test_a_member_that_cannot_be_written_harms_no_other(store: Store) -> None:
     assert all(isinstance(outcome, int) for outcome in outcomes[:2] + outcomes[3:])
     assert {row_key(number) for number in range(4)} <= contents(store).keys()
     assert row_key(50) not in contents(store)
+
+
+def test_what_the_log_does_not_take_is_not_half_written(tmp_path, monkeypatch) -> None:
+    store = open_store(tmp_path / "store", synchronous="full")
+    monkeypatch.setattr(wal_format, "_MOST_PAYLOAD", 150_000)
+    large = request(store, {10: b"a", 11: bytes(200_000)})
+    outcomes = queued(store, [request(store, {1: b"a"}), large, request(store, {2: b"a"})])
+    assert isinstance(outcomes[1], Error)
+    assert outcomes[1].sqlstate == "54000"
+    assert [type(outcome) for outcome in outcomes] == [int, type(outcomes[1]), int]
+    assert [key for key in contents(store) if key in map(row_key, range(30))] == [row_key(1), row_key(2)]
+    store.close()
 
 
 def test_of_commits_that_find_the_store_damaged_nothing_stands(store: Store) -> None:

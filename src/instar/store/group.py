@@ -235,11 +235,14 @@ class CommitQueue:
         applied = []
         try:
             for member in members:
+                before = section.timestamp
                 try:
                     member.timestamp = apply_commit(section, member.request, self._clock)
                     if member.timestamp:
                         applied.append(member)
                 except (Refused, errors.Error) as refusal:
+                    if section.timestamp != before:  # it has begun to write
+                        raise
                     member.fail(refusal)
             if applied and section.moved:
                 section.store_header()

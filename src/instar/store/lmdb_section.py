@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import lmdb
 
 from instar.store.cursors import batch_of_range, read_head, scan_range
-from instar.store.filling import Pairs, fill
+from instar.store.filling import Pairs, fill, takes_wedges
 from instar.store.header import Head
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lock_table import LockTable
@@ -82,10 +82,11 @@ class LmdbSection(WriteSection):
     def put_many(self, pairs: Pairs) -> None:
         cursor = self._transaction.cursor()
         pairs = sorted(pairs)
-        if cursor.set_range(pairs[0][0]) and cursor.key() <= pairs[-1][0]:
+        following = cursor.key() if cursor.set_range(pairs[0][0]) else None
+        if following is not None and following <= pairs[-1][0]:
             self._put_among(cursor, pairs)
         else:
-            self._fill(cursor, pairs)
+            self._fill(cursor, pairs, following)
         if self._redo is not None:
             self._redo.note_all(pairs)
 
@@ -93,9 +94,13 @@ class LmdbSection(WriteSection):
         """Put sorted pairs where others may be."""
         cursor.putmulti(pairs)
 
-    def _fill(self, cursor: Any, pairs: Pairs) -> None:
-        """Put sorted pairs where nothing is stored from the first to the last."""
-        fill(self._transaction, pairs, cursor.putmulti, self._transaction.stat()["psize"])
+    def _fill(self, cursor: Any, pairs: Pairs, following: bytes | None) -> None:
+        """Put sorted pairs where nothing is stored before the key `following`, if there is one."""
+        page_bytes = self._transaction.stat()["psize"]
+        if following is not None and takes_wedges(pairs, following, page_bytes):
+            fill(self._transaction, pairs, cursor.putmulti, page_bytes)
+        else:
+            cursor.putmulti(pairs)
 
     def any_of(self, keys: list[bytes]) -> bytes | None:
         cursor = self._transaction.cursor()

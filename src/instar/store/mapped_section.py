@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from instar.store.filling import Pairs, fill
+from instar.store.filling import Pairs, fill, takes_wedges
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lmdb_section import LmdbSection, Newest
 from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space, slack
@@ -20,8 +20,8 @@ from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space, slack
 _PATH_PAGES = 24
 # With the branch pages accounted for: its leaf copied and split.
 _LEAF_PAGES = 2
-# What is taken of the paths to either end of a gap that is filled, each copied and split, with wedges in it.
-_FILLING_PAGES = 4 * _PATH_PAGES
+# The most pages that the paths to either end of a gap take that is filled with wedges in it.
+_WEDGES_PAGES = 4 * _PATH_PAGES
 # So many pairs are put at once where nothing is yet.
 _PART = 128
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
@@ -95,17 +95,15 @@ class MappedSection(LmdbSection):
         self._spend(len(pairs) * self._price + _DATA_FACTOR * data, self._large_bytes(pairs))
         cursor.putmulti(pairs)
 
-    def _fill(self, cursor: Any, pairs: Pairs) -> None:
+    def _fill(self, cursor: Any, pairs: Pairs, following: bytes | None) -> None:
         """As it says there.
 
         How many pages that takes is not known before: as many as pairs if what follows fills its page nearly. So a part
         at a time is allowed for at the worst, and what it did not take comes back. Beside the pages that the tree has
         more than before, LMDB takes those of at most two paths: the ones to either end, copied; and to put and to take
-        away wedges, no more than as much again.
+        away wedges, no more than as much again for each.
         """
         page_bytes = self._page_bytes
-        self._removed += 2
-        self._spend(_FILLING_PAGES * page_bytes, 0)
 
         def put(run: Pairs) -> None:
             pages = self._pages()
@@ -118,7 +116,13 @@ class MappedSection(LmdbSection):
                 before, pages = pages, self._pages()
                 self._room += cost - (pages - before) * page_bytes
 
-        fill(self._transaction, pairs, put, page_bytes)
+        if following is not None and takes_wedges(pairs, following, page_bytes):
+            self._spend(_WEDGES_PAGES * page_bytes, 0)
+            fill(self._transaction, pairs, put, page_bytes)
+            self._removed += 2
+        else:
+            self._spend(_PATH_PAGES * page_bytes, 0)
+            put(pairs)
 
     def _pages(self) -> int:
         stat = self._transaction.stat()
