@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
+from operator import methodcaller
 from pathlib import Path
 
 import pytest
@@ -329,7 +330,17 @@ def in_many_gaps(section: Section) -> None:
         section.put_many([(start + number.to_bytes(2, "big"), bytes(840)) for number in range(6)])
 
 
-@pytest.mark.parametrize("work", [shrinks_and_grows, grows_a_value, from_both_ends, before_large_records, in_many_gaps])
+def among_others(section: Section) -> None:
+    """Between keys that are there, so long that the tree is deep: each pair splits a page of its own."""
+    for shift in range(3):
+        section.put_many(
+            [(RAW + (3 * number + shift).to_bytes(500, "big"), bytes(400 + 500 * shift)) for number in range(9000)]
+        )
+
+
+@pytest.mark.parametrize(
+    "work", [shrinks_and_grows, grows_a_value, from_both_ends, before_large_records, in_many_gaps, among_others]
+)
 def test_the_worst_transactions_are_allowed_for(path: Path, work: Callable[[Section], None]) -> None:
     """SIGBUS otherwise: so the work is done in a child."""
 
@@ -366,6 +377,16 @@ def test_little_more_is_reserved_than_many_rows_take(path: Path) -> None:
     space = space_of(store)
     taken = space.used()
     assert taken <= space.reserved < 1.25 * taken + (10 << 20)
+    store.close()
+
+
+def test_little_more_is_reserved_than_many_rows_among_others_take(path: Path) -> None:
+    """As much as if each of them had copied its whole path, before: two gigabytes for 20,000 entries."""
+    store = open_store(path, synchronous="off")
+    for shift in range(4):
+        pairs = [(RAW + (4 * number + shift).to_bytes(12, "big"), bytes(44)) for number in range(20_000)]
+        store.background([methodcaller("put_many", pairs)])
+        assert allocated(path) < 30 << 20
     store.close()
 
 

@@ -22,8 +22,8 @@ _PATH_PAGES = 24
 _LEAF_PAGES = 2
 # The most pages that the paths to either end of a gap take that is filled with wedges in it.
 _WEDGES_PAGES = 4 * _PATH_PAGES
-# So many pairs are put at once where nothing is yet.
-_PART = 128
+# So many pairs are put at once where nothing is yet, and among others.
+_PART, _PART_AMONG = 128, 32
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
 _LEAST_GRANT, _MOST_GRANT = 64 << 10, 8 << 20
 # Of what is written in a row: pages half full, the pages above them, values that begin a page of their own.
@@ -91,9 +91,12 @@ class MappedSection(LmdbSection):
         return super().delete(key)
 
     def _put_among(self, cursor: Any, pairs: Pairs) -> None:
-        data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in pairs])
-        self._spend(len(pairs) * self._price + _DATA_FACTOR * data, self._large_bytes(pairs))
-        cursor.putmulti(pairs)
+        for begin in range(0, len(pairs), _PART_AMONG):
+            part = pairs[begin : begin + _PART_AMONG]
+            data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in part])
+            # The price falls with the first grant, so it is asked for each part.
+            self._spend(len(part) * self._price + _DATA_FACTOR * data, self._large_bytes(part))
+            cursor.putmulti(part)
 
     def _fill(self, cursor: Any, pairs: Pairs, following: bytes | None) -> None:
         """As it says there.
