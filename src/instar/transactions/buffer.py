@@ -307,6 +307,6 @@ def too_many_rows(most: int) -> errors.Error:
     return errors.error(
         errors.LIMIT_EXCEEDED,
         f"transaction changes more than {most} rows",
-        hint="Raise max_transaction_rows, or load in bulk into an empty table: with instar import, or in autocommit with "
-        "Connection.insert_arrow.",
+        hint="Raise max_transaction_rows, or load in bulk into an empty table: with instar import, or with "
+        "Connection.insert_arrow in autocommit.",
     )
