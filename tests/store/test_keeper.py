@@ -436,15 +436,9 @@ def test_a_keeper_begins_no_checkpoint_while_another_takes_its_place(quiet: tupl
 
 
 def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beside_a_keeper: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)
-    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
-    path = tmp_path / "db"
-    child = started(path, writer(path, 3, then=signal.pause))
-    store, kept = opened(path)
-    store.announce_worker(True)
-    raw(store, (KEY, b"1"))
+    store, kept = beside_a_keeper
     words, record, asked = store._presence.shared_words, kept._record, list[int]()
 
     def too_late(made: Checkpoint) -> int | None:
@@ -461,21 +455,13 @@ def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
     kept._tend()
     assert keeper_slot(store) == slot_of(store)
     assert words[KEEPER_NEXT] == 0  # nobody comes next
-    killed(child)
-    store.close()
 
 
 def test_a_worker_that_fails_to_take_over_leaves_the_keeper_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    beside_a_keeper: tuple[LmdbStore, Keeper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever fails, it would again: the keeper would begin no checkpoint for ever."""
-    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)
-    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
-    path = tmp_path / "db"
-    child = started(path, writer(path, 3, then=signal.pause))
-    store, kept = opened(path)
-    store.announce_worker(True)
-    raw(store, (KEY, b"1"))
+    store, kept = beside_a_keeper
     asked: list[int] = []
 
     def full() -> Any:
@@ -489,8 +475,6 @@ def test_a_worker_that_fails_to_take_over_leaves_the_keeper_alone(
     kept._tend()
     assert len(asked) == 1
     assert asked[0] > 0
-    killed(child)
-    store.close()
 
 
 def test_who_was_relieved_is_let_go_on_however_late_it_is_stopped(
@@ -1028,6 +1012,21 @@ def quiet(tmp_path: Path) -> Iterator[tuple[LmdbStore, Keeper]]:
     assert kept._thread is not None
     kept._thread.join()
     yield store, kept
+    store.close()
+
+
+@pytest.fixture
+def beside_a_keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LmdbStore, Keeper]]:
+    """A worker's store, whose keeper does what it is told, while another process is the keeper."""
+    monkeypatch.setattr(keeper, "_BUSY_SECONDS", 1000.0)
+    monkeypatch.setattr(keeper, "_IDLE_SECONDS", 1000.0)
+    path = tmp_path / "db"
+    child = started(path, writer(path, 3, then=signal.pause))
+    store, kept = opened(path)
+    store.announce_worker(True)
+    raw(store, (KEY, b"1"))
+    yield store, kept
+    killed(child)
     store.close()
 
 

@@ -324,10 +324,10 @@ def before_large_records(section: Section) -> None:
 
 
 def in_many_gaps(section: Section) -> None:
-    """Long keys, so that the tree is deep; runs that are hardly worth wedges, each between others."""
+    """Long keys, so that the tree is deep; runs that are just long enough for wedges, each between others."""
     for gap in sorted(range(600), key=lambda number: number * 7919 % 600):
         start = RAW + gap.to_bytes(490, "big")
-        section.put_many([(start + number.to_bytes(2, "big"), bytes(840)) for number in range(6)])
+        section.put_many([(start + number.to_bytes(2, "big"), bytes(150)) for number in range(11)])
 
 
 def among_others(section: Section) -> None:

@@ -52,7 +52,7 @@ def takes_wedges(pairs: Pairs, following: bytes, page_bytes: int) -> bool:
 
 def fill(transaction: Any, pairs: Pairs, put: Callable[[Pairs], object], page_bytes: int) -> None:
     """Have `put` put sorted `pairs`, in one or two runs, where nothing is stored from the first to the last; with
-    wedges behind them."""
+    wedges behind them. lmdb.Error, and what `put` raises: the transaction is to be aborted then, wedges and all."""
     near = pairs[-1][0] + b"\x00"
     far = near + b"\x00"
     value = wedge(page_bytes, len(far))
