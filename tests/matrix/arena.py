@@ -254,8 +254,10 @@ class Arena:
         self.databases[0].keep_views()  # a server that is behind may not know that there is one
         for query in self.kind.before if new is None else self.kind.holds:
             self._ask(query.text, query.gives)
-        self.check()
-        for name in [name for name, found in self.schema().items() if found.get("materialized")]:
+        views = [name for name, found in self.schema().items() if found.get("materialized")]
+        if views:
+            self.check()  # again, now that they are up to date
+        for name in views:
             self.session(1).execute(f"drop materialized view {name}")  # which the log is retained for
         self.store.retention_seconds = 0.0
         worker = Worker(self.store, self.world.clock)
