@@ -336,6 +336,26 @@ def test_what_is_buffered_follows_the_schema(engine: Engine, one: Connection) ->
     assert rows(one, "CHECK DATABASE") == []
 
 
+@pytest.mark.parametrize("change", ["ADD COLUMN n int DEFAULT 5", "DROP COLUMN z", "ADD COLUMN v serial"])
+def test_a_plan_of_another_version_sees_what_is_buffered(engine: Engine, change: str) -> None:
+    """In batches, as the analytic engine reads: it knows the columns that it reads, and no others."""
+    one = engine.connect()
+    query = "SELECT a, b, sum(a) OVER (ORDER BY id) FROM t ORDER BY id"
+    counted = "SELECT count(*), count(*) OVER () FROM t GROUP BY ()"
+    run(
+        one,
+        "CREATE TABLE t (id int PRIMARY KEY, m int, a int, b text, z int)",
+        "INSERT INTO t VALUES (1, 0, 10, 'x', 0), (2, 0, 20, NULL, 0), (3, 0, 30, 'z', 0)",
+    )
+    assert rows(one, counted) == [(3, 1)]
+    assert [row[2] for row in rows(one, query)] == [10, 30, 60]
+    run(one, f"ALTER TABLE t {change}", "BEGIN", "UPDATE t SET a = 25, b = 'y' WHERE id = 2", "DELETE FROM t WHERE id = 1")
+    run(one, "INSERT INTO t (id, b) VALUES (4, 'new')")
+    assert rows(one, query) == [(25, "y", 25), (30, "z", 55), (None, "new", 55)]
+    assert rows(one, counted) == [(3, 1)]
+    run(one, "ROLLBACK")
+
+
 def test_a_name_that_only_the_transaction_knows_stays_its_own(engine: Engine, one: Connection) -> None:
     """A table that was renamed since the transaction began has its old name there, and for nobody else."""
     two = engine.connect()

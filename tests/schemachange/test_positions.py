@@ -80,3 +80,13 @@ def test_older_snapshots_keep_their_order(engine: Engine, connection: instar.Con
     assert rows(older, "SELECT * FROM t") == [(1, 2, "x")]
     run(older, "INSERT INTO t VALUES (5, 6, 'own')", "COMMIT")
     assert rows(connection, "SELECT * FROM t ORDER BY id") == [("x", 1, 3), ("y", 2, 4), ("own", 5, 6)]
+
+
+@pytest.mark.parametrize("change", ["ALTER b FIRST", "SET (migration = 'read')", "SET (compaction_share = 0.5)"])
+def test_what_cannot_wait_for_a_job_is_refused_beside_one(connection: instar.Connection, change: str) -> None:
+    """Else it would stay if the job failed."""
+    with fails(errors.FEATURE_NOT_SUPPORTED, "in one statement with what takes a job"):
+        run(connection, f"ALTER TABLE t {change}, ADD UNIQUE (a)")
+    run(connection, f"ALTER TABLE t {change}, ADD COLUMN c int")  # which is there at once
+    run(connection, "CREATE TABLE none (id int PRIMARY KEY, a int, b text)")
+    run(connection, f"ALTER TABLE none {change}, ADD UNIQUE (a)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Listing
 
 import msgspec
@@ -72,8 +72,9 @@ def create_table(draft: Draft, wanted: want.CreateTable) -> None:
             next_id=len(columns) + 1,
         )
     )
-    _freeze_defaults(draft, table_id, wanted.columns)
-    generate(draft, table_id, dict(enumerate(wanted.columns, 1)))
+    new = dict(enumerate(wanted.columns, 1))
+    _freeze_defaults(draft, table_id, new)
+    generate(draft, table_id, new)
     _require_own_names(draft, table_id)
     # Unique keys first: a foreign key of the table to itself may refer to one.
     for constraint in sorted(wanted.constraints, key=lambda found: isinstance(found, want.ForeignKey)):
@@ -167,12 +168,14 @@ def key_columns(by_name: dict[str, Column], names: Listing[str], what: str) -> t
     return tuple(ids)
 
 
-def _freeze_defaults(draft: Draft, table_id: int, columns: Listing[want.NewColumn]) -> None:
+def _freeze_defaults(draft: Draft, table_id: int, new: Mapping[int, want.NewColumn]) -> None:
+    """Give those of these columns of the table that have a default its text. By their ids: a column that the statement
+    drops may bear the name of one, and is there until the end."""
     table = draft.table(table_id)
-    defaults = {new.name: draft.freeze_default(table, new.default.freeze) for new in columns if new.default is not None}
+    defaults = {id_: draft.freeze_default(table, one.default.freeze) for id_, one in new.items() if one.default}
     if defaults:
         made = tuple(
-            msgspec.structs.replace(column, default=defaults.get(column.name)) if column.name in defaults else column
+            msgspec.structs.replace(column, default=defaults[column.id]) if column.id in defaults else column
             for column in table.columns
         )
         draft.edit(table_id, columns=made)
@@ -218,7 +221,7 @@ def add_column(draft: Draft, wanted: want.AddColumn) -> None:
     columns = (*table.columns[:at], column, *table.columns[at:])
     layout = layout_of(table, columns, [(number, new.type)], populated=per_row)
     table = draft.edit(table.id, (kind, (number,)), columns=columns, layout=layout, next_id=number + 1)
-    _freeze_defaults(draft, table.id, [new])
+    _freeze_defaults(draft, table.id, {number: new})
     generate(draft, table.id, {number: new})
     for constraint in wanted.constraints:
         add_constraint(draft, table.id, constraint)

@@ -55,6 +55,13 @@ _LATER = (
     want.AddIdentity, want.DropIdentity,
 )  # fmt: skip
 
+# What cannot wait for the end of a job.
+_AT_ONCE = {
+    want.MoveColumn: "moving a column",
+    want.SetMigration: "setting when rows migrate",
+    want.SetCompaction: "setting when a table is compacted",
+}
+
 _OWN_CHANGE = "This transaction has begun that itself, and its job starts at COMMIT: end the transaction first."
 _OWN_ACTION = "Another action of the statement does that itself: make them statements of their own."
 
@@ -118,11 +125,18 @@ def _plan(
     together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
     ended = ending.tables(earlier)
     draft.by_paths = facts.schema_lease > 0 and bool(_dropped_names(wanted) & _added_names(wanted))
-    draft.staged = together and any(_takes_job(draft, action) for action in wanted)
+    takes = together and any(_takes_job(draft, action) for action in wanted)
+    leaving = [action for action in wanted if together and not takes and _leaves_by_path(draft, action)]
+    draft.staged = takes or bool(leaving)
+    if draft.staged:
+        _require_deferrable(wanted)
+    if any(isinstance(action, want.AddColumn) for action in wanted):
+        leaving = []  # it takes the job, at whose end they collapse
     # A column that has the name of one which goes at the end is not to be shown before.
     draft.staged |= bool(_added_names(wanted) & ending.dropped_columns(view, earlier))
     follows = {action for action in wanted if isinstance(action, _LATER) and _table_of(draft, action) in ended}
-    later = [action for action in wanted if action in follows or (draft.staged and isinstance(action, _LATER))]
+    waiting = [action for action in wanted if draft.staged and isinstance(action, _LATER) and action not in leaving]
+    later = [action for action in wanted if action in follows or action in waiting]
     now = [action for action in wanted if action not in later]
     if now and (ended or later):
         draft.unseen = ending.rehearse(draft, _act, now, later, earlier)
@@ -222,6 +236,21 @@ def _takes_job(draft: Draft, action: want.Wanted) -> bool:
     )
     table = draft.view.lookup("public", action.table) if on_path else None  # type: ignore[union-attr] # all of them have
     return isinstance(table, Table) and not draft.has_no_rows(table)
+
+
+def _leaves_by_path(draft: Draft, action: want.Wanted) -> bool:
+    """Whether the action drops what leaves a table stage by stage, which is a job of its own."""
+    if not isinstance(action, want.DropColumn | want.DropConstraint):
+        return False
+    table = draft.view.lookup("public", action.table)
+    return isinstance(table, Table) and removal.leaves_by_path(draft, table, action)
+
+
+def _require_deferrable(wanted: Sequence[want.Wanted]) -> None:
+    """0A000 for what would be there before the end of the job, and stay if that failed."""
+    for action in wanted:
+        if type(action) in _AT_ONCE:
+            raise errors.unsupported(f"{_AT_ONCE[type(action)]} in one statement with what takes a job")
 
 
 def combine(plans: Sequence[Plan]) -> Plan:

@@ -267,8 +267,7 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
     _resolve(draft, f"column {column.name} of table {table.name}", dependents, cascade=wanted.cascade)
     left_with = draft.table(table.id)
     _require_droppable(left_with, column)
-    staying = any(True for _ in reading(left_with, column.id))  # those that go by their path
-    path = takes_path(draft, table) and bool(indexes or checks or keys or staying)
+    path = takes_path(draft, table) and bool(indexes or checks or keys or _is_read(left_with, column))
     checks &= {check.id for check in left_with.checks} - draft.leaving(table)
     keys -= draft.leaving(table)
     if checks:
@@ -288,6 +287,25 @@ def drop_column(draft: Draft, wanted: want.DropColumn) -> None:
         draft.drop(sequence)
     fields = without_column(draft.table(table.id), column.id)
     draft.edit(table.id, (StepKind.DROP_COLUMN, (column.id,)), **fields)
+
+
+def leaves_by_path(draft: Draft, table: Table, wanted: want.DropColumn | want.DropConstraint) -> bool:
+    """Whether what the action drops leaves the table stage by stage, with or before the column, if it is one."""
+    if not takes_path(draft, table):
+        return False
+    if isinstance(wanted, want.DropConstraint):
+        return True
+    column = next((found for found in table.columns if found.name == wanted.column and not found.hidden), None)
+    return column is not None and (
+        any(part.column == column.id for index in table.indexes for part in index.columns)
+        or any(column.id in found.columns for found in (*table.checks, *table.foreign_keys))
+        or _is_read(table, column)
+    )
+
+
+def _is_read(table: Table, column: Column) -> bool:
+    """Whether generated columns are made of it."""
+    return any(True for _ in reading(table, column.id))
 
 
 def _generated_of(draft: Draft, table: Table, column: Column) -> list[Dependent]:

@@ -241,10 +241,19 @@ class TableReader:
                 yield self._record_batch(decode(joined), len(joined.starts))
         if overlay is None:
             return
-        buffered = self._buffered(overlay, start, stop)
+        layout = self._own_layout
+        buffered = self._buffered(overlay, layout, start, stop)
         if len(buffered.starts):
-            decode = mixed_decoder(lambda _: self.table.layout, self.wanted)
+            decode = mixed_decoder(lambda _: layout, self.wanted)
             yield self._record_batch(decode(buffered), len(buffered.starts))
+
+    @computed_once
+    def _own_layout(self) -> Layout:
+        """A layout of the wanted columns alone: a plan that goes on for another version of its table knows where they
+        stand in an image, and of the others neither which there are nor their types (sql/holding.py)."""
+        stored = dict(self.table.layout.columns)
+        ids = [self.table.columns[ordinal].id for ordinal in self.ordinals]
+        return Layout(self.table.layout.id, tuple([(number, stored[number]) for number in ids]))
 
     def _blocks(self, view: View, overlay: TableBuffer | None, start: bytes, stop: bytes) -> Iterator[Joined]:
         """The visible values of the range that this transaction has not changed, block by block, each read in a short
@@ -287,13 +296,13 @@ class TableReader:
         changes = overlay.changes
         return block.values.select(np.flatnonzero([key[skip:] not in changes for key in keys.values()]))
 
-    def _buffered(self, overlay: TableBuffer, start: bytes, stop: bytes) -> Joined:
-        """This transaction's own rows in the range, as if they were stored."""
-        header = row_start(self.table.layout, 0)
-        encode = body_encoder(self.table.layout)
+    def _buffered(self, overlay: TableBuffer, layout: Layout, start: bytes, stop: bytes) -> Joined:
+        """This transaction's own rows in the range, as if they were stored in that layout."""
+        header = row_start(layout, 0)
+        encode = body_encoder(layout)
         changes = overlay.changes
-        images = [image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None]
-        return join_values([header + encode(image) for image in images])
+        images = (image for key in overlay.keys_between(start, stop) if (image := changes[key].image) is not None)
+        return join_values([header + encode(self.project(image)) for image in images])
 
     def _record_batch(self, arrays: list[Any], rows: int) -> pa.RecordBatch:
         if not arrays:
