@@ -349,7 +349,8 @@ def test_a_plan_of_another_version_sees_what_is_buffered(engine: Engine, change:
     )
     assert rows(one, counted) == [(3, 1)]
     assert [row[2] for row in rows(one, query)] == [10, 30, 60]
-    run(one, f"ALTER TABLE t {change}", "BEGIN", "UPDATE t SET a = 25, b = 'y' WHERE id = 2", "DELETE FROM t WHERE id = 1")
+    run(one, f"ALTER TABLE t {change}", "BEGIN", "UPDATE t SET a = 25, b = 'y' WHERE id = 2")
+    run(one, "DELETE FROM t WHERE id = 1")
     run(one, "INSERT INTO t (id, b) VALUES (4, 'new')")
     assert rows(one, query) == [(25, "y", 25), (30, "z", 55), (None, "new", 55)]
     assert rows(one, counted) == [(3, 1)]

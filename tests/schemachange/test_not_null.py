@@ -122,3 +122,12 @@ def test_one_of_two_tables_that_were_one(engine: Engine) -> None:  # noqa: F811
     with fails("23502"):
         run(connection, "UPDATE r SET a = NULL WHERE id = 2")
     assert rows(connection, "SELECT id FROM r WHERE a IS NULL") == [(1,)]
+
+
+def test_an_identity_keeps_it(connection: Connection) -> None:
+    run(connection, "ALTER TABLE t ADD COLUMN e int GENERATED ALWAYS AS IDENTITY")
+    for actions in ("ALTER e DROP NOT NULL", "ALTER e SET NOT NULL, ALTER e DROP NOT NULL"):
+        with fails("42601", 'column "e" of relation "t" is an identity column'):
+            run(connection, f"ALTER TABLE t {actions}")
+    run(connection, "ALTER TABLE t ALTER e DROP IDENTITY, ALTER e DROP NOT NULL")
+    run(connection, "INSERT INTO t VALUES (3, 3, 3, NULL)")

@@ -306,6 +306,14 @@ def test_drops_come_first_wherever_they_stand(client: Client) -> None:
     assert [column.name for column in client.table("one").columns if not column.hidden] == ["b"]
 
 
+def test_constraints_come_after_the_columns_that_are_added_behind_them(client: Client) -> None:
+    client.execute("ALTER TABLE t ADD CONSTRAINT c CHECK (c > 0), ADD UNIQUE (a, c), ADD COLUMN c int DEFAULT 1")
+    assert [check.name for check in client.table().checks] == ["t_a_check", "c"]
+    assert [index.name for index in client.table().indexes] == ["t_b_key", "t_a_c_key"]
+    client.execute("ALTER TABLE t ADD FOREIGN KEY (d) REFERENCES t, ADD COLUMN IF NOT EXISTS d int")
+    assert [key.name for key in client.table().foreign_keys] == ["t_d_fkey"]
+
+
 def test_if_exists_and_if_not_exists_mean_what_earlier_actions_left(client: Client) -> None:
     client.execute("ALTER TABLE t DROP COLUMN a, ADD COLUMN IF NOT EXISTS a text")
     assert [(column.name, column.type) for column in client.table().columns][-1] == ("a", types.TEXT)

@@ -126,16 +126,16 @@ def _plan(
     ended = ending.tables(earlier)
     draft.by_paths = facts.schema_lease > 0 and bool(_dropped_names(wanted) & _added_names(wanted))
     takes = together and any(_takes_job(draft, action) for action in wanted)
-    leaving = [action for action in wanted if together and not takes and _leaves_by_path(draft, action)]
-    draft.staged = takes or bool(leaving)
+    paths = [action for action in wanted if together and not takes and _leaves_by_path(draft, action)]
+    draft.staged = takes or bool(paths)
     if draft.staged:
         _require_deferrable(wanted)
     if any(isinstance(action, want.AddColumn) for action in wanted):
-        leaving = []  # it takes the job, at whose end they collapse
+        paths = []  # it takes the job, at whose end they collapse
     # A column that has the name of one which goes at the end is not to be shown before.
     draft.staged |= bool(_added_names(wanted) & ending.dropped_columns(view, earlier))
     follows = {action for action in wanted if isinstance(action, _LATER) and _table_of(draft, action) in ended}
-    waiting = [action for action in wanted if draft.staged and isinstance(action, _LATER) and action not in leaving]
+    waiting = [action for action in wanted if draft.staged and isinstance(action, _LATER) and action not in paths]
     later = [action for action in wanted if action in follows or action in waiting]
     now = [action for action in wanted if action not in later]
     if now and (ended or later):
@@ -162,10 +162,10 @@ def _plan(
 def _without_put_back(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> list[want.Wanted]:
     """Without DROP NOT NULL of a column for which the statement has SET NOT NULL too: the drop is first in PostgreSQL,
     and rows that have had values all along need no look. Nor with a DROP CONSTRAINT of a NOT NULL. And without what
-    is said twice. That of a primary key is not put back: it cannot be dropped."""
+    is said twice. That of a primary key or an identity is not put back: it cannot be dropped."""
     gone = {_place(action) for action in wanted if isinstance(action, want.DropNotNull)}
     given = {_place(action) for action in wanted if isinstance(action, want.SetNotNull)}
-    back = {place for place in gone & given if not _is_of_key(view, *place)}
+    back = {place for place in gone & given if not _must_have_values(view, *place)}
     left = [
         replace(action, anew=True) if isinstance(action, want.SetNotNull) and _place(action) in back else action
         for action in wanted
@@ -176,11 +176,13 @@ def _without_put_back(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> l
     ]
 
 
-def _is_of_key(view: CatalogSnapshot, table: str, column: str) -> bool:
-    """Whether it is a column of the table's primary key."""
+def _must_have_values(view: CatalogSnapshot, table: str, column: str) -> bool:
+    """Whether it is a column of the table's primary key, or an identity."""
     found = view.lookup("public", table)
     return isinstance(found, Table) and any(
-        one.name == column and one.id in found.primary_key for one in found.columns if not one.hidden
+        one.name == column and (one.id in found.primary_key or one.identity is not None)
+        for one in found.columns
+        if not one.hidden
     )
 
 

@@ -298,7 +298,8 @@ def leaves_by_path(draft: Draft, table: Table, wanted: want.DropColumn | want.Dr
     column = next((found for found in table.columns if found.name == wanted.column and not found.hidden), None)
     return column is not None and (
         any(part.column == column.id for index in table.indexes for part in index.columns)
-        or any(column.id in found.columns for found in (*table.checks, *table.foreign_keys))
+        or any(column.id in check.columns for check in table.checks)
+        or any(column.id in key.columns for key in table.foreign_keys)
         or _is_read(table, column)
     )
 

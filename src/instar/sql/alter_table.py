@@ -38,7 +38,7 @@ class TableAlteration:
             return
         actions = statement.actions
         if isinstance(found, Table):
-            actions = _drops_first(found, actions)
+            actions = _in_order(found, actions)
             _require_types_once(found, actions)
             key = _replaced_key(found, actions)
             if key is not None:
@@ -247,6 +247,7 @@ def _frozen(text: str) -> want.Freezer:
 
 
 _DROPS = (ast.DropColumn, ast.DropConstraint, ast.DropDefault, ast.DropNotNull, ast.DropIdentity, DropExpression)
+_CONSTRAINTS = (ast.AddConstraint, ast.ValidateConstraint)
 
 
 def _is_of_key(table: Table, action: ast.AlterAction) -> bool:
@@ -264,12 +265,16 @@ def _replaced_key(table: Table, actions: tuple[ast.AlterAction, ...]) -> ast.Pri
     return found[1].constraint if isinstance(found[1].constraint, ast.PrimaryKey) else None
 
 
-def _drops_first(table: Table, actions: tuple[ast.AlterAction, ...]) -> tuple[ast.AlterAction, ...]:
-    """The actions in PostgreSQL's order: what goes is gone for the others. A table keeps some column at any time."""
+def _in_order(table: Table, actions: tuple[ast.AlterAction, ...]) -> tuple[ast.AlterAction, ...]:
+    """The actions in PostgreSQL's order: what goes is gone for the others, constraints may be of columns that are added
+    behind them. A table keeps some column at any time."""
     dropped = {action.name for action in actions if isinstance(action, ast.DropColumn)}
-    if dropped.issuperset(column.name for column in table.columns if not column.hidden):
-        return actions
-    return tuple(sorted(actions, key=lambda action: not isinstance(action, _DROPS)))
+    first = () if dropped.issuperset(column.name for column in table.columns if not column.hidden) else _DROPS
+
+    def place(action: ast.AlterAction) -> int:
+        return 0 if isinstance(action, first) else 2 if isinstance(action, _CONSTRAINTS) else 1
+
+    return tuple(sorted(actions, key=place))
 
 
 def _require_types_once(table: Table, actions: tuple[ast.AlterAction, ...]) -> None:
