@@ -55,6 +55,31 @@ sys.stdin.readline()
 store.close()
 """
 
+# Opens the store at argv[1], and is stopped in LMDB, which has the store's lock file for itself.
+STOPS_IN_LMDB = """
+import fcntl, lmdb, os, signal, sys
+from instar.store import open_store
+opens = lmdb.Environment
+def stop_midway(path, **options):
+    lock = os.open(os.path.join(path, "lock.mdb"), os.O_RDWR)
+    fcntl.lockf(lock, fcntl.LOCK_EX, 1)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    os.close(lock)
+    return opens(path, **options)
+lmdb.Environment = stop_midway
+store = open_store(sys.argv[1], create=False)
+print("open", flush=True)
+sys.stdin.readline()
+store.close()
+"""
+
+# Opens the store at argv[1], and closes it.
+OPENS = """
+import sys
+from instar.store import open_store
+open_store(sys.argv[1], create=False).close()
+"""
+
 
 @contextmanager
 def child(source: str, path: Path) -> Iterator[subprocess.Popen[str]]:
@@ -126,3 +151,16 @@ def test_who_is_stopped_while_it_does_the_log_again(tmp_path):
     with store.read() as reader:
         assert reader.get(b"\x03mine") == b"1"
     store.close()
+
+
+def test_who_is_stopped_while_lmdb_opens_its_files(tmp_path):
+    path = tmp_path / "store"
+    open_store(path, synchronous="full").close()
+    with child(STOPS_IN_LMDB, path) as first:
+        wait_for(lambda: is_stopped(first.pid))
+        with child(OPENS, path) as second:  # not this process: nothing would end its wait in LMDB
+            assert second.wait(timeout=20) == 0
+        wait_for(lambda: is_stopped(first.pid))
+        first.send_signal(signal.SIGCONT)
+        out, _ = first.communicate("\n", timeout=20)
+        assert (out, first.returncode) == ("open\n", 0)

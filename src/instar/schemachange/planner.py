@@ -121,19 +121,8 @@ def _plan(
     for action in wanted:
         if type(action) in _ALONE:
             return _alone(draft, action)
-    # A column and its constraints are several too.
-    together = len(wanted) > 1 or any(isinstance(action, want.AddColumn) for action in wanted)
+    paths = _share_stages(draft, wanted, earlier)
     ended = ending.tables(earlier)
-    draft.by_paths = facts.schema_lease > 0 and bool(_dropped_names(wanted) & _added_names(wanted))
-    takes = together and any(_takes_job(draft, action) for action in wanted)
-    paths = [action for action in wanted if together and not takes and _leaves_by_path(draft, action)]
-    draft.staged = takes or bool(paths)
-    if draft.staged:
-        _require_deferrable(wanted)
-    if any(isinstance(action, want.AddColumn) for action in wanted):
-        paths = []  # it takes the job, at whose end they collapse
-    # A column that has the name of one which goes at the end is not to be shown before.
-    draft.staged |= bool(_added_names(wanted) & ending.dropped_columns(view, earlier))
     follows = {action for action in wanted if isinstance(action, _LATER) and _table_of(draft, action) in ended}
     waiting = [action for action in wanted if draft.staged and isinstance(action, _LATER) and action not in paths]
     later = [action for action in wanted if action in follows or action in waiting]
@@ -157,6 +146,22 @@ def _plan(
     leaving = {found.element for found in draft.scheduled if found.goal is Phase.ABSENT}
     set_out(draft, [move for move in stages[0].moves if move.element in leaving])
     return Plan(statement, draft.publication(), stages, (*draft.notices, *notices), change)
+
+
+def _share_stages(draft: Draft, wanted: Sequence[want.Wanted], earlier: Change | None) -> list[want.Wanted]:
+    """Have the actions share the stages of one job, if one of them takes a job. Returns the drops that begin it where
+    nothing else does; others collapse at its end."""
+    adds = any(isinstance(action, want.AddColumn) for action in wanted)
+    together = len(wanted) > 1 or adds  # a column and its constraints are several too
+    draft.by_paths = draft.facts.schema_lease > 0 and bool(_dropped_names(wanted) & _added_names(wanted))
+    takes = together and any(_takes_job(draft, action) for action in wanted)
+    paths = [action for action in wanted if together and not takes and _leaves_by_path(draft, action)]
+    draft.staged = takes or bool(paths)
+    if draft.staged:
+        _require_deferrable(wanted)
+    # A column that has the name of one which goes at the end is not to be shown before.
+    draft.staged |= bool(_added_names(wanted) & ending.dropped_columns(draft.view, earlier))
+    return [] if adds else paths
 
 
 def _without_put_back(view: CatalogSnapshot, wanted: Sequence[want.Wanted]) -> list[want.Wanted]:

@@ -1,5 +1,5 @@
 """Locks of whole files (flock(2)), for what whoever opens a store does while nobody else may: making the store, taking
-a slot, doing the log again.
+a slot, doing the log again, opening LMDB's environment.
 
 A process that is stopped (Ctrl-Z, SIGSTOP) while it has such a lock must hold nobody up. The kernel tells who has it,
 so whoever has waited for long lets that process go on until it has given the lock up, and stops it again (as `watch`).

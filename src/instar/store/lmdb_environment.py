@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lmdb
@@ -12,6 +13,7 @@ import lmdb._envid
 from instar import errors
 from instar.store.directory import DATA_FILE
 from instar.store.extent import holds_tree
+from instar.store.file_lock import locked
 from instar.store.header import HEADER_KEY, IDENTITY_KEY, Identity, decode_identity
 
 # Arguments of LMDB's `put` for a key above all others: duplicates, overwrite, append.
@@ -23,15 +25,35 @@ READERS_BYTES = (MAX_READERS + 64) * _READER_BYTES
 _LEAST_MAP_SIZE = 1 << 30
 
 
-def open_environment(path: str, map_size: int, least: int, **options: bool) -> Any:
+def open_environment(path: str, map_size: int, least: int, *, subdir: bool = True, **options: bool) -> Any:
     """An environment with as large a map as the system lets us have, and one of `least` bytes at least."""
-    while True:
-        try:
-            return lmdb.Environment(path, map_size=map_size, max_readers=MAX_READERS, max_spare_txns=1, **options)
-        except (lmdb.Error, MemoryError):
-            if map_size // 2 < least:
-                raise
-            map_size //= 2
+    with _opening(os.path.join(path, DATA_FILE) if subdir else path):
+        while True:
+            try:
+                return lmdb.Environment(
+                    path, map_size=map_size, max_readers=MAX_READERS, max_spare_txns=1, subdir=subdir, **options
+                )
+            except (lmdb.Error, MemoryError):
+                if map_size // 2 < least:
+                    raise
+                map_size //= 2
+
+
+@contextlib.contextmanager
+def _opening(data: str) -> Iterator[None]:
+    """No two processes open an environment at a time. Whoever is the first has LMDB's own lock for himself meanwhile,
+    and others wait for that in LMDB, where no signal reaches them: for ever, if he is stopped just then. For this lock
+    they let him go on (`file_lock`)."""
+    try:
+        file = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # of a store that is being made, where nobody else is
+        yield
+        return
+    try:
+        with locked(file):
+            yield
+    finally:
+        os.close(file)
 
 
 def open_data(path: str, map_size: int, *, write_map: bool = False) -> Any:

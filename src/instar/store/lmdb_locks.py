@@ -45,6 +45,7 @@ def _open_environment(directory: str) -> Any:
     if not os.path.exists(readers):
         reserve(readers, READERS_BYTES)
     path = os.path.join(directory, LOCKS_FILE)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))  # there is a file to be locked
     return open_environment(path, _MAP_SIZE, _LEAST_MAP_SIZE, subdir=False, sync=False, metasync=False, readahead=False)
 
 
