@@ -69,7 +69,7 @@ def bootstrap(checkout: Path, tools: Path, *arguments: str, **environment: str) 
     return subprocess.run(
         [tools / "sh", "scripts/bootstrap", *arguments],
         cwd=checkout,
-        env={"PATH": str(tools), "JVM_DIRECTORY": "/nowhere"} | environment,
+        env={"PATH": str(tools), "JVM_DIRECTORY": "/nowhere", "SYSTEM_PYTHON": "/nowhere"} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -109,6 +109,25 @@ def test_missing_venv_module_is_one_line_naming_the_package(checkout: Path, tool
     assert done.returncode != 0
     assert done.stderr.count("\n") == 1
     assert f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "wanted", "made"),
+    [("exit 0", None, "system"), ("exit 1", None, "found"), ('case "$2" in *ensurepip*) exit 1;; esac', None, "found"),
+     ("exit 0", "wanted", "wanted")],
+    ids=["complete", "too old", "without venv", "another is named"],
+)  # fmt: skip
+def test_the_python_of_the_distribution_comes_first(
+    checkout: Path, tools: Path, system: str, wanted: str | None, made: str
+):
+    """Unless it is too old or not complete, or PYTHON names another."""
+    command(tools, "java", JAVA_17)
+    makes = 'case "$2" in venv) echo "$0" >&2; exit 1;; esac'
+    command(tools, "python3", makes)
+    command(tools, "system", f"{makes}\n{system}")
+    chosen = {"PYTHON": str(command(tools, wanted, makes))} if wanted else {}
+    done = bootstrap(checkout, tools, SYSTEM_PYTHON=str(tools / "system"), **chosen)
+    assert done.stderr.splitlines()[-1] == str(tools / {"found": "python3"}.get(made, made)), done.stderr
 
 
 def fake_venv(checkout: Path) -> Path:
