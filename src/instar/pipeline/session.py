@@ -344,6 +344,7 @@ def settings(scratch: Path, local: Path, memory: str, jvm: str) -> dict[str, str
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         # Executors import instar from where this process has it.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([source, inherited]) if inherited else source,
+        "spark.python.daemon.module": "instar.pipeline.python_daemon",
         "spark.python.worker.reuse": "true",
         # A cancelled task's worker is killed so soon; what it was putting is atomic.
         "spark.python.task.killTimeout": "200ms",

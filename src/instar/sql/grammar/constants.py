@@ -12,16 +12,30 @@ from typing import NamedTuple
 
 _SPACE = r"[ \t\n\r\f\v]*+"
 _CONSTANT = r"(?:'[^']*+(?:''[^']*+)*+'|[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?|null|true|false)"
-_ROW = rf"\({_SPACE}{_CONSTANT}{_SPACE}(?:,{_SPACE}{_CONSTANT}{_SPACE})*+\)"
+# Not possessive, as what is repeated by choice may be in it: until Python 3.11.5 such a group matches less, or wrongly.
+_ROW = rf"\({_SPACE}{_CONSTANT}{_SPACE}(?:,{_SPACE}{_CONSTANT}{_SPACE})*\)"
 _FLAGS = re.ASCII | re.IGNORECASE
 
 CONSTANT = re.compile(_CONSTANT, _FLAGS)
 ROW = re.compile(_ROW, _FLAGS)
-ROWS = re.compile(rf"{_SPACE}({_ROW}(?:{_SPACE},{_SPACE}{_ROW})*+)", _FLAGS)
+_FIRST = re.compile(rf"{_SPACE}({_ROW})", _FLAGS)
+# So many at a time: for each repetition of a group Python keeps where to go back to.
+_MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,500}}", _FLAGS)
+
+
+def rows_at(text: str, position: int) -> tuple[int, int] | None:
+    """Where the rows of constants begin and end that come next, with the commas between them; None if there are none."""
+    first = _FIRST.match(text, position)
+    if first is None:
+        return None
+    end = first.end()
+    while more := _MORE.match(text, end):
+        end = more.end()
+    return first.start(1), end
 
 
 class Constants(NamedTuple):
-    """The rows in [start, end) of `text`, which `ROWS` has matched."""
+    """The rows in [start, end) of `text`, as `rows_at` has found them."""
 
     text: str
     start: int

@@ -97,10 +97,10 @@ def scan(text: str) -> list[Token]:
         if kind == "word":
             word = found.group()
             tokens.append(Token(WORD, _truncate(word.lower() if word.isascii() else _fold(word)), start, position))
-            rows = constants.ROWS.match(text, position) if tokens[-1].value == "values" else None
+            rows = constants.rows_at(text, position) if tokens[-1].value == "values" else None
             if rows is not None:
-                position = rows.end()
-                tokens.append(Token(ROWS, "", rows.start(1), position))
+                start, position = rows
+                tokens.append(Token(ROWS, "", start, position))
         elif kind in ("space", "national"):
             continue
         elif kind == "self":
