@@ -38,7 +38,8 @@ def test_a_worker_has_what_tasks_need_before_its_first_one(spark: Any) -> None:
     found = json.loads(row.found)
     assert Path(found["pyspark"]).parent == SPARK
     assert found["kept"] > 10_000
-    assert {"pyspark.worker", "pyarrow", "instar.pipeline.backfill", "instar.pipeline.rewriting"} <= set(found["loaded"])
+    needed = {"pyspark.worker", "pyarrow", "instar.pipeline.backfill", "instar.pipeline.rewriting"}
+    assert needed <= set(found["loaded"])
 
 
 def test_archives_give_way_to_the_pyspark_that_they_lie_in() -> None:

@@ -24,7 +24,7 @@ _MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,500}}", _FLAGS)
 
 
 def rows_at(text: str, position: int) -> tuple[int, int] | None:
-    """Where the rows of constants begin and end that come next, with the commas between them; None if there are none."""
+    """Where the rows of constants that come next begin and end, with the commas in between; None if there are none."""
     first = _FIRST.match(text, position)
     if first is None:
         return None
