@@ -201,7 +201,7 @@ def test_errors_of_queries(world: World, engines: Engines, text: str, sqlstate: 
 
 
 def test_a_document_that_is_nested_too_deeply_is_told_as_that() -> None:
-    deep = "[" * 600 + "]" * 600
+    deep = "[" * 5000 + "]" * 5000
     for found in (resolve_operator("@>", [JSONB, JSONB]), resolve_function("jsonb_pretty", [JSONB])):
         assert isinstance(found.entry, Function)
         with pytest.raises(errors.Error) as caught:

@@ -45,6 +45,32 @@ def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Pa
     second.close()
 
 
+class ClosingClock(ManualClock):
+    """Closes a presence when it is next asked for the time."""
+
+    closing: SharedPresence | None = None
+
+    def monotonic_ns(self) -> int:
+        closing, self.closing = self.closing, None
+        if closing is not None:
+            closing.close()
+        return super().monotonic_ns()
+
+
+def test_a_commit_that_ends_while_another_thread_closes_the_store_has_ended_well(tmp_path: Path) -> None:
+    clock = ClosingClock()
+    first, second = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
+    first.wait_begins()
+    clock.closing = first
+    first.wait_ends()  # between two of its words
+    assert second.is_alone()
+    third = SharedPresence(str(tmp_path / "presence"), clock, 3600.0)
+    assert not second.is_alone()
+    third.close()
+    assert second.is_alone()
+    second.close()
+
+
 def test_a_worker_that_says_no_more_does_not_count(clock: ManualClock, tmp_path: Path) -> None:
     worker, client = (SharedPresence(str(tmp_path / "presence"), clock, 3600.0) for _ in range(2))
     worker.worker_goes_on()

@@ -24,8 +24,8 @@ def around_itself() -> list[object]:
 
 @pytest.mark.parametrize(
     "document",
-    [nested(600), nested(5000), "[" * 700 + "]" * 700, around_itself()],
-    ids=["600", "5000", "text", "itself"],
+    [nested(1000), nested(5000), "[" * 5000 + "]" * 5000, around_itself()],
+    ids=["1000", "5000", "text", "itself"],
 )
 def test_a_document_that_is_nested_too_deeply(document: object) -> None:
     with pytest.raises(errors.Error) as caught:

@@ -537,9 +537,16 @@ class SharedPresence(Presence):
         return slot == self._slot or self._is_locked(slot)
 
     def close(self) -> None:
+        """Give the slot back.
+
+        The mapping is not ended here but when nobody knows of it any more: another thread may have a last word to
+        write, that of a commit which was made.
+        """
         super().close()
         self._words = [0] * (SLOTS + 1) * _WORDS
-        self.abandon()
+        self._flock(fcntl.F_OFD_SETLK, fcntl.F_UNLCK, self._slot)
+        del self._view, self._map
+        os.close(self._file)
 
     def abandon(self) -> None:
         """Close the mapping and the descriptor, and with them this process' hold on them, without touching the slot.
