@@ -12,6 +12,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Layout
+from instar.pipeline.datasource import InstarDataSource
 from instar.pipeline.failures import from_spark
 from instar.store.header import TIMESTAMP_SHIFT
 from instar.types import (
@@ -44,6 +45,13 @@ EVERYTHING = [
 ]  # fmt: skip
 GUID = uuid.UUID("0123abcd-0000-4000-8000-00000000beef")
 SECOND = 1_000_000
+
+
+@pytest.fixture
+def spark(spark: Any) -> Any:
+    """The session, which knows the format by now."""
+    spark.dataSource.register(InstarDataSource)
+    return spark
 
 
 def load(spark: Any, database: SmallDatabase, table: str, **options: object) -> Any:

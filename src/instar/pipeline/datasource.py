@@ -66,7 +66,7 @@ class KeyRange(InputPartition):
 
 
 class InstarDataSource(DataSource):
-    """`spark.dataSource.register(InstarDataSource)` makes format "instar" known; Instar's own session has done it."""
+    """`spark.dataSource.register(InstarDataSource)` makes format "instar" known."""
 
     _source: Source | None = None
 

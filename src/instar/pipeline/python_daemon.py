@@ -14,8 +14,7 @@ from pathlib import Path
 
 from instar.gently import set_aside
 
-# By the module that a daemon's workers run: what they will load.
-_DATA_SOURCE = ("instar.pipeline.datasource",)
+# By the module that a daemon's workers run: what they will load. (Those of other modules live for one question.)
 _TASKS = tuple(
     f"instar.pipeline.{name}"
     for name in ("backfill", "check_source", "datasource", "image", "reference_join", "rewriting", "validation")
@@ -36,7 +35,7 @@ def installed_first(path: list[str]) -> list[str]:
 def main(worker_module: str) -> None:
     """Serve Spark until it closes standard input; the workers run `worker_module`."""
     sys.path[:] = installed_first(sys.path)
-    for name in (worker_module, *_LOADED.get(worker_module, _DATA_SOURCE)):
+    for name in (worker_module, *_LOADED.get(worker_module, ())):
         importlib.import_module(name)
     # Its workers look for garbage after each task, and share with each other what nobody writes to.
     set_aside()

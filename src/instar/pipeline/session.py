@@ -293,8 +293,6 @@ def _launch(configuration: SparkConf, log: Path, background: bool) -> SparkSessi
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    from instar.pipeline.datasource import InstarDataSource
-
     # The JVM's own words go to a file: it greets on stderr, which belongs to whoever started this process.
     with log.open("wb") as output:
         streams = {"stdout": output, "stderr": output}
@@ -303,9 +301,7 @@ def _launch(configuration: SparkConf, log: Path, background: bool) -> SparkSessi
         launch: Any = partial(launch_gateway, configuration, {**streams, **group})  # has no types
         gateway = in_idle_thread(launch) if background else launch()
     try:
-        session = SparkSession(SparkContext(conf=configuration, gateway=gateway))
-        session.dataSource.register(InstarDataSource)
-        return session
+        return SparkSession(SparkContext(conf=configuration, gateway=gateway))
     except BaseException:
         if gateway.proc is not None:
             gateway.proc.kill()

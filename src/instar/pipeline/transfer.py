@@ -73,6 +73,10 @@ def export(
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
+        from instar.pipeline.datasource import InstarDataSource
+
+        # Not before it is needed: Spark then looks for all data sources that are written in Python, for a second.
+        session.dataSource.register(InstarDataSource)
         source = session.read.format("instar").option("path", path).option("table", table)
         if timestamp is not None:
             source = source.option("timestamp", str(timestamp))
