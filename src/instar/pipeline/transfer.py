@@ -47,6 +47,16 @@ def _text(column: Any, type_: str) -> Any:
     return sql.when(year < 1, before).when(year > _LAST_YEAR, later).otherwise(usual)
 
 
+def _read(session: Any, path: str, table: str, timestamp: int | None) -> Any:
+    """A table as a DataFrame."""
+    from instar.pipeline.datasource import InstarDataSource
+
+    # Not before it is needed: Spark then looks for all data sources that are written in Python, for a second.
+    session.dataSource.register(InstarDataSource)
+    source = session.read.format("instar").option("path", path).option("table", table)
+    return (source if timestamp is None else source.option("timestamp", str(timestamp))).load()
+
+
 def export(
     path: str,
     table: str,
@@ -73,15 +83,8 @@ def export(
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
-        from instar.pipeline.datasource import InstarDataSource
-
-        # Not before it is needed: Spark then looks for all data sources that are written in Python, for a second.
-        session.dataSource.register(InstarDataSource)
-        source = session.read.format("instar").option("path", path).option("table", table)
-        if timestamp is not None:
-            source = source.option("timestamp", str(timestamp))
         rows = Observation("rows")
-        frame: Any = source.load()
+        frame = _read(session, path, table, timestamp)
         if file_format == "csv":
             for name, type_ in frame.dtypes:
                 if type_ == "binary" or type_ in _FORMS:
