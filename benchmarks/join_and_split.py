@@ -204,7 +204,12 @@ def _check(scene: _Scene, job: Running) -> Checked:
     make_doubtful(scene.connection, scene.rows, CHECKED)
     scene.worker.order(Mode.TELL)
     job.steer("RESUME JOB {}")
+    until = time.monotonic() + _CHECKING_SECONDS
     attempt = scene.worker.seen(_CHECKING_SECONDS)
+    while attempt is not None and attempt.checked is None:
+        # The cycle that it was paused in has ended, which knew nothing of these records.
+        scene.worker.order(Mode.TELL)
+        attempt = scene.worker.seen(max(until - time.monotonic(), 0))
     if attempt is None or attempt.checked is None:
         raise RuntimeError(f"records of S were not checked within {_CHECKING_SECONDS:.0f} s: {job.look()}")
     say(f"{attempt.checked.records:,} records of S checked in {attempt.checked.ended - attempt.checked.begun:.2f} s")
