@@ -16,6 +16,7 @@ from instar import errors
 from instar.database.point_writes import PointWriter
 from instar.database.session import Session
 from instar.encoding.generate import compile_source
+from instar.tables.rowset import TableReader
 from support.databases import Engine, fails, rows, run, value
 
 TIMES = 3  # the first execution goes the general way, the second compiles the short one, the third takes it
@@ -110,6 +111,36 @@ def test_values_put_into_a_row(engine: Engine) -> None:
             assert rows(connection, "SELECT * FROM t WHERE id = 1") == [
                 (1, TIMES + 9, Decimal("1.50"), "old", given is None, given, TIMES - 1)
             ]
+
+
+def test_rows_in_older_layouts_are_moved_without_being_decoded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are those in the newest one decoded, whatever is put into them."""
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, a smallint, gone text, b text, c varchar(9))",
+        "INSERT INTO t VALUES (1, 1, 'x', 'old', NULL), (2, NULL, NULL, NULL, 'ä'), (3, 3, 'y', 'older', 'c')",
+        "ALTER TABLE t ADD COLUMN d numeric(5,2) DEFAULT 1.5, DROP COLUMN gone, ALTER COLUMN a TYPE int",
+        "INSERT INTO t VALUES (4, 40000, 'new', 'd', 2)",
+        "ALTER TABLE t ADD COLUMN e text, ADD COLUMN f text DEFAULT 'f'",
+    )
+    texts = ("UPDATE t SET b = ? WHERE id = ?", "UPDATE t SET e = ?, b = 'both' WHERE id = ?")
+    for text in texts:  # the first executions take the general way
+        for _ in range(TIMES):
+            connection.execute(text, ("B", 3))
+    monkeypatch.setattr(TableReader, "decode", lambda self, value: pytest.fail("a row was decoded"))
+    run(connection, "ALTER TABLE t ALTER COLUMN c SET DEFAULT 'c'")  # so that all is made anew
+    for identity in (1, 2, 3, 4):
+        for text in texts[: 1 + identity % 2]:
+            assert connection.execute(text, ("ü" * identity, identity)).rowcount == 1
+    monkeypatch.undo()
+    assert rows(connection, "SELECT id, a, b, c, d, e, f FROM t ORDER BY id") == [
+        (1, 1, "both", None, Decimal("1.50"), "ü", "f"),
+        (2, None, "üü", "ä", Decimal("1.50"), None, "f"),
+        (3, 3, "both", "c", Decimal("1.50"), "üüü", "f"),
+        (4, 40000, "üüüü", "d", Decimal("2.00"), None, "f"),
+    ]
+    assert rows(connection, "CHECK DATABASE") == []
 
 
 def test_values_put_into_a_row_are_checked_and_indexed(engine: Engine) -> None:

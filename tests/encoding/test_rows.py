@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar import errors
@@ -15,7 +15,6 @@ from instar.encoding.rows import (
     Output,
     compile_decoder,
     compile_encoder,
-    compile_patcher,
     compile_reader,
     row_format,
 )
@@ -64,40 +63,6 @@ def test_a_reader_of_some_columns(types: list[Type], data: st.DataObject) -> Non
     found = compile_reader(form, outputs)(HEADER + compile_encoder(form)(row))
     assert len(found) == len(expected)
     assert all(same(a, b) for a, b in zip(found, expected, strict=True))
-
-
-@given(TYPE_LISTS, st.data())
-@settings(max_examples=200)
-def test_patched_columns(types: list[Type], data: st.DataObject) -> None:
-    """What is put into slots of fixed size gives the bytes of the row as a whole."""
-    locks = data.draw(st.integers(0, 3))
-    form = row_format(tuple(types), locks)
-    fixed = [position for position, slot in enumerate(form.slots) if slot.variable is None]
-    assume(fixed)
-    positions = data.draw(st.lists(st.sampled_from(fixed), min_size=1, unique=True))
-    encode, patch = compile_encoder(form), compile_patcher(form, positions)
-    tag = (7 << 8).to_bytes(4, "little")
-    stamps = b"timestmp" * locks
-    stored = ROW_HEADER.pack(1, 2, 7 << 8) + stamps
-    old, new = data.draw(rows(types, 2))[:2]
-    mixed = tuple(new[position] if position in positions else value for position, value in enumerate(old))
-    values = [new[position] for position in positions]
-    patched = patch(stored + encode(old), values, tag)
-    if any(old[position] is None or new[position] is None for position in positions):
-        assert patched is None
-    else:
-        assert patched == encode(mixed)
-    for other in (ROW_HEADER.pack(1, 2, 6 << 8), ROW_HEADER.pack(1, 2, 7 << 8 | 1), ROW_HEADER.pack(1, 2, 7 << 8 | 2)):
-        assert patch(other + stamps + encode(old), values, tag) is None
-    assert patch(stored + encode(old)[: form.fixed_size - 1], values, tag) is None
-
-
-def test_a_patch_that_does_not_fit_its_slot() -> None:
-    form = row_format((SMALLINT, BIGINT))
-    patch = compile_patcher(form, [0])
-    with pytest.raises(errors.Error) as caught:
-        patch(ROW_HEADER.pack(1, 2, 1 << 8) + compile_encoder(form)((1, 2)), (2**15,), b"\0\1\0\0")
-    assert caught.value.sqlstate == errors.NUMERIC_OUT_OF_RANGE
 
 
 @pytest.mark.parametrize("columns", [1, 8, 9, 16, 17, 32, 33, 64, 65, 200])

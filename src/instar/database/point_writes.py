@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
-from instar.encoding.rows import RowPatcher
+from instar.encoding.patching import RowPatcher
 from instar.sql import tree
 from instar.sql.defaults import Execution
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
-from instar.sql.point import FALLBACK, PointWrite, internal_class, tag_of, unfit
+from instar.sql.point import FALLBACK, PointWrite, internal_class, unfit
 from instar.store.engine import (
     ROW_HEADER,
     Commit,
@@ -38,7 +38,7 @@ from instar.store.engine import (
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
-from instar.tables.layout import body_patcher
+from instar.tables.patching import Patchers
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.transactions.buffer import Buffer
@@ -161,14 +161,23 @@ def _slow_conversion(type_: Type, wanted: type, *, by_value: bool) -> Callable[[
     return slow
 
 
-def _patch(write: PointWrite, writer: TableWriter) -> tuple[RowPatcher, Callable[[Any, Any], Any]] | None:
-    """Of an update that only puts values of its own into columns of fixed size: what puts them into a stored row, which
-    gives None for single rows that it cannot do, and a function of nothing and a frame to the values."""
+class _Patching(NamedTuple):
+    """Of an update that only puts values of its own into columns: what puts them into stored rows, by their tags, as
+    far as that is known; how it is learnt of a row with another tag; a function of nothing and a frame to the values.
+    """
+
+    known: dict[bytes, RowPatcher]
+    learn: Callable[[bytes], RowPatcher]
+    values: Callable[[Any, Any], Any]
+
+
+def _patching(write: PointWrite, writer: TableWriter) -> _Patching | None:
     if write.assigned is None:
         return None
     ordinals, values = write.assigned
-    patch = body_patcher(writer.table.layout, ordinals)
-    return None if patch is None else (patch, values)
+    reader = writer.reader
+    patchers = Patchers(writer.table.layout, reader.wanted, reader.layout_of, ordinals)
+    return _Patching(patchers.known, patchers.learn, values)
 
 
 def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
@@ -222,8 +231,7 @@ class PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
-        self._patch = None if self._codecs else _patch(write, writer)
-        self._tag = tag_of(self._layout)
+        self._patching = None if self._codecs else _patching(write, writer)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
@@ -332,9 +340,10 @@ class PointWriter:
             return None
         entries: list[EntryWrite] = []
         body = None
-        if self._patch is not None:
-            patch, values = self._patch
-            body = patch(stored, values((), frame), self._tag)
+        if self._patching is not None:
+            known, learn, values = self._patching
+            patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or learn(stored)
+            body = patch(stored, values((), frame))
         if body is None:
             old = self._decode(stored)
             new = self._write.image(old, frame)

@@ -30,7 +30,6 @@ LOCK_BYTES = 8  # of a lock timestamp, of which there may be several between hea
 
 RowEncoder = Callable[[Sequence[Any]], bytes]
 RowReader = Callable[[bytes], tuple[Any, ...]]
-RowPatcher = Callable[[bytes, Sequence[Any], bytes], bytes | None]
 
 _CODES: dict[Kind, str] = {
     Kind.BOOLEAN: "?",
@@ -161,7 +160,8 @@ def _from_text(data: bytes) -> Decimal:
     return value
 
 
-_SCOPE: dict[str, Any] = {
+# What generated source that deals with slots knows by name.
+SLOT_SCOPE: dict[str, Any] = {
     "struct_error": struct.error,
     "InvalidOperation": InvalidOperation,
     "Decimal": Decimal,
@@ -176,7 +176,7 @@ _SCOPE: dict[str, Any] = {
 }
 
 
-def _pack_expression(type_: Type, name: str) -> str:
+def pack_expression(type_: Type, name: str) -> str:
     """The value of `name` as its struct code wants it."""
     if type_.kind is Kind.NUMERIC:
         convert = "to_short" if slot_code(type_) == "q" else "to_long"
@@ -184,7 +184,7 @@ def _pack_expression(type_: Type, name: str) -> str:
     return name
 
 
-def _bytes_expression(type_: Type, name: str) -> str:
+def bytes_expression(type_: Type, name: str) -> str:
     """The value of `name` as bytes of the variable part."""
     if type_.kind is Kind.BYTEA:
         return name
@@ -215,7 +215,8 @@ def _null_lines(form: RowFormat) -> list[str]:
     return lines
 
 
-def _unencodable(problem: Exception) -> Error:
+def unencodable(problem: Exception) -> Error:
+    """The error for values that cannot be stored: 22021 for a lone surrogate, else 22003."""
     if isinstance(problem, UnicodeEncodeError):
         return error(CHARACTER_NOT_IN_REPERTOIRE, "a lone surrogate cannot be encoded as UTF-8")
     return error(NUMERIC_OUT_OF_RANGE, f"a value does not fit its column: {problem}")
@@ -230,14 +231,14 @@ def compile_encoder(form: RowFormat) -> RowEncoder:
     lines = ["def encode_row(values):", f"    {names or '()'} = values", *_null_lines(form), "    try:"]
     end = "0"
     for ordinal, i in enumerate(form.variables):
-        lines.append(f"        b{ordinal} = {_bytes_expression(form.types[i], f'c{i}')}")
+        lines.append(f"        b{ordinal} = {bytes_expression(form.types[i], f'c{i}')}")
         lines.append(f"        e{ordinal} = {end} + len(b{ordinal})" if ordinal else "        e0 = len(b0)")
         end = f"e{ordinal}"
     fixed = [i for i, slot in enumerate(form.slots) if slot.variable is None]
     code = "<" + "".join(word for _, word in form.words) + "".join(form.slots[i].code for i in fixed)
     code += "I" * len(form.variables)
     arguments = [f"n{i}" for i in range(len(form.words))]
-    arguments += [_pack_expression(form.types[i], f"c{i}") for i in fixed]
+    arguments += [pack_expression(form.types[i], f"c{i}") for i in fixed]
     arguments += [f"e{ordinal}" for ordinal in range(len(form.variables))]
     parts = [f"pack({', '.join(arguments)})", *(f"b{ordinal}" for ordinal in range(len(form.variables)))]
     body = " + ".join(parts) if len(parts) < 4 else f"b''.join(({', '.join(parts)}))"
@@ -246,41 +247,9 @@ def compile_encoder(form: RowFormat) -> RowEncoder:
         "    except (struct_error, OverflowError, InvalidOperation, UnicodeEncodeError) as problem:",
         "        raise unencodable(problem) from None",
     ]
-    scope = {**_SCOPE, "pack": struct.Struct(code).pack, "unencodable": _unencodable}
+    scope = {**SLOT_SCOPE, "pack": struct.Struct(code).pack, "unencodable": unencodable}
     encoder: RowEncoder = compile_function("encode_row", lines, scope)
     return encoder
-
-
-def compile_patcher(form: RowFormat, positions: Sequence[int]) -> RowPatcher:
-    """A function from a stored value, new values of its columns `positions`, which have fixed slots, and the tag of the
-    layout to the new body. None where one of them is or becomes NULL, and for a value whose header does not bear the
-    tag. 22003.
-    """
-    masks: dict[int, int] = {}
-    for position in positions:
-        at = form.start + position // 8
-        masks[at] = masks.get(at, 0) | 1 << position % 8
-    unfit = ["data[12:16] != tag", f"len(data) < {form.start + form.fixed_size}"]
-    unfit += [f"data[{at}] & {mask}" for at, mask in masks.items()]
-    scope = {**_SCOPE, "unencodable": _unencodable}
-    parts, end = [], form.start
-    for position in sorted(positions, key=lambda position: form.slots[position].offset):
-        start, slot = form.start + form.slots[position].offset, struct.Struct("<" + form.slots[position].code)
-        scope[f"pack{position}"] = slot.pack
-        parts += [f"data[{end}:{start}]", f"pack{position}({_pack_expression(form.types[position], f'c{position}')})"]
-        end = start + slot.size
-    lines = [
-        "def patch_row(data, values, tag):",
-        f"    {''.join(f'c{position}, ' for position in positions)} = values",
-        f"    if None in values or {' or '.join(unfit)}:",
-        "        return None",
-        "    try:",
-        f"        return {' + '.join([*parts, f'data[{end}:]'])}",
-        "    except (struct_error, OverflowError, InvalidOperation) as problem:",
-        "        raise unencodable(problem) from None",
-    ]
-    patcher: RowPatcher = compile_function("patch_row", lines, scope)
-    return patcher
 
 
 # Slots to values ----------------------------------------------------------------------------------------------------
@@ -312,7 +281,7 @@ def _value_expression(form: RowFormat, position: int, base: int) -> str:
     return f"from_text({data})" if type_.kind is Kind.NUMERIC else f"{data}.decode()"
 
 
-class _Unpacking:
+class Unpacking:
     """The one struct that reads what a reader needs and skips the rest; names in the order of the bytes."""
 
     def __init__(self, form: RowFormat, positions: set[int], offset: int, tagged: bool) -> None:
@@ -346,9 +315,7 @@ def damaged_row(data: bytes, why: str = "too short") -> Error:
     return error(DATA_CORRUPTED, f"damaged row: {why}: {bytes(data[:64]).hex()}")
 
 
-def _reader_source(
-    unpacking: _Unpacking, plain: list[str], checked: list[str], base: int, *, tagged: bool
-) -> list[str]:
+def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], base: int, *, tagged: bool) -> list[str]:
     """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
     lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
     if tagged:
@@ -390,7 +357,7 @@ def compile_reader(
     if not positions and tag is None:
         fixed = tuple(constants.values())
         return lambda data: fixed
-    unpacking = _Unpacking(form, positions, offset, tag is not None)
+    unpacking = Unpacking(form, positions, offset, tag is not None)
     base = offset + form.fixed_size
     plain, checked = [], []
     for i, output in enumerate(outputs):
@@ -406,7 +373,7 @@ def compile_reader(
         plain.append(value)
         checked.append(f"None if n{word} & {1 << bit:#x} else {value}")
     lines = _reader_source(unpacking, plain, checked, base, tagged=tag is not None)
-    scope = {**_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
+    scope = {**SLOT_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
     if tag is not None:
         scope |= {"wanted_tag": tag, "tag_bytes": tag.to_bytes(4, "little")}
     reader: RowReader = compile_function("read_row", lines, scope)

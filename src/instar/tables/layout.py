@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 
 import pyarrow as pa
@@ -13,14 +13,12 @@ from instar.encoding.rows import (
     LOCK_BYTES,
     RowEncoder,
     RowFormat,
-    RowPatcher,
     compile_encoder,
-    compile_patcher,
     row_format,
 )
 from instar.store.engine import NO_RECORD, ROW_HEADER
 
-__all__ = ["arrow_schema", "arrow_type", "batch_encoder", "body_encoder", "body_patcher", "layout_format", "row_start"]
+__all__ = ["arrow_schema", "arrow_type", "batch_encoder", "body_encoder", "layout_format", "row_start"]
 
 
 def layout_format(layout: Layout) -> RowFormat:
@@ -42,19 +40,6 @@ def _body_encoder(form: RowFormat) -> RowEncoder:
 def body_encoder(layout: Layout) -> RowEncoder:
     """Internal values of all columns, in layout order, to a row body (docs/formats/rows.md)."""
     return _body_encoder(layout_format(layout))
-
-
-@lru_cache(maxsize=1024)
-def _body_patcher(form: RowFormat, positions: tuple[int, ...]) -> RowPatcher:
-    return compile_patcher(form, positions)
-
-
-def body_patcher(layout: Layout, positions: Sequence[int]) -> RowPatcher | None:
-    """As `compile_patcher`, for the columns at `positions`; None if not all of them have fixed slots."""
-    form = layout_format(layout)
-    if any(form.slots[position].variable is not None for position in positions):
-        return None
-    return _body_patcher(form, tuple(positions))
 
 
 def arrow_schema(layout: Layout) -> pa.Schema:

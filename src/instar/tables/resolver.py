@@ -176,14 +176,14 @@ class _Frozen:
         return hash(self.text)
 
 
-_Key = tuple[tuple[int, Type, _Frozen, Derivation | None, bool], ...]
+Key = tuple[tuple[int, Type, _Frozen, Derivation | None, bool], ...]
 
 
-def _key(wanted: Sequence[Wanted]) -> _Key:
+def _key(wanted: Sequence[Wanted]) -> Key:
     return tuple([(one.column, one.type, _Frozen(one.missing), one.derived, one.lenient) for one in wanted])
 
 
-class _Wants:
+class Wants:
     """A list of wanted columns in the form in which readers are looked up for it.
 
     A reader depends on where columns stand and of which types they are, and on nothing else of a layout. So columns
@@ -227,7 +227,7 @@ def source(column: Column) -> Wanted:
     return Wanted(column.id, column.type, missing, None if column.per_row else column.derived)
 
 
-def _with_sources(written: Layout, wanted: _Key) -> tuple[_Key, list[_Derived]]:
+def _with_sources(written: Layout, wanted: Key) -> tuple[Key, list[_Derived]]:
     """What has to be read of rows in `written`, and what of `wanted` is computed of that."""
     stored = {column for column, _ in written.columns}
     read, derived = list(wanted), []
@@ -244,7 +244,7 @@ def _with_sources(written: Layout, wanted: _Key) -> tuple[_Key, list[_Derived]]:
     return tuple(read), derived
 
 
-def _outputs(written: Layout, wanted: _Key) -> list[Output]:
+def _outputs(written: Layout, wanted: Key) -> list[Output]:
     stored = {column: (position, type_) for position, (column, type_) in enumerate(written.columns)}
     outputs = []
     for column, type_, missing, _derived, _lenient in wanted:
@@ -257,11 +257,11 @@ def _outputs(written: Layout, wanted: _Key) -> list[Output]:
 
 
 @lru_cache(maxsize=4096)
-def _resolver(written: Layout, wanted: _Key) -> RowReader:
+def _resolver(written: Layout, wanted: Key) -> RowReader:
     return _reader(written, wanted, None)
 
 
-def _reader(written: Layout, wanted: _Key, tag: int | None) -> RowReader:
+def _reader(written: Layout, wanted: Key, tag: int | None) -> RowReader:
     """The reader of one layout; with `tag`, as `tagged_resolver` says."""
     read, derived = _with_sources(written, wanted)
     if not derived:
@@ -289,7 +289,7 @@ class Resolvers:
     """The readers of one list of wanted columns, by the layout that a row is written in."""
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
-        self._wants = _Wants(wanted)
+        self._wants = Wants(wanted)
         self._known: dict[Layout, RowReader] = {}
 
     def of(self, written: Layout) -> RowReader:
@@ -306,7 +306,7 @@ def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
 
     40001 (here or from the function) for what cannot be read as the wanted type without loss, XX001 for damaged bytes.
     """
-    wants = _Wants(wanted)
+    wants = Wants(wanted)
     return _resolver(wants.written(written), wants.key)
 
 
@@ -317,7 +317,7 @@ def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[byte
 
 
 @lru_cache(maxsize=1024)
-def _rewriter(written: Layout, target: Layout, wanted: _Key) -> Callable[[bytes], bytes]:
+def _rewriter(written: Layout, target: Layout, wanted: Key) -> Callable[[bytes], bytes]:
     if written.columns == target.columns:
         start = layout_format(written).start
         return lambda value: value[start:]
@@ -410,7 +410,7 @@ Decode = Callable[[Joined], list[Any]]
 
 
 @lru_cache(maxsize=1024)
-def _decoder(written: Layout, wanted: _Key, exact: int | None = None) -> Decode:
+def _decoder(written: Layout, wanted: Key, exact: int | None = None) -> Decode:
     """`exact`: of so many columns the arrays are of their `arrow_type`; the others' may be text, if they have NaN."""
     read, derived = _with_sources(written, wanted)
     if derived:
@@ -441,7 +441,7 @@ def _decoder(written: Layout, wanted: _Key, exact: int | None = None) -> Decode:
     return decode
 
 
-def _computed_arrays(decode: Decode, derived: Sequence[_Derived], wanted: _Key) -> Decode:
+def _computed_arrays(decode: Decode, derived: Sequence[_Derived], wanted: Key) -> Decode:
     """Value by value: expressions have no other form here. A compaction puts an end to it."""
 
     def computed(joined: Joined) -> list[Any]:
@@ -479,7 +479,7 @@ def mixed_batch_reader(find: Callable[[int], Layout], wanted: Sequence[Wanted]) 
 
 def mixed_decoder(find: Callable[[int], Layout], wanted: Sequence[Wanted]) -> Decode:
     """As `mixed_batch_reader`, for values in one buffer."""
-    wants = _Wants(wanted)
+    wants = Wants(wanted)
     decoders: dict[int, Decode] = {}
 
     def decoder(layout: int) -> Decode:

@@ -1,0 +1,96 @@
+"""What puts an update's values into stored rows: the bytes of a row in whichever layout to a body in the newest one.
+
+It is what an update by key does that asks nothing of the row. Rows in the newest layout are patched, those in older
+ones are moved there (thesis §3.2.1: who writes a row migrates it), neither of them decoded (encoding/patching.py). What
+is derived, converted or NULL where it may not be takes the way over values, which all updates can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from instar.catalog.descriptors import Layout
+from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
+from instar.encoding.rows import Output
+from instar.tables.layout import layout_format
+from instar.tables.resolver import LAYOUT_OFFSET, Key, Wanted, Wants, is_widening
+from instar.types import FLOATS, INTEGERS, STRINGS, Type
+
+
+class Patchers:
+    """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
+    as far as some were met. `wanted` are that layout's columns; `layout_of` tells the layout of a stored row."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        wanted: Sequence[Wanted],
+        layout_of: Callable[[bytes], Layout],
+        positions: Sequence[int],
+    ) -> None:
+        self.known: dict[bytes, RowPatcher] = {}
+        self._layout_of = layout_of
+        self._wants = wants = Wants(wanted)
+        self._target = _target(wants.written(layout), wants.key, tuple(positions))
+
+    def learn(self, stored: bytes) -> RowPatcher:
+        """The patcher for the layout that a stored row, which is not deleted, is in. XX001 if nobody knows it."""
+        patch = _patcher(self._target, self._wants.written(self._layout_of(stored)))
+        self.known[stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] = patch
+        return patch
+
+
+class _Target:
+    """What rows are moved to. Looked up by identity: to hash what it is made of would take as long as a patch."""
+
+    def __init__(self, layout: Layout, wanted: Key, positions: tuple[int, ...]) -> None:
+        self.layout = layout
+        self.form = layout_format(layout)
+        self.wanted = wanted
+        self.positions = positions
+
+
+@lru_cache(maxsize=1024)
+def _target(layout: Layout, wanted: Key, positions: tuple[int, ...]) -> _Target:
+    return _Target(layout, wanted, positions)
+
+
+@lru_cache(maxsize=4096)
+def _patcher(target: _Target, written: Layout) -> RowPatcher:
+    form, positions = target.form, target.positions
+    if written == target.layout and all(form.slots[position].variable is None for position in positions):
+        return compile_patcher(form, positions)
+    outputs = _outputs(written, target)
+    return _never if outputs is None else compile_mover(layout_format(written), form, outputs, positions)
+
+
+def _never(stored: bytes, values: Sequence[object]) -> None:
+    return None
+
+
+def _outputs(written: Layout, target: _Target) -> list[Output] | None:
+    """Where the columns of the target come from; None if not all of them are there as they are to be."""
+    stored = {column: (position, type_) for position, (column, type_) in enumerate(written.columns)}
+    outputs = []
+    for place, (column, type_, missing, derived, lenient) in enumerate(target.wanted):
+        if place in target.positions:
+            outputs.append(Output(None))
+        elif column in stored:
+            position, old = stored[column]
+            if not _is_stored_alike(old, type_):
+                return None
+            outputs.append(Output(position))
+        elif derived is not None or lenient:
+            return None
+        else:
+            outputs.append(Output(None, None, missing.value))
+    return outputs
+
+
+def _is_stored_alike(old: Type, new: Type) -> bool:
+    """Whether what struct unpacks of a slot, or the bytes of the variable part, are the value in either type."""
+    if old == new:
+        return True
+    families = (INTEGERS, FLOATS, STRINGS)
+    return is_widening(old, new) and any(old.kind in family and new.kind in family for family in families)

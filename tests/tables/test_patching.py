@@ -1,0 +1,90 @@
+"""Updates of rows of any layout without their values, against rows that are read and encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from instar.catalog.descriptors import Layout
+from instar.encoding.rows import RowFormat
+from instar.tables.layout import body_encoder, layout_format
+from instar.tables.patching import Patchers
+from instar.tables.resolver import LAYOUT_OFFSET, Wanted
+from instar.types import BIGINT, INTEGER, NUMERIC, TEXT, Kind, Type
+from support.layouts import chains, drawn_row, model, numeric, stored, wanted_of
+from support.values import values
+
+
+def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int]) -> Patchers:
+    """Of an update in the last of the layouts."""
+    by_id = {layout.id: layout for layout in layouts}
+
+    def layout_of(row: bytes) -> Layout:
+        return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
+
+    return Patchers(layouts[-1], wanted_of(layouts[-1], missing), layout_of, positions)
+
+
+def alike(old: Type, new: Type) -> bool:
+    return old == new or old.kind is not Kind.NUMERIC
+
+
+def has_slot(form: RowFormat, position: int) -> bool:
+    return form.slots[position].variable is None
+
+
+@given(chains(), st.data())
+@settings(max_examples=300)
+def test_rows_of_any_layout(chain: tuple[list[Layout], dict[int, Any]], data: st.DataObject) -> None:
+    """They come to the bytes that their values have in the newest layout; only conversions and NULLs that come and go
+    are left to who knows values."""
+    layouts, missing = chain
+    newest = layouts[-1]
+    positions = data.draw(st.lists(st.sampled_from(range(len(newest.columns))), min_size=1, unique=True))
+    made = patchers(layouts, missing, positions)
+    new = {place: data.draw(values(newest.columns[place][1], nan=False)) for place in positions}
+    for written in layouts:
+        row = drawn_row(data, written)
+        value = stored(written, row)
+        patch = made.learn(value)
+        assert made.known[value[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] is patch
+        expected = [new.get(place, old) for place, old in enumerate(model(written, row, wanted_of(newest, missing)))]
+        found = patch(value, [new[place] for place in positions])
+        types = dict(written.columns)
+        kept = [found for place, found in enumerate(newest.columns) if place not in positions]
+        if all(alike(types.get(column, type_), type_) for column, type_ in kept):
+            same = (written.columns, written.locks) == (newest.columns, newest.locks)
+            in_place = same and all(has_slot(layout_format(newest), place) for place in positions)
+            was_null = in_place and any(row[place] is None for place in positions)
+            assert found == (None if was_null else body_encoder(newest)(expected))
+        else:
+            assert found is None
+
+
+@pytest.mark.parametrize("wanted", [Wanted(2, BIGINT, lenient=True), Wanted(1, numeric(9, 3)), Wanted(1, NUMERIC)])
+def test_what_needs_values(wanted: Wanted) -> None:
+    """Columns that may have no value yet, and such whose stored form is another one."""
+    old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
+    new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
+    value = stored(old, (None, 7))
+    made = Patchers(new, [wanted, Wanted(3, INTEGER)], lambda _: old, [1])
+    assert made.learn(value)(value, (8,)) is None
+    # What gets a new value needs no old one.
+    made = Patchers(new, [wanted, Wanted(3, INTEGER)], lambda _: old, [0])
+    given_ = 5 if wanted.type == BIGINT else None
+    assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
+
+
+def test_tables_that_change_alike_share_patchers() -> None:
+    """Ids and names do not count: a column that comes and goes makes layouts without end, and few patchers."""
+    found = set()
+    for number in range(10):
+        layouts = [
+            Layout(number, ((1, TEXT), (2, INTEGER))),
+            Layout(99, ((1, TEXT), (2, INTEGER), (50 + number, TEXT))),
+        ]
+        found.add(patchers(layouts, {}, [1]).learn(stored(layouts[0], ("a", 1))))
+    assert len(found) == 1
