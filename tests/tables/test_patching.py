@@ -12,7 +12,7 @@ from instar.catalog.descriptors import Layout
 from instar.encoding.rows import RowFormat
 from instar.tables.layout import body_encoder, layout_format
 from instar.tables.patching import Patchers
-from instar.tables.resolver import LAYOUT_OFFSET, Wanted
+from instar.tables.resolver import LAYOUT_OFFSET, Wanted, Wants
 from instar.types import BIGINT, INTEGER, NUMERIC, TEXT, Kind, Type
 from support.layouts import chains, drawn_row, model, numeric, stored, wanted_of
 from support.values import values
@@ -25,7 +25,7 @@ def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int
     def layout_of(row: bytes) -> Layout:
         return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
 
-    return Patchers(layouts[-1], wanted_of(layouts[-1], missing), layout_of, positions)
+    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, positions)
 
 
 def alike(old: Type, new: Type) -> bool:
@@ -70,10 +70,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, [wanted, Wanted(3, INTEGER)], lambda _: old, [1])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, [1])
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, [wanted, Wanted(3, INTEGER)], lambda _: old, [0])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, [0])
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 

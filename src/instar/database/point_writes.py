@@ -176,7 +176,7 @@ def _patching(write: PointWrite, writer: TableWriter) -> _Patching | None:
         return None
     ordinals, values = write.assigned
     reader = writer.reader
-    patchers = Patchers(writer.table.layout, reader.wanted, reader.layout_of, ordinals)
+    patchers = Patchers(writer.table.layout, reader.wants, reader.layout_of, ordinals)
     return _Patching(patchers.known, patchers.learn, values)
 
 

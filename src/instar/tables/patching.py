@@ -14,24 +14,20 @@ from instar.catalog.descriptors import Layout
 from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
 from instar.encoding.rows import Output
 from instar.tables.layout import layout_format
-from instar.tables.resolver import LAYOUT_OFFSET, Key, Wanted, Wants, is_widening
+from instar.tables.resolver import LAYOUT_OFFSET, Key, Wants, is_widening
 from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
 
 class Patchers:
     """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
-    as far as some were met. `wanted` are that layout's columns; `layout_of` tells the layout of a stored row."""
+    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row."""
 
     def __init__(
-        self,
-        layout: Layout,
-        wanted: Sequence[Wanted],
-        layout_of: Callable[[bytes], Layout],
-        positions: Sequence[int],
+        self, layout: Layout, wants: Wants, layout_of: Callable[[bytes], Layout], positions: Sequence[int]
     ) -> None:
         self.known: dict[bytes, RowPatcher] = {}
         self._layout_of = layout_of
-        self._wants = wants = Wants(wanted)
+        self._wants = wants
         self._target = _target(wants.written(layout), wants.key, tuple(positions))
 
     def learn(self, stored: bytes) -> RowPatcher:

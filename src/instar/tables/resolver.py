@@ -288,8 +288,8 @@ def _computed(
 class Resolvers:
     """The readers of one list of wanted columns, by the layout that a row is written in."""
 
-    def __init__(self, wanted: Sequence[Wanted]) -> None:
-        self._wants = Wants(wanted)
+    def __init__(self, wants: Wants) -> None:
+        self._wants = wants
         self._known: dict[Layout, RowReader] = {}
 
     def of(self, written: Layout) -> RowReader:

@@ -26,7 +26,7 @@ from instar.store.versions import BATCH_ROWS, headers, read_row, scan_rows, visi
 from instar.tables.guard import ReadGuard
 from instar.tables.layout import arrow_type, body_encoder, row_start
 from instar.tables.older import OlderRows
-from instar.tables.resolver import LAYOUT_OFFSET, Resolvers, Wanted, mixed_decoder
+from instar.tables.resolver import LAYOUT_OFFSET, Resolvers, Wanted, Wants, mixed_decoder
 from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import TableBuffer
 from instar.transactions.reads import Place
@@ -119,7 +119,8 @@ class TableReader:
         decisive = self.ordinals if reads is None else reads
         self.place = Place(table.id, None, table.rowset, frozenset(table.columns[found].id for found in decisive))
         self._decoders: dict[int, Decoder] = {}
-        self._resolvers = Resolvers(self.wanted)
+        self.wants = Wants(self.wanted)
+        self._resolvers = Resolvers(self.wants)
 
     @computed_once
     def schema(self) -> pa.Schema:
