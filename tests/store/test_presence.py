@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from instar.clock import ManualClock
+from instar.store import open_store
 from instar.store.presence import (
     _LEASE,
     _VERSION,
@@ -17,6 +22,8 @@ from instar.store.presence import (
     WORKER_NS,
     SharedPresence,
 )
+from store.building import raw
+from store.test_writeback import until
 
 
 def test_of_all_processes_one_starts_the_worker(clock: ManualClock, tmp_path: Path) -> None:
@@ -69,6 +76,28 @@ def test_a_commit_that_ends_while_another_thread_closes_the_store_has_ended_well
     third.close()
     assert second.is_alone()
     second.close()
+
+
+@pytest.mark.parametrize("synchronous", ["off", "full"])
+def test_a_store_that_is_closed_holds_nothing(tmp_path: Path, synchronous: str) -> None:
+    """Not even until garbage is collected: who opens and closes often has few descriptors."""
+    path = tmp_path / "store"
+
+    def held() -> list[str]:
+        links = [f"/proc/self/fd/{file}" for file in os.listdir("/proc/self/fd")]
+        return [link for link in links if os.path.exists(link) and os.readlink(link).startswith(str(path))]
+
+    gc.disable()
+    try:
+        for _ in range(3):
+            store = open_store(str(path), synchronous=synchronous)
+            raw(store, (b"\x03\x01a", b"1"))
+            assert held()
+            store.close()
+            until(lambda: not held())  # a thread may be at its last look
+            assert str(path) not in Path("/proc/self/maps").read_text()
+    finally:
+        gc.enable()
 
 
 def test_a_worker_that_says_no_more_does_not_count(clock: ManualClock, tmp_path: Path) -> None:

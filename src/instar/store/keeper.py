@@ -37,6 +37,7 @@ from instar.store.presence import (
     KEEPER_STARTED,
     WAL_NEEDED,
     SharedPresence,
+    last_words,
 )
 from instar.store.space import can_reserve
 from instar.store.wal import WriteAheadLog
@@ -490,5 +491,7 @@ class Keeper:
         files, self._files = self._files, []  # two threads may come here when the interpreter ends
         for file in files:
             os.close(file)
+        self._words = last_words(self._words)
+        self._pages.close()
         if files:
             self._data.close()

@@ -347,6 +347,7 @@ class _Environment:
                 self._extent.close()
             if self.log is not None:
                 self.log.close()
+            self.pages.close()
             presence.close()
 
     def forked(self) -> None:
@@ -360,7 +361,6 @@ class _Environment:
             self._environment = None
             presence = self.__dict__.pop("presence", None)
             if presence is not None:  # else another thread was opening at the moment of the fork
-                presence.abandon()
                 self.locks.abandon()
                 if self._extent is not None:
                     self._extent.forget()
@@ -368,6 +368,7 @@ class _Environment:
                     self.keeper.forget()
                     self.log.close()
                     self.keeper = self.log = None
+                presence.abandon()  # last: they have looked at its words once more
             self.__dict__.pop("locks", None)
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)

@@ -68,7 +68,11 @@ class PageFile:
     def __init__(self, path: str, page_size: int) -> None:
         self._path = path
         self.page_size = page_size
-        self._mapped: Array = np.empty((0, page_size), np.uint8)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the map, which goes when the last array in it does. Who reads on maps it anew."""
+        self._mapped: Array = np.empty((0, self.page_size), np.uint8)
         self._pages = self._mapped
 
     def tree(self, transaction: int, key: bytes, value: bytes | None, last: bytes) -> Tree:

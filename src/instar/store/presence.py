@@ -70,7 +70,7 @@ STARTING_NS = 15_000_000_000
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-class _Words(Protocol):
+class Words(Protocol):
     """What both a list of integers and a view of a mapped file are."""
 
     def __getitem__(self, index: int, /) -> int: ...
@@ -122,7 +122,7 @@ class Presence:
         self._clock = clock
         self._monotonic_ns = clock.monotonic_ns
         self._max_age_ns = int(snapshot_max_age * 1e9)
-        self._words: _Words = [0] * (2 * _WORDS)
+        self._words: Words = [0] * (2 * _WORDS)
         self._base = _WORDS
         self._words[_HIGH_WATER] = 1
         self._lock = threading.Lock()
@@ -433,6 +433,11 @@ class Presence:
         self._fill_slot()
 
 
+def last_words(words: Words) -> Words:
+    """The shared words as they are now, for the threads that still look at them, or write to them, while all ends."""
+    return [words[place] for place in range(_WORDS)]
+
+
 class SharedPresence(Presence):
     """The slots of all processes, in the file `path`; 53300 if there is no slot left.
 
@@ -474,8 +479,8 @@ class SharedPresence(Presence):
         return locked(self._file)
 
     @property
-    def shared_words(self) -> memoryview[int]:
-        """The words of the first line."""
+    def shared_words(self) -> Words:
+        """The words of the first line. Who keeps them has to take the `last_words` in their place at its own end."""
         return self._view
 
     def _take_slot(self, when_alone: Callable[[], int]) -> int:
@@ -539,8 +544,8 @@ class SharedPresence(Presence):
     def close(self) -> None:
         """Give the slot back.
 
-        The mapping is not ended here but when nobody knows of it any more: another thread may have a last word to
-        write, that of a commit which was made.
+        The mapping is not ended here but when nobody knows of it any more: another thread may be about to write a last
+        word, that of a commit which was made. No object may, or mapping and descriptor last until garbage is collected.
         """
         super().close()
         self._words = [0] * (SLOTS + 1) * _WORDS

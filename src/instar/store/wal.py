@@ -25,7 +25,7 @@ from typing import Any
 
 from instar import errors
 from instar.store.lmdb_environment import APPENDING
-from instar.store.presence import WAL_BROKEN, WAL_DURABLE, WAL_END, SharedPresence
+from instar.store.presence import WAL_BROKEN, WAL_DURABLE, WAL_END, SharedPresence, last_words
 from instar.store.wal_format import (
     FRAME_BYTES,
     FRAMES,
@@ -198,6 +198,7 @@ class WriteAheadLog:
         for file in self._files:
             os.close(file)
         self._files = []
+        self._words = last_words(self._words)
 
 
 class Redo:
