@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from instar.errors import Error
+from instar.errors import TOO_MANY_COLUMNS, Error
+from instar.sql.grammar.constants import MOST_ENTRIES
 from instar.sql.grammar.lexer import ROWS, tokenize
 from instar.sql.parser import split
 from sql.binding import bound, show
@@ -103,3 +104,16 @@ def test_a_great_many_rows_in_one_statement() -> None:
     ]
     assert value(connection, f"select sum(column1) from (values {listed}) x") == sum(range(20_000))
     engine.close()
+
+
+@pytest.mark.parametrize("before", ["", "(1), ", "(now()), "])
+def test_rows_of_too_many_constants(before: str) -> None:
+    """They are refused before there is a token of each; behind an expression tokens are what there is."""
+    widest, wider = (f"VALUES {before}({', '.join(['1'] * count)})" for count in (MOST_ENTRIES, MOST_ENTRIES + 1))
+    assert len(tokenize(widest)) > 0
+    if "now" in before:
+        assert len(tokenize(wider)) > MOST_ENTRIES
+        return
+    with pytest.raises(Error) as caught:
+        tokenize(wider)
+    assert (caught.value.sqlstate, caught.value.position) == (TOO_MANY_COLUMNS, 8 + len(before))

@@ -10,28 +10,37 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from instar import errors
+
+MOST_ENTRIES = 1664  # of a row; as in PostgreSQL
 _SPACE = r"[ \t\n\r\f\v]*+"
 _CONSTANT = r"(?:'[^']*+(?:''[^']*+)*+'|[+-]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?|null|true|false)"
 # Not possessive, as what is repeated by choice may be in it: until Python 3.11.5 such a group matches less, or wrongly.
-_ROW = rf"\({_SPACE}{_CONSTANT}{_SPACE}(?:,{_SPACE}{_CONSTANT}{_SPACE})*\)"
+# So for each repetition Python keeps where to go back to, half a kilobyte, and all of them are bounded.
+_ENTRY = rf"(?:,{_SPACE}{_CONSTANT}{_SPACE})"
+_ROW = rf"\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{0,{MOST_ENTRIES - 1}}}\)"
 _FLAGS = re.ASCII | re.IGNORECASE
 
 CONSTANT = re.compile(_CONSTANT, _FLAGS)
 ROW = re.compile(_ROW, _FLAGS)
 _FIRST = re.compile(rf"{_SPACE}({_ROW})", _FLAGS)
-# So many at a time: for each repetition of a group Python keeps where to go back to.
-_MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,500}}", _FLAGS)
+_MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,200}}", _FLAGS)
+_TOO_MANY = re.compile(
+    rf"(?P<to>{_SPACE},?{_SPACE})\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{{MOST_ENTRIES}}}", _FLAGS
+)
 
 
 def rows_at(text: str, position: int) -> tuple[int, int] | None:
-    """Where the rows of constants that come next begin and end, with the commas in between; None if there are none."""
+    """Where the rows of constants that come next begin and end, with the commas in between; None if there are none.
+    54011 for a row of more constants than any has: its tokens would take gigabytes."""
     first = _FIRST.match(text, position)
-    if first is None:
-        return None
-    end = first.end()
-    while more := _MORE.match(text, end):
+    end = first.end() if first else position
+    while first and (more := _MORE.match(text, end)):
         end = more.end()
-    return first.start(1), end
+    if found := _TOO_MANY.match(text, end):
+        message = f"target lists can have at most {MOST_ENTRIES} entries"
+        raise errors.error(errors.TOO_MANY_COLUMNS, message, position=found.end("to") + 1)
+    return (first.start(1), end) if first else None
 
 
 class Constants(NamedTuple):
