@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.small_database import SmallDatabase
 def _session() -> Iterator[None]:
     # Tasks import what tests hand to them by name.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, Path(__file__).parents[1:3])))
         patch.setattr(session, "TASK_ATTEMPTS", 2)  # what fails for good does so sooner
         yield
         stop_session()

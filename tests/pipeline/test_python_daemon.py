@@ -26,6 +26,7 @@ def report(told: bytes, place: int) -> Iterator[pa.RecordBatch]:
     found = {
         "pyspark": sys.modules["pyspark"].__file__,
         "kept": gc.get_freeze_count(),
+        "safe": bool(sys.flags.safe_path),
         # Loaded before this module, which is the first that the worker itself has loaded.
         "loaded": list(sys.modules)[: list(sys.modules).index(__name__)],
     }
@@ -40,6 +41,7 @@ def test_a_worker_has_what_tasks_need_before_its_first_one(spark: Any) -> None:
     assert found["kept"] > 10_000
     needed = {"pyspark.worker", "pyarrow", "instar.pipeline.backfill", "instar.pipeline.rewriting"}
     assert needed <= set(found["loaded"])
+    assert found["safe"]  # a random.py where somebody has started from would be taken for Python's
 
 
 def test_archives_give_way_to_the_pyspark_that_they_lie_in() -> None:

@@ -340,6 +340,8 @@ def settings(scratch: Path, local: Path, memory: str, jvm: str) -> dict[str, str
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         # Executors import instar from where this process has it.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join([source, inherited]) if inherited else source,
+        # What lies in the directory that somebody has started from is no module of ours.
+        "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.python.daemon.module": "instar.pipeline.python_daemon",
         "spark.python.worker.reuse": "true",
         # A cancelled task's worker is killed so soon; what it was putting is atomic.

@@ -25,9 +25,7 @@ CONSTANT = re.compile(_CONSTANT, _FLAGS)
 ROW = re.compile(_ROW, _FLAGS)
 _FIRST = re.compile(rf"{_SPACE}({_ROW})", _FLAGS)
 _MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,200}}", _FLAGS)
-_TOO_MANY = re.compile(
-    rf"(?P<to>{_SPACE},?{_SPACE})\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{{MOST_ENTRIES}}}", _FLAGS
-)
+_TOO_MANY = re.compile(rf"(?P<to>{_SPACE},?{_SPACE})\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{{MOST_ENTRIES}}}", _FLAGS)
 
 
 def rows_at(text: str, position: int) -> tuple[int, int] | None:
