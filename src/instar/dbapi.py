@@ -174,6 +174,7 @@ def _require_settings(settings: Mapping[str, str] | None) -> None:
 # What connections held that nobody closed. The garbage collector may come by in the middle of anything, whatever locks
 # the thread holds there: so it only leaves a note, which the next connect acts upon; or a thread of its own, where
 # others may wait for a transaction that is open.
+_new = object.__new__
 _abandoned: deque[tuple[Session | None, Database | None]] = deque()
 
 
@@ -296,7 +297,10 @@ class Connection:
 
     def execute(self, operation: str, parameters: Parameters = ()) -> Cursor:
         """A new cursor on which `operation` was executed."""
-        return Cursor(self).execute(operation, parameters)
+        cursor = _new(Cursor)  # and not `Cursor(self)`, which would cost a call from C into Python
+        cursor.connection = self
+        cursor._session = self._session or self.session
+        return cursor.execute(operation, parameters)
 
     def executemany(self, operation: str, parameters: Iterable[Parameters]) -> Cursor:
         """A new cursor on which `operation` was executed once per parameter set."""

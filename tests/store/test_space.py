@@ -201,7 +201,7 @@ def test_what_a_killed_process_reserved_is_cut_off(path: Path) -> None:
 
 
 def test_an_excess_is_given_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("instar.store.mapped_section._EXCESS_BYTES", 1 << 20)
+    monkeypatch.setattr("instar.store.mapped_section.EXCESS_BYTES", 1 << 20)
     monkeypatch.setattr("instar.store.space._MOST_STEP", 1 << 20)
     store = open_store(path, synchronous="off")
     store.background([lambda _section: space_of(store).reserve(50 << 20)])

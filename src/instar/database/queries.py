@@ -55,6 +55,8 @@ class Queries:
         self._database = session.database
         self._plans = session.database.plans
         self._entry = self._plans.entry
+        # The short way of a write, by its text, if it has one: the dictionary's own function, as of the plans.
+        self._writer = session.database.point_writers.get
 
     def fast(self, text: str, parameters: Sequence[object]) -> Result | None:
         """A look-up by primary key in autocommit, or an autocommit write of one row by its key; None where the general
@@ -64,7 +66,12 @@ class Queries:
             found = self._looked_up(entry, text, parameters)
             if found is not None:
                 return found
-        return None if self._session.settings.read_only else self._written(text, parameters, PointWriter.run)
+        session = self._session
+        known = None if session.settings.read_only else self._writer(text)
+        if known is None:
+            return None
+        count = known[1].run(parameters, session)
+        return written(known[0], count) if count >= 0 else self._renewed(text, parameters, count, PointWriter.run)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
         """The same in an open transaction that is plain, which buffers what it writes."""
@@ -73,7 +80,13 @@ class Queries:
             found = self._looked_up(entry, text, parameters, open_)
             if found is not None:
                 return found
-        return None if open_.read_only else self._written(text, parameters, partial(buffered, open_))
+        known = None if open_.read_only else self._writer(text)
+        if known is None:
+            return None
+        count = buffered(open_, known[1], parameters, self._session)
+        if count >= 0:
+            return written(known[0], count)
+        return self._renewed(text, parameters, count, partial(buffered, open_))
 
     def _looked_up(
         self, entry: Entry, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
@@ -93,24 +106,21 @@ class Queries:
         entry.used = True
         return Result("SELECT", fast[1], rows, len(rows))
 
-    def _written(
-        self, text: str, parameters: Sequence[object], run: Callable[[PointWriter, Sequence[object], Session], int]
+    def _renewed(
+        self,
+        text: str,
+        parameters: Sequence[object],
+        count: int,
+        run: Callable[[PointWriter, Sequence[object], Session], int],
     ) -> Result | None:
-        known = self._database.point_writers.get(text)
-        if known is None:
-            return None
-        command, writer = known
-        count = run(writer, parameters, self._session)
-        if count >= 0:
-            return written(command, count)
-        if count == OUTDATED:
-            renewed = self._writer_anew(text, command, parameters)
+        """What `run` makes of a write whose short way has not served, as `count` says, but may under another schema."""
+        known = self._writer(text)
+        if known is not None and count == OUTDATED:
+            renewed = self._writer_anew(text, known[0], parameters)
             count = UNSERVED if renewed is None else run(renewed, parameters, self._session)
         if count == UNSERVED:
             self._database.point_writers.pop(text, None)  # another thread may have found out as well
-        if count < 0:
-            return None
-        return written(command, count)
+        return None if known is None or count < 0 else written(known[0], count)
 
     def known(self, text: str) -> bool | None:
         """Whether a text that was planned before is an INSERT, UPDATE or DELETE; None for other texts."""

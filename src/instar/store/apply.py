@@ -376,7 +376,7 @@ def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) 
     return [value for _, value in pairs]
 
 
-def _write_entries(section: WriteSection, entries: list[EntryWrite], timestamp: int) -> None:
+def _write_entries(section: WriteSection, entries: Sequence[EntryWrite], timestamp: int) -> None:
     """Index entries in the given order; a tombstone over an existing entry only (rule 4)."""
     get, put, pack = section.get, section.put, ENTRY_VALUE.pack
     if len(entries) >= _BULK and all(entry.live for entry in entries):

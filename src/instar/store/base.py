@@ -96,7 +96,7 @@ class BaseStore(ABC):
 
     def commit_derived(self, derive: Derive) -> int:
         """As in `Store`."""
-        return self._queue.commit(derive)
+        return self._queue.derived(derive)
 
     @property
     @abstractmethod
@@ -113,7 +113,7 @@ class BaseStore(ABC):
             for range_ in unchanged:
                 judge_locked(view, range_)
 
-        self._queue.commit(take)
+        self._queue.derived(take)
 
     def background(
         self, steps: Iterable[Step], *, claim: tuple[bytes, bytes] | None = None, pace: Pace | None = None

@@ -327,7 +327,7 @@ class RowCommit(msgspec.Struct, gc=False):
     stored: bytes
     body: bytes | None
     layout: int
-    entries: list[EntryWrite]
+    entries: Sequence[EntryWrite] = ()
     lease: Lease | None = None
     locks: tuple[int, ...] = ()
     pair: int = 0
@@ -441,7 +441,7 @@ class Store(Protocol):
 
         For writes whose deriving takes a few microseconds and touches nothing but the view: on an engine in this
         process it runs inside the atomic section, so nothing can move under it and nothing is left to be judged (it
-        compares the view's catalog version itself). Another engine may call it as often as it likes.
+        compares the view's catalog version itself). It may be called more than once.
         """
         ...
 

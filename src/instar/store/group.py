@@ -91,6 +91,10 @@ class CommitQueue:
             self._hand_over()
         return self._follow(member)
 
+    def derived(self, derive: Derive) -> int:
+        """The same for what is derived, which an engine may have a shorter way for."""
+        return self.commit(derive)
+
     def _follow(self, member: _Member) -> int:
         interrupt: BaseException | None = None
         while not member.called:
@@ -164,16 +168,22 @@ class CommitQueue:
                 section = self._begin()
             except Exception as caught:
                 raise self._translate(caught) from caught
-            return self._with_followers(section, request) if self._queue else self._alone(section, request)
+            return self._led(section, request)
         finally:
             presence.wait_ends()
-            if self._queue:
-                self._hand_over()
-            else:
-                # As `_hand_over` does it, without the call: mostly nobody is there.
-                self._lead.release()
-                if self._queue and self._lead.acquire(False):
-                    self._hand_over()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._queue:
+            self._hand_over()
+            return
+        # As `_hand_over` does it, without the call: mostly nobody is there.
+        self._lead.release()
+        if self._queue and self._lead.acquire(False):
+            self._hand_over()
+
+    def _led(self, section: WriteSection, request: Commit | Derive) -> int:
+        return self._with_followers(section, request) if self._queue else self._alone(section, request)
 
     def _with_followers(self, section: WriteSection, request: Commit | Derive) -> int:
         leader = _Member(request)

@@ -17,23 +17,23 @@ from instar.store.lmdb_section import LmdbSection, Newest
 from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space, slack
 
 # The most pages that a write takes of a tree that is known to be at most this deep: each of its path copied and split.
-_PATH_PAGES = 24
+PATH_PAGES = 24
 # With the branch pages accounted for: its leaf copied and split.
 _LEAF_PAGES = 2
 # The most pages that the paths to either end of a gap take that is filled with wedges in it.
-_WEDGES_PAGES = 4 * _PATH_PAGES
+_WEDGES_PAGES = 4 * PATH_PAGES
 # So many pairs are put at once where nothing is yet, and among others.
 _PART, _PART_AMONG = 128, 32
 # What is granted at once to a transaction that turns out to be large: as much as it has had, within these bounds.
 _LEAST_GRANT, _MOST_GRANT = 64 << 10, 8 << 20
 # Of what is written in a row: pages half full, the pages above them, values that begin a page of their own.
-_DATA_FACTOR = 3
+DATA_FACTOR = 3
 # What LMDB adds to a key and its value, at most.
 _NODE_BYTES = 16
 # Values that may have pages of their own are longer; it is a little less than LMDB's limit for a key and its value.
 _LARGE_VALUE = 1500
 # So much more than is in use is given back.
-_EXCESS_BYTES = 256 << 20
+EXCESS_BYTES = 256 << 20
 # LMDB keeps no more than 131,071 pages in its list of dirty ones.
 _MOST_DIRTY = 100_000
 
@@ -53,12 +53,12 @@ class MappedSection(LmdbSection):
         self._space = space
         self._page_bytes = page_bytes = space.page_bytes
         self._begun_bytes = begun = space.used()
-        self._price = _PATH_PAGES * page_bytes
+        self._price = PATH_PAGES * page_bytes
         self._large = self._singles = self._removed = self._removed_before = 0
         room = space.reserved - begun - SLACK_BYTES - begun // SLACK_SHARE  # as `slack`, without the call
         if room < 0:
             room = 0  # nothing is there yet, or not even for what is in use, when the store has just been opened
-        elif room > _EXCESS_BYTES + begun:
+        elif room > EXCESS_BYTES + begun:
             room = space.give_back(begun)
         self._granted = self._room = room
         super().__init__(transaction, environment)
@@ -68,7 +68,7 @@ class MappedSection(LmdbSection):
         size = len(value)
         if size > _LARGE_VALUE:
             self._large += size + self._page_bytes
-        cost = self._price + _DATA_FACTOR * size
+        cost = self._price + DATA_FACTOR * size
         self._room -= cost
         if self._room < 0:
             self._grant(cost)
@@ -79,7 +79,7 @@ class MappedSection(LmdbSection):
         size = len(value)
         if size > _LARGE_VALUE:
             self._large += size + self._page_bytes
-        cost = _DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES)
+        cost = DATA_FACTOR * (2 * len(key) + size + _NODE_BYTES)
         self._room -= cost
         if self._room < 0:
             self._grant(cost)
@@ -95,7 +95,7 @@ class MappedSection(LmdbSection):
             part = pairs[begin : begin + _PART_AMONG]
             data = sum([2 * len(key) + len(value) + _NODE_BYTES for key, value in part])
             # The price falls with the first grant, so it is asked for each part.
-            self._spend(len(part) * self._price + _DATA_FACTOR * data, self._large_bytes(part))
+            self._spend(len(part) * self._price + DATA_FACTOR * data, self._large_bytes(part))
             cursor.putmulti(part)
 
     def _fill(self, cursor: Any, pairs: Pairs, following: bytes | None) -> None:
@@ -124,7 +124,7 @@ class MappedSection(LmdbSection):
             fill(self._transaction, pairs, put, page_bytes)
             self._removed += 2
         else:
-            self._spend(_PATH_PAGES * page_bytes, 0)
+            self._spend(PATH_PAGES * page_bytes, 0)
             put(pairs)
 
     def _pages(self) -> int:

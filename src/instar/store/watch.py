@@ -28,36 +28,33 @@ class Watch:
     """The watch of one process over its waiting for one store, whose data file is `data`.
 
     `others` gives the numbers of the other processes that have the store open. A thread enters the section within
-    `with watch:`, the first of which begins the watch; it lasts until `stop`.
+    `with watch:`, the first of which begins the watch; it lasts until `stop`. `entering` has an item for each thread
+    that waits to enter, `entered` says how many have.
     """
 
-    __slots__ = ("_data", "_entered", "_entering", "_others", "_stopped", "started")
+    __slots__ = ("_data", "_others", "_stopped", "entered", "entering", "started")
 
     def __init__(self, data: str, others: Callable[[], Iterable[int]]) -> None:
         self.started = False
-        self._entering: list[None] = []
-        self._entered = 0
+        self.entering: list[None] = []
+        self.entered = 0
         self._data = data
         self._others = others
         self._stopped = threading.Event()
 
-    def enter(self) -> None:
-        """A thread is about to wait."""
-        if not self.started:
-            self.started = True
-            threading.Thread(target=self._run, name="instar-watch", daemon=True).start()
-        self._entering.append(None)
-
-    def leave(self) -> None:
-        """It waits no longer."""
-        self._entering.pop()
-        self._entered += 1
+    def start(self) -> None:
+        """Watch from now on, until `stop`."""
+        self.started = True
+        threading.Thread(target=self._run, name="instar-watch", daemon=True).start()
 
     def __enter__(self) -> None:
-        self.enter()
+        if not self.started:
+            self.start()
+        self.entering.append(None)
 
     def __exit__(self, *_caught: object) -> None:
-        self.leave()
+        self.entering.pop()
+        self.entered += 1
 
     def stop(self) -> None:
         """Watch no more."""
@@ -66,8 +63,8 @@ class Watch:
     def _run(self) -> None:
         seen = -1
         while not self._stopped.wait(LOOK_SECONDS):
-            entered = self._entered
-            if self._entering and entered == seen:
+            entered = self.entered
+            if self.entering and entered == seen:
                 self._release(entered)
             seen = entered
 
@@ -77,7 +74,7 @@ class Watch:
         if not let_go:
             return
         until = time.monotonic() + LEAVE_SECONDS
-        while self._entering and self._entered == entered and time.monotonic() < until:
+        while self.entering and self.entered == entered and time.monotonic() < until:
             time.sleep(_TICK)
         for pid in let_go:
             let_run(pid, False)
