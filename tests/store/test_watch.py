@@ -122,7 +122,7 @@ def test_who_has_not_the_store_open_is_left_alone(tmp_path, store):
 
 def test_one_process_alone_has_no_thread_for_it(store):
     foreground(store)
-    assert not store._environment.watch.started
+    assert not store._environment.watch._started
 
 
 def test_the_dead_are_not_stopped():

@@ -21,6 +21,7 @@ from instar.catalog.system_tables import SYSTEM_VIEWS
 from instar.catalog.versions import DEFAULT_CACHE_BYTES
 from instar.clock import Clock, SystemClock
 from instar.database.materialized import Keeping, any_behind
+from instar.database.result import Result, written
 from instar.database.session import Session
 from instar.schemachange.executor import Executor
 from instar.schemachange.jobs import Jobs
@@ -89,7 +90,8 @@ class Database:
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
-        self.point_writers: dict[str, tuple[str, PointWriter]] = {}
+        # By the text of a write: its command, its short way, and the result where that changes one row.
+        self.point_writers: dict[str, tuple[str, PointWriter, Result]] = {}
         self._commits = 0
         self._file = None if path == MEMORY else DataFile(path)
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
@@ -220,7 +222,7 @@ class Database:
         """Keep the short form of a write; a few thousand of them at most."""
         if len(self.point_writers) >= MAX_POINT_WRITERS:
             self.point_writers.clear()
-        self.point_writers[text] = (command, writer)
+        self.point_writers[text] = command, writer, written(command, 1)
 
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""

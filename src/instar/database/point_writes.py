@@ -181,6 +181,61 @@ def _patching(write: PointWrite, writer: TableWriter) -> _Patching | None:
     return _Patching(patchers.known, patchers.learn, values)
 
 
+def _deriving(
+    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec]
+) -> Callable[[int, Lease | None, bytes, list[Any]], Derive]:
+    """From a catalog version, its lease, where a row is stored, and a frame to what derives an update or delete of it:
+    what the row becomes, from what it is; nothing where it is not there, or another version is due.
+
+    A closure, since what it holds is found faster than attributes are: it runs in the atomic section.
+    """
+    table, layout = writer.table, writer.table.layout.id
+    table_id, table_version, whole = table.id, table.version, table.logged_whole
+    patching, prefix_bytes = None if codecs else _patching(write, writer), len(writer.prefix)
+    decode, encode = writer.reader.decode, writer.encode
+
+    def deriving(version: int, lease: Lease | None, stored_at: bytes, frame: list[Any]) -> Derive:
+        def derive(view: View) -> RowCommit | None:
+            if view.catalog_version != version:
+                return None
+            stored = view.get(stored_at)
+            if stored is None or stored[LAYOUT_OFFSET] & 1:
+                return None
+            entries: Sequence[EntryWrite] = ()
+            body = None
+            if patching is not None:
+                known, learn, values = patching
+                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or learn(stored)
+                body = patch(stored, values((), frame))
+            if body is None:
+                old = decode(stored)
+                new = write.image(old, frame)
+                body = None if new is None else encode(new)
+                entries = _entries(codecs, stored_at[prefix_bytes:], old, new)
+            return RowCommit(table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole)
+
+        return derive
+
+    return deriving
+
+
+def _entries(
+    codecs: Sequence[IndexCodec], key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None
+) -> list[EntryWrite]:
+    """What becomes of the index entries when the row at `key` goes from one image to the other."""
+    entries: list[EntryWrite] = []
+    for codec in codecs:
+        before = None if old is None else codec.entry(old, key)
+        after = None if new is None else codec.entry(new, key)
+        if before == after:
+            continue
+        if before is not None:
+            entries.append(EntryWrite(before, len(before) - len(key), False))
+        if after is not None:
+            entries.append(EntryWrite(after, len(after) - len(key), True))
+    return entries
+
+
 def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
     """The mode in which the write's row is to be locked, of a table without foreign keys and with one optimistic lock.
     None where that is not all (a row that goes gives up its unique keys), or too much (nobody else can come to a row
@@ -225,14 +280,12 @@ class PointWriter:
         self._lease = _lease(database, version)
         self._prefix = writer.prefix
         self.table = writer.table
-        self._whole = writer.table.logged_whole
         self._table_id = writer.table.id
-        self._table_version = writer.table.version
         self._layout = writer.table.layout.id
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
-        self._patching = None if self._codecs else _patching(write, writer)
+        self._deriving = _deriving(write, writer, self._codecs)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
@@ -267,7 +320,22 @@ class PointWriter:
             frame = self._frame_of(parameters, session) if self._draws else self._frame(parameters, self._rest)
             if frame is None:
                 return UNSERVED
-            return self._insert(frame) if self._inserts else self._modify(frame)
+            if self._inserts:
+                return self._insert(frame)
+            # What is updated or deleted is derived in the commit itself, since nothing in it can wait or ask for more
+            # than the row.
+            version, key = self._version, self._write.key(frame)
+            if key is None:
+                return self._none(version)
+            derive = self._deriving(version, self._lease, self._prefix + key, frame)
+            try:
+                timestamp = self._store.commit_derived(derive)
+            except (LeaseExpired, Locked) as refused:
+                timestamp = self._again(derive, refused)
+            if timestamp > 0:
+                self._after_commit()
+                return 1
+            return UNSERVED if timestamp == UNSERVED else self._none(version)
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
                 raise  # it may stand
@@ -311,52 +379,16 @@ class PointWriter:
         old = self._decode(stored)
         return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, self._write.image(old, frame))
 
-    def _modify(self, frame: list[Any]) -> int:
-        """UPDATE or DELETE: derived in the commit itself, since nothing in it can wait or ask for more than the row."""
-        version, lease = self._version, self._lease
-        key = self._write.key(frame)
-        if key is None:
-            return self._none(version)
-        derive = self._derived(version, lease, key, frame)
+    def _again(self, derive: Derive, refused: LeaseExpired | Locked) -> int:
+        """What becomes of an update or delete that was `refused`: as of `commit_derived`, or UNSERVED."""
         for _ in range(MAX_EXPIRIES):
-            try:
-                if self._store.commit_derived(derive):
-                    self._after_commit()
-                    return 1
-                return self._none(version)
-            except LeaseExpired:
-                if not self._renewed():
-                    break
-            except Locked:
+            if isinstance(refused, Locked) or not self._renewed():
                 break  # the general way waits
+            try:
+                return self._store.commit_derived(derive)
+            except (LeaseExpired, Locked) as caught:
+                refused = caught
         return UNSERVED
-
-    def _derived(self, version: int, lease: Lease | None, key: bytes, frame: list[Any]) -> Derive:
-        """What the row at `key` becomes, from what it is; None where it is not there, or another version is due."""
-        stored_at, patching = self._prefix + key, self._patching
-        table, table_version, layout, whole = self._table_id, self._table_version, self._layout, self._whole
-
-        # A closure, whose names are found faster than attributes: it runs in the atomic section.
-        def derive(view: View) -> RowCommit | None:
-            if view.catalog_version != version:
-                return None
-            stored = view.get(stored_at)
-            if stored is None or stored[LAYOUT_OFFSET] & 1:
-                return None
-            entries: Sequence[EntryWrite] = ()
-            body = None
-            if patching is not None:
-                known, learn, values = patching
-                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or learn(stored)
-                body = patch(stored, values((), frame))
-            if body is None:
-                old = self._decode(stored)
-                new = self._write.image(old, frame)
-                body = None if new is None else self._encode(new)
-                entries = self._entries(key, old, new)
-            return RowCommit(table, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole)
-
-        return derive
 
     def _none(self, version: int) -> int:
         """No row was changed: 0 if the statement still means what it meant."""
@@ -402,24 +434,10 @@ class PointWriter:
                 raise self._write.duplicate(image)
         return UNSERVED
 
-    def _entries(self, key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> list[EntryWrite]:
-        """What becomes of the index entries when the row at `key` goes from one image to the other."""
-        entries: list[EntryWrite] = []
-        for codec in self._codecs:
-            before = None if old is None else codec.entry(old, key)
-            after = None if new is None else codec.entry(new, key)
-            if before == after:
-                continue
-            if before is not None:
-                entries.append(EntryWrite(before, len(before) - len(key), False))
-            if after is not None:
-                entries.append(EntryWrite(after, len(after) - len(key), True))
-        return entries
-
     def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
         table = self.table
         writes = [TableWrites(table.id, table.version, table.checks_version, [row], whole=table.logged_whole)]
-        entries = self._entries(key, None, image)
+        entries = _entries(self._codecs, key, None, image)
         return Commit(catalog_version=self._version, tables=writes, entries=entries, lease=self._lease)
 
 

@@ -71,6 +71,8 @@ class Queries:
         if known is None:
             return None
         count = known[1].run(parameters, session)
+        if count == 1:
+            return known[2]
         return written(known[0], count) if count >= 0 else self._renewed(text, parameters, count, PointWriter.run)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:

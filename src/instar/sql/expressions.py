@@ -115,6 +115,12 @@ class Compiler:
         """f(row, frame) -> tuple of the values."""
         return self._function("r, p", f"return {self._tuple(exprs)}")  # type: ignore[return-value]  # by construction
 
+    def applied(self, function: Callable[[Row], bytes], exprs: Sequence[Expr]) -> Callable[[Frame], bytes | None]:
+        """f(frame) -> what `function` makes of the tuple of the values; None where one is NULL. They need no row."""
+        name = self._bind(function, "_f")
+        body = f"v = {self._tuple(exprs)}\n return None if None in v else {name}(v)"
+        return self._function("p", body)  # type: ignore[return-value]  # by construction
+
     def predicate(self, conjuncts: Sequence[Expr]) -> RowFunction:
         """f(row, frame) -> truthy exactly where every conjunct is TRUE."""
         return self._function("r, p", f"return {self._all(conjuncts)}")

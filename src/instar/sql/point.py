@@ -364,17 +364,16 @@ def _assigned(
 def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]:
     """A function that gives the one key that the access names, without prefix; None for a NULL, or what is too long."""
     path = access.path
-    encode = keys.compile_encoder([access.table.columns[ordinal].type for ordinal in path.columns])
-    values_of = Compiler(Scope({}), layout).row([values[0] for values in path.equal])
+    types = [access.table.columns[ordinal].type for ordinal in path.columns]
+    key = Compiler(Scope({}), layout).applied(keys.compile_encoder(types), [values[0] for values in path.equal])
+    if keys.is_fixed_size(types):
+        return key
 
-    def key(frame: Frame) -> bytes | None:
-        values = values_of((), frame)
-        if None in values:
-            return None
-        found = encode(values)
-        return found if len(found) <= keys.MAX_PRIMARY_KEY_BYTES else None
+    def fitting(frame: Frame) -> bytes | None:
+        found = key(frame)
+        return None if found is None or len(found) > keys.MAX_PRIMARY_KEY_BYTES else found
 
-    return key
+    return fitting
 
 
 def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointWrite | None:

@@ -74,8 +74,7 @@ class _Environment:
 
     `newest` is the newest state that this process has seen or left, and the number of the LMDB transaction that made
     it: numbers are never used twice, so that transactions of that number need not read it. `begin`, `queue`,
-    `presence` and `locks` are made when they are first asked for, and again after a fork, which deletes them:
-    `__getattr__` runs only for attributes that are not there, so that a read pays nothing for the check.
+    `presence` and `locks` are made anew after a fork, when one of them is first asked for (`_Forked`).
     """
 
     newest: tuple[int, Head]
@@ -88,7 +87,8 @@ class _Environment:
     keeper: Keeper | None  # of its checkpoints
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
-    inside: set[int]  # the threads that are in the atomic section or wait for it
+    _watching: Watch | None  # the same, once another process has had the store open
+    inside: set[int]  # the threads that are in the atomic section or wait for it, but for `queue.straight`
 
     def __init__(
         self, path: str, key: tuple[int, int], identity: Identity, clock: Clock, map_size: int, write_map: bool
@@ -108,14 +108,6 @@ class _Environment:
         self.closing = False
         self._open()
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("begin", "queue", "presence", "locks"):
-            raise AttributeError(name)
-        with self._opening:
-            if name not in self.__dict__:
-                self._open()
-        return self.__dict__[name]
-
     def _open(self) -> None:
         try:
             self._open_all()
@@ -133,7 +125,7 @@ class _Environment:
             undo.callback(self._close_environment)
             self._environment = open_checked(self.path, self._map_size, self.identity)
             page_bytes = self._environment.stat()["psize"]
-            self.watch = Watch(data, presence.others)
+            self.watch, self._watching = Watch(data, presence.others), None
             self.space = self._extent = self.log = self.keeper = None
             if self.identity.synchronous != "off":
                 self._open_log(DataFile(data, page_bytes), presence, undo)
@@ -151,6 +143,7 @@ class _Environment:
         self.locks = LmdbLockTable(self.place, presence, translate, self.entering)
         self.queue = LmdbQueue(self, translate, self._clock, presence)
         self.begin = self._environment.begin
+        self.__class__ = _Environment  # of a forked child: all is there
 
     def _alone(self) -> int:
         """No other process has the store open, and none can open it: the position at which the log goes on."""
@@ -263,32 +256,33 @@ class _Environment:
 
     def begin_section(self) -> LmdbSection:
         """Wait for the writer mutex and enter. 08003 if the last opener closes the store."""
-        return self.section(self.enter())
-
-    def enter(self) -> Any:
-        """The same, as the transaction of LMDB. Who ends that says that the thread is not `inside` any more."""
         thread = get_ident()
         self.inside.add(thread)
         try:
-            if self.closing:
-                raise closed()
-            # As `_enter` does it, which takes 0.4 us longer.
-            watch, begin = self.watch if self.presence.is_shared() else None, self.begin
-            if watch is not None:
-                if not watch.started:
-                    watch.start()
-                watch.entering.append(None)
-            try:
-                return begin(None, None, True)
-            except lmdb.Error as caught:
-                return self._begin_anew(caught, begin)
-            finally:
-                if watch is not None:
-                    watch.entering.pop()
-                    watch.entered += 1
+            return self.section(self.enter())
         except BaseException:
             self.inside.discard(thread)
             raise
+
+    def enter(self) -> Any:
+        """The same, as the transaction of LMDB, of a thread that is known to be in the section, or to wait for it."""
+        if self.closing:
+            raise closed()
+        # As `_enter` does it, which takes 0.4 us longer.
+        watch, begin = self._watching, self.begin
+        if watch is None and self.presence.is_shared():
+            watch = self._watching = self.watch
+            watch.start()
+        if watch is not None:
+            watch.entering.append(None)
+        try:
+            return begin(None, None, True)
+        except lmdb.Error as caught:
+            return self._begin_anew(caught, begin)
+        finally:
+            if watch is not None:
+                watch.entering.pop()
+                watch.entered += 1
 
     def _begin_anew(self, caught: lmdb.Error, failed: Callable[..., Any]) -> Any:
         """A write transaction, after `failed` was asked for one: for no database, within no other."""
@@ -302,7 +296,6 @@ class _Environment:
             return LmdbSection(transaction, self) if space is None else MappedSection(transaction, self, space)
         except BaseException:
             transaction.abort()  # else it would last as long as the exception's traceback
-            self.inside.discard(get_ident())
             raise
 
     def _recover(self, caught: lmdb.Error, failed: Callable[..., Any]) -> None:
@@ -348,7 +341,10 @@ class _Environment:
         transaction that it has forbidden to end. Not for long: an interrupted thread may have left without a word."""
         self.closing = True
         me, until = get_ident(), time.monotonic() + _DRAIN_SECONDS
-        while self.inside - {me} and time.monotonic() < until:
+        queue: LmdbQueue | None = self.__dict__.get("queue")  # a forked child may not have had to do with it
+        while time.monotonic() < until and (
+            self.inside - {me} or (queue is not None and queue.straight not in (None, me))
+        ):
             time.sleep(_DRAIN_TICK)
 
     def close(self) -> None:
@@ -389,6 +385,20 @@ class _Environment:
             self.__dict__.pop("locks", None)
             self.__dict__.pop("queue", None)
             self.__dict__.pop("begin", None)
+            self.__class__ = _Forked
+
+
+class _Forked(_Environment):
+    """One that a forked child has let go of, until it asks for what is not there any more: of a class of its own, since
+    with `__getattr__` an attribute that is there is found three times as slowly, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("begin", "queue", "presence", "locks"):
+            raise AttributeError(name)
+        with self._opening:
+            if name not in self.__dict__:
+                self._open()
+        return self.__dict__[name]
 
 
 class _Closed:

@@ -22,10 +22,10 @@ from instar.store.group import CommitQueue
 from instar.store.header import SLACK_NS, TIMESTAMP_SHIFT
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lmdb_section import LmdbSection, Newest
-from instar.store.log import LOG_KEY, encode_change
+from instar.store.log import LOG_KEY, encode_update
 from instar.store.mapped_section import DATA_FACTOR, EXCESS_BYTES, PATH_PAGES
 from instar.store.presence import Presence
-from instar.store.space import SLACK_BYTES, SLACK_SHARE
+from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space
 
 _pack_row_header, _pack_log_key, _LOG_KEY_BYTES = ROW_HEADER.pack, LOG_KEY.pack, LOG_KEY.size
 
@@ -51,6 +51,8 @@ class _Newest(msgspec.Struct, gc=False):
 class Entered(Newest, Protocol):
     """Of the environment, beside what its sections need: how the atomic section is entered, by LMDB's transaction."""
 
+    def begin_section(self) -> LmdbSection: ...
+
     def enter(self) -> Any: ...
 
     def section(self, transaction: Any) -> LmdbSection: ...
@@ -61,13 +63,15 @@ def _already(row: RowCommit) -> Derive:
 
 
 class LmdbQueue(CommitQueue):
-    """The queue of one environment."""
+    """The queue of one environment. `straight` is the thread that commits, or is about to, what it has derived."""
 
     def __init__(
         self, environment: Entered, translate: Callable[[Exception], Exception], clock: Clock, presence: Presence
     ) -> None:
-        super().__init__(lambda: environment.section(environment.enter()), translate, clock, presence)
+        super().__init__(environment.begin_section, translate, clock, presence)
+        self.straight: int | None = None
         self._environment = environment
+        self._locks_held = presence.locks_held
 
     def derived(self, derive: Derive) -> int:
         """As `commit`, of what is derived."""
@@ -76,6 +80,7 @@ class LmdbQueue(CommitQueue):
         presence, environment = self._presence, self._environment
         transaction = None
         try:
+            self.straight = get_ident()
             presence.wait_begins()
             transaction = environment.enter()
             if self._queue:
@@ -84,11 +89,11 @@ class LmdbQueue(CommitQueue):
         except BaseException as caught:
             if transaction is not None:
                 transaction.abort()  # which does nothing once it has ended
-                environment.inside.discard(get_ident())
             if isinstance(caught, Refused | errors.Error) or not isinstance(caught, Exception):
                 raise
             raise self._translate(caught) from caught
         finally:
+            self.straight = None
             presence.wait_ends()
             self._leave()
 
@@ -100,40 +105,43 @@ class LmdbQueue(CommitQueue):
         if number != known + 1:
             head = read_head(transaction)
         timestamp, log_end, header = head
-        row = derive(_Newest(transaction.get, header.catalog_version, timestamp, header.watermark, transaction))
+        version, _, watermark, _, _, boot, then, wall_then = header
+        row = derive(_Newest(transaction.get, version, timestamp, watermark, transaction))
         if row is None:
             transaction.abort()
-            environment.inside.discard(get_ident())
             return 0
         monotonic, wall, lease = clock.monotonic_ns(), clock.wall_ns(), row.lease
-        space = environment.space
-        if space is None:
-            return self._alone(environment.section(transaction), _already(row))
-        begun = space.used()
-        room = space.reserved - begun - SLACK_BYTES - begun // SLACK_SHARE
-        needed = (PATH_PAGES + 1) * space.page_bytes  # beside the bytes of row and record
-        body = row.body
+        space, stored, body = environment.space, row.stored, row.body
         if (
-            body is None
+            space is None
+            or body is None
             or row.entries
             or row.locks
-            or environment.locks.may_be_held()
+            or row.pair
+            or row.renewed
+            or self._locks_held()
             or (lease is not None and monotonic >= lease.until)
-            or clock.boot != header.boot
-            or wall > header.wall + monotonic - header.monotonic + SLACK_NS
-            or not needed + DATA_FACTOR * (2 * len(body) + len(row.stored)) <= room <= EXCESS_BYTES + begun
+            or boot != clock.boot
+            or wall - wall_then > monotonic - then + SLACK_NS
+            or not _has_room(space, DATA_FACTOR * (2 * len(body) + len(stored)))
         ):
             return self._alone(environment.section(transaction), _already(row))
-        timestamp = max(timestamp + 1, wall // 1_000_000 << TIMESTAMP_SHIFT)
-        value = _pack_row_header(timestamp, 0, row.layout << 8) + body
-        after = value if row.whole else None
-        record = encode_change(log_end, row.table, row.version, row, row.stored, after)
+        moment = wall // 1_000_000 << TIMESTAMP_SHIFT
+        timestamp = moment if moment > timestamp else timestamp + 1  # a call of `max` takes longer
+        key, value = row.key, _pack_row_header(timestamp, 0, row.layout << 8) + body
+        record = encode_update(log_end, row.table, row.version, key, stored, value if row.whole else b"")
         if not space.written.dirty:
             space.written.begin()
-        transaction.put(row.key, value)
+        transaction.put(key, value)
         if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, 0), record, *APPENDING):
             raise Damaged("there are keys above the log's end")
         transaction.commit()
         environment.newest = number, (timestamp, log_end + _LOG_KEY_BYTES + len(record), header)
-        environment.inside.discard(get_ident())
         return timestamp
+
+
+def _has_room(space: Space, data: int) -> bool:
+    """Whether a row and its record, of so many bytes, may be written without anything being granted or given back."""
+    begun, page_bytes = space.used(), space.page_bytes
+    room = space.reserved - begun - SLACK_BYTES - begun // SLACK_SHARE
+    return (PATH_PAGES + 1) * page_bytes + data <= room <= EXCESS_BYTES + begun

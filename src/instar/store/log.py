@@ -26,6 +26,7 @@ _INSERTS = struct.Struct("<BBHIIQ")
 _CHANGE = struct.Struct("<BBHIIQII")
 # Rowsets before and after.
 _REPLACED = struct.Struct("<BBHIIQII")
+_pack_change = _CHANGE.pack
 _PLACE = struct.Struct("<12xQ")
 _KEY_LENGTH = slice(2, 4)
 TABLE = slice(4, 8)
@@ -71,6 +72,13 @@ def encode_change(
     return b"".join((
         _CHANGE.pack(CHANGE, flags, len(key), table, version, place, row.pair, len(before)), key, before, after
     ))  # fmt: skip
+
+
+def encode_update(place: int, table: int, version: int, key: bytes, before: bytes, after: bytes) -> bytes:
+    """The same of an update of one optimistic lock, which renews nothing, of a row that stands; `after`: b"" if it is
+    not to be in the log."""
+    flags = _HAS_AFTER if after else 0
+    return _pack_change(CHANGE, flags, len(key), table, version, place, 0, len(before)) + key + before + after
 
 
 def encode_inserts(

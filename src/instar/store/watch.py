@@ -32,10 +32,10 @@ class Watch:
     that waits to enter, `entered` says how many have.
     """
 
-    __slots__ = ("_data", "_others", "_stopped", "entered", "entering", "started")
+    __slots__ = ("_data", "_others", "_started", "_stopped", "entered", "entering")
 
     def __init__(self, data: str, others: Callable[[], Iterable[int]]) -> None:
-        self.started = False
+        self._started = False
         self.entering: list[None] = []
         self.entered = 0
         self._data = data
@@ -43,13 +43,13 @@ class Watch:
         self._stopped = threading.Event()
 
     def start(self) -> None:
-        """Watch from now on, until `stop`."""
-        self.started = True
-        threading.Thread(target=self._run, name="instar-watch", daemon=True).start()
+        """Watch from now on, until `stop`; once is enough."""
+        if not self._started:
+            self._started = True
+            threading.Thread(target=self._run, name="instar-watch", daemon=True).start()
 
     def __enter__(self) -> None:
-        if not self.started:
-            self.start()
+        self.start()
         self.entering.append(None)
 
     def __exit__(self, *_caught: object) -> None:
