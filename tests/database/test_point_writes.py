@@ -16,6 +16,8 @@ from instar import errors
 from instar.database.point_writes import PointWriter
 from instar.database.session import Session
 from instar.encoding.generate import compile_source
+from instar.encoding.patching import RowPatcher
+from instar.tables.patching import Patchers
 from instar.tables.rowset import TableReader
 from support.databases import Engine, fails, rows, run, value
 
@@ -141,6 +143,63 @@ def test_rows_in_older_layouts_are_moved_without_being_decoded(engine: Engine, m
         (4, 40000, "üüüü", "d", Decimal("2.00"), None, "f"),
     ]
     assert rows(connection, "CHECK DATABASE") == []
+
+
+def test_what_patches_a_row_is_made_outside_of_the_section(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a wide table that takes milliseconds, which others would wait for; rows that are not patched are no exception."""
+    c = engine.connect()
+    run(
+        c,
+        "CREATE TABLE t (id int PRIMARY KEY, a int, b numeric(5, 2))",
+        "INSERT INTO t VALUES (1, 1, 1.5), (2, 2, 2.5)",
+        "ALTER TABLE t ALTER COLUMN b TYPE numeric(9, 3)",  # converted: rows have to be decoded
+        "INSERT INTO t VALUES (3, 3, 3.5)",
+        "ALTER TABLE t ADD COLUMN d int",
+    )
+    met = []
+    learn = Patchers.learn
+
+    def watched(self: Patchers, stored: bytes) -> RowPatcher:
+        assert not c.database.store._queue._lead.locked()  # type: ignore[attr-defined] # of either engine
+        met.append(stored)
+        return learn(self, stored)
+
+    monkeypatch.setattr(Patchers, "learn", watched)
+    text = "UPDATE t SET a = ? WHERE id = ?"
+    for number in range(TIMES):
+        for identity in (1, 2, 3):
+            assert c.execute(text, (number, identity)).rowcount == 1
+    assert len(met) == len(set(met)) <= 3
+    assert rows(c, "SELECT * FROM t ORDER BY id") == [
+        (number, TIMES - 1, Decimal(f"{number}.500"), None) for number in (1, 2, 3)
+    ]
+
+
+def test_as_many_columns_as_a_table_may_have(engine: Engine) -> None:
+    """Put in place and, into rows of an older layout, by moving them; the generated source is not too deep."""
+    c = engine.connect()
+    names = [f"c{number}" for number in range(1597)]
+    run(
+        c,
+        f"CREATE TABLE t (id int PRIMARY KEY, {', '.join(f'{name} int' for name in names)})",
+        f"INSERT INTO t VALUES (1{', 0' * len(names)}), (2{', 0' * len(names)})",
+    )
+    text = f"UPDATE t SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?"
+    for number in range(TIMES):
+        assert c.execute(text, (*[number] * len(names), 1)).rowcount == 1
+    run(c, "ALTER TABLE t ADD COLUMN d int DEFAULT 7")
+    for number in range(TIMES):
+        assert c.execute(text, (*[number] * len(names), 2)).rowcount == 1
+    assert rows(c, "SELECT * FROM t") == [(number, *[TIMES - 1] * len(names), 7) for number in (1, 2)]
+
+
+def test_of_two_values_that_do_not_fit_the_first_column_s_is_told(engine: Engine) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, n numeric(6, 2), v varchar(8))", "INSERT INTO t VALUES (1, 1, 'a')")
+    for _ in range(TIMES):
+        with fails(errors.NUMERIC_OUT_OF_RANGE):
+            c.execute("UPDATE t SET v = ?, n = ? WHERE id = ?", ("x" * 20, 99999999, 1))
+        c.execute("UPDATE t SET v = ?, n = ? WHERE id = ?", ("b", 1, 1))
 
 
 def test_values_put_into_a_row_are_checked_and_indexed(engine: Engine) -> None:

@@ -117,3 +117,35 @@ def test_rows_of_too_many_constants(before: str) -> None:
     with pytest.raises(Error) as caught:
         tokenize(wider)
     assert (caught.value.sqlstate, caught.value.position) == (TOO_MANY_COLUMNS, 8 + len(before))
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("VALUES /**/ ({wide})", None),
+        ("VALUES (1+1, {wide})", None),
+        ("SELECT {wide}", None),
+        ("INSERT INTO t VALUES (1), (2), ({wide})", 32),
+        ("SELECT t.*, {narrow}, t.* FROM t", None),
+        ("INSERT INTO t VALUES (1) RETURNING {wide}", None),
+    ],
+)
+def test_no_list_has_more_entries(text: str, position: int | None) -> None:
+    """As of PostgreSQL's target lists, however an entry is written."""
+    engine = Engine(":memory:")
+    connection = engine.connect()
+    connection.execute("CREATE TABLE t (a int)")
+    wide, narrow = ", ".join(["1"] * (MOST_ENTRIES + 1)), ", ".join(["1"] * (MOST_ENTRIES - 1))
+    with pytest.raises(Error) as caught:
+        connection.execute(text.format(wide=wide, narrow=narrow))
+    assert (caught.value.sqlstate, caught.value.position) == (TOO_MANY_COLUMNS, position)
+    widest = ", ".join(["1"] * MOST_ENTRIES)
+    for fitting in (f"SELECT {widest}", f"VALUES (1+0{widest[1:]})"):
+        assert connection.execute(fitting).fetchall() == [(1,) * MOST_ENTRIES]
+    engine.close()
+
+
+def test_rows_without_a_comma_between_are_no_syntax() -> None:
+    with pytest.raises(Error) as caught:
+        Engine(":memory:").connect().execute(f"VALUES (1) ({', '.join(['1'] * (MOST_ENTRIES + 1))})")
+    assert caught.value.sqlstate == "42601"

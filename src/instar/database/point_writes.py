@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from instar import errors
 from instar.catalog.descriptors import State
 from instar.encoding.generate import compile_function
-from instar.encoding.patching import RowPatcher
 from instar.sql import tree
 from instar.sql.defaults import Execution
 from instar.sql.functions import Context
@@ -29,6 +28,7 @@ from instar.store.engine import (
     Lease,
     LeaseExpired,
     Reader,
+    Refused,
     RowCommit,
     RowWrite,
     StaleRow,
@@ -39,7 +39,7 @@ from instar.store.engine import (
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
-from instar.tables.patching import Patchers
+from instar.tables.patching import Patchers, never
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.transactions.buffer import Buffer
@@ -162,27 +162,16 @@ def _slow_conversion(type_: Type, wanted: type, *, by_value: bool) -> Callable[[
     return slow
 
 
-class _Patching(NamedTuple):
-    """Of an update that only puts values of its own into columns: what puts them into stored rows, by their tags, as
-    far as that is known; how it is learnt of a row with another tag; a function of nothing and a frame to the values.
-    """
-
-    known: dict[bytes, RowPatcher]
-    learn: Callable[[bytes], RowPatcher]
-    values: Callable[[Any, Any], Any]
-
-
-def _patching(write: PointWrite, writer: TableWriter) -> _Patching | None:
-    if write.assigned is None:
+def _patchers(write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec]) -> Patchers | None:
+    """Of an update that only puts values of its own into columns, which no index has."""
+    if write.assigned is None or codecs:
         return None
-    ordinals, values = write.assigned
     reader = writer.reader
-    patchers = Patchers(writer.table.layout, reader.wants, reader.layout_of, ordinals)
-    return _Patching(patchers.known, patchers.learn, values)
+    return Patchers(writer.table.layout, reader.wants, reader.layout_of, write.assigned[0])
 
 
 def _deriving(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec]
+    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None
 ) -> Callable[[int, Lease | None, bytes, list[Any]], Derive]:
     """From a catalog version, its lease, where a row is stored, and a frame to what derives an update or delete of it:
     what the row becomes, from what it is; nothing where it is not there, or another version is due.
@@ -191,7 +180,8 @@ def _deriving(
     """
     table, layout = writer.table, writer.table.layout.id
     table_id, table_version, whole = table.id, table.version, table.logged_whole
-    patching, prefix_bytes = None if codecs else _patching(write, writer), len(writer.prefix)
+    prefix_bytes = len(writer.prefix)
+    patching = None if patchers is None or write.assigned is None else (patchers.known, write.assigned[1])
     decode, encode = writer.reader.decode, writer.encode
 
     def deriving(version: int, lease: Lease | None, stored_at: bytes, frame: list[Any]) -> Derive:
@@ -204,8 +194,10 @@ def _deriving(
             entries: Sequence[EntryWrite] = ()
             body = None
             if patching is not None:
-                known, learn, values = patching
-                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or learn(stored)
+                known, values = patching
+                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4])
+                if patch is None:
+                    raise _Unlearnt(stored)
                 body = patch(stored, values((), frame))
             if body is None:
                 old = decode(stored)
@@ -247,6 +239,15 @@ def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
     return None if any(codec.index.unique for codec in writer.codecs) else Mode.UPDATE
 
 
+class _Unlearnt(Refused):
+    """A row is in a layout that was not met before: what patches it is made outside of the atomic section, since of a
+    wide table that takes many milliseconds."""
+
+    def __init__(self, stored: bytes) -> None:
+        super().__init__()
+        self.stored = stored
+
+
 class Buffered(NamedTuple):
     """The change of one row: its key, the timestamp and image of what is stored there, and its new image. As of
     `Change`."""
@@ -285,7 +286,8 @@ class PointWriter:
         self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
-        self._deriving = _deriving(write, writer, self._codecs)
+        self._patchers = _patchers(write, writer, self._codecs)
+        self._deriving = _deriving(write, writer, self._codecs, self._patchers)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
@@ -330,7 +332,7 @@ class PointWriter:
             derive = self._deriving(version, self._lease, self._prefix + key, frame)
             try:
                 timestamp = self._store.commit_derived(derive)
-            except (LeaseExpired, Locked) as refused:
+            except (LeaseExpired, Locked, _Unlearnt) as refused:
                 timestamp = self._again(derive, refused)
             if timestamp > 0:
                 self._after_commit()
@@ -379,16 +381,24 @@ class PointWriter:
         old = self._decode(stored)
         return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, self._write.image(old, frame))
 
-    def _again(self, derive: Derive, refused: LeaseExpired | Locked) -> int:
+    def _again(self, derive: Derive, refused: LeaseExpired | Locked | _Unlearnt) -> int:
         """What becomes of an update or delete that was `refused`: as of `commit_derived`, or UNSERVED."""
         for _ in range(MAX_EXPIRIES):
-            if isinstance(refused, Locked) or not self._renewed():
+            if isinstance(refused, _Unlearnt):
+                self._learn(refused.stored)
+            elif isinstance(refused, Locked) or not self._renewed():
                 break  # the general way waits
             try:
                 return self._store.commit_derived(derive)
-            except (LeaseExpired, Locked) as caught:
+            except (LeaseExpired, Locked, _Unlearnt) as caught:
                 refused = caught
         return UNSERVED
+
+    def _learn(self, stored: bytes) -> None:
+        """Make what serves rows in the layout of `stored`."""
+        assert self._patchers is not None  # the row was to be patched
+        if self._patchers.learn(stored) is never:
+            self._decode(stored)
 
     def _none(self, version: int) -> int:
         """No row was changed: 0 if the statement still means what it meant."""

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from math import isnan
 from typing import Any
 
-from instar.encoding.generate import compile_function
+from instar.encoding.generate import compile_function, concatenation
 from instar.errors import (
     CHARACTER_NOT_IN_REPERTOIRE,
     DATA_CORRUPTED,
@@ -391,9 +391,7 @@ class _Emitter:
 
     def source(self) -> str:
         self.flush()
-        if len(self.parts) > 3:
-            return f"b''.join(({', '.join(self.parts)}))"
-        return " + ".join(self.parts) or "b''"
+        return concatenation(self.parts) or "b''"
 
 
 def is_fixed_size(types: Sequence[Type]) -> bool:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from instar.encoding.generate import compile_function
+from instar.encoding.generate import compile_function, concatenation
 from instar.encoding.rows import (
     SLOT_SCOPE,
     Output,
@@ -52,7 +52,7 @@ def compile_patcher(form: RowFormat, positions: Sequence[int]) -> RowPatcher:
         f"    if None in values or {' or '.join(unfit)}:",
         "        return None",
         "    try:",
-        f"        return {' + '.join([*parts, f'data[{end}:]'])}",
+        f"        return {concatenation([*parts, f'data[{end}:]'])}",
         *_UNENCODABLE,
     ]
     patcher: RowPatcher = compile_function("patch_row", lines, scope)
@@ -105,7 +105,7 @@ def compile_mover(
             scope[f"b{place}"] = _raw(target.types[place], outputs[place].constant)
     scope["pack"] = struct.Struct(code + "I" * len(ends)).pack
     packed = f"pack({', '.join([*arguments, *ends])})"
-    lines += ["    try:", *made, f"        return {' + '.join([packed, *tail])}", *_UNENCODABLE]
+    lines += ["    try:", *made, f"        return {concatenation([packed, *tail])}", *_UNENCODABLE]
     mover: RowPatcher = compile_function("move_row", lines, scope)
     return mover
 

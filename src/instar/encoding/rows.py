@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from instar.encoding.generate import compile_function
+from instar.encoding.generate import compile_function, concatenation
 from instar.encoding.keys import WIDE
 from instar.errors import (
     CHARACTER_NOT_IN_REPERTOIRE,
@@ -241,7 +241,7 @@ def compile_encoder(form: RowFormat) -> RowEncoder:
     arguments += [pack_expression(form.types[i], f"c{i}") for i in fixed]
     arguments += [f"e{ordinal}" for ordinal in range(len(form.variables))]
     parts = [f"pack({', '.join(arguments)})", *(f"b{ordinal}" for ordinal in range(len(form.variables)))]
-    body = " + ".join(parts) if len(parts) < 4 else f"b''.join(({', '.join(parts)}))"
+    body = concatenation(parts)
     lines += [
         f"        return {body}",
         "    except (struct_error, OverflowError, InvalidOperation, UnicodeEncodeError) as problem:",

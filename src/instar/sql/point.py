@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from operator import itemgetter
 from typing import Any, Final, Literal, Protocol
 
 from msgspec.structs import replace
@@ -355,6 +356,8 @@ def _assigned(
     assignments: Sequence[tuple[int, tree.Expr]], layout: FrameLayout
 ) -> tuple[list[int], Callable[[Row, Frame], Row]] | None:
     """What `PointWrite` calls so."""
+    # In the order of columns, as images are made: of two values that do not fit, the same one is told.
+    assignments = sorted(assignments, key=itemgetter(0))
     exprs = [expr for _ordinal, expr in assignments]
     if any(isinstance(node, tree.ColumnRef) for expr in exprs for node in walk(expr)):
         return None

@@ -58,11 +58,11 @@ def _patcher(target: _Target, written: Layout) -> RowPatcher:
     if written == target.layout and all(form.slots[position].variable is None for position in positions):
         return compile_patcher(form, positions)
     outputs = _outputs(written, target)
-    return _never if outputs is None else compile_mover(layout_format(written), form, outputs, positions)
+    return never if outputs is None else compile_mover(layout_format(written), form, outputs, positions)
 
 
-def _never(stored: bytes, values: Sequence[object]) -> None:
-    return None
+def never(stored: bytes, values: Sequence[object]) -> None:
+    """The patcher of rows that have to be decoded and encoded."""
 
 
 def _outputs(written: Layout, target: _Target) -> list[Output] | None:

@@ -18,7 +18,7 @@ from instar.sql.binder.frozen_texts import parsed_query, unplaced
 from instar.sql.binder.scope import CteEntry, Scope
 from instar.sql.binder.selects import SelectBinder, meant_ordinal
 from instar.sql.functions import common_type
-from instar.sql.grammar.constants import Constants
+from instar.sql.grammar.constants import Constants, require_entries
 from instar.sql.grammar.nodes import position_of
 from instar.sql.traversal import walk, walk_level
 from instar.sql.tree import CommonTable, Expr, Output, Query, SortKey
@@ -303,8 +303,10 @@ def _with_names(query: Query, columns: tuple[tuple[str, Type], ...]) -> Query:
 
 
 def check_row_lengths(lengths: Iterable[int], node: exp.Values) -> None:
-    """42601 if they differ."""
-    if len(set(lengths)) > 1:
+    """42601 if they differ; 54011 if there are too many entries in each."""
+    different = set(lengths)
+    require_entries(max(different))
+    if len(different) > 1:
         message = "VALUES lists must all be the same length"
         raise errors.error(errors.SYNTAX_ERROR, message, position=position_of(node))
 

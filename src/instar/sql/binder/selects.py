@@ -17,6 +17,7 @@ from instar.sql.binder.names import output_name
 from instar.sql.binder.row_locks import locked
 from instar.sql.binder.sameness import SharedSubqueries
 from instar.sql.binder.scope import Namespace, Scope
+from instar.sql.grammar.constants import require_entries
 from instar.sql.grammar.nodes import PrefixOperator, position_of
 from instar.sql.traversal import references, walk_level
 from instar.sql.tree import Expr, Output, SortKey
@@ -94,6 +95,7 @@ class SelectBinder(FromBinder):
     ) -> tuple[Output, ...]:
         """The select list, or RETURNING's, with the stars written out."""
         found: list[Output] = []
+        require_entries(len(nodes))
         for node in nodes:
             if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
                 found.extend(self._star(node, binder))
@@ -101,6 +103,7 @@ class SelectBinder(FromBinder):
             inner, name = (node.this, node.alias) if isinstance(node, exp.Alias) else (node, output_name(node))
             expr = _shared(binder.bind(inner), binder.scope)
             found.append(Output(name, expr if keep_unknown else coercion.to_text_if_unknown(self.context, expr)))
+        require_entries(len(found))
         return tuple(found)
 
     def _star(self, node: exp.Expr, binder: ExpressionBinder) -> list[Output]:

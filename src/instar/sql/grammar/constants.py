@@ -25,7 +25,11 @@ CONSTANT = re.compile(_CONSTANT, _FLAGS)
 ROW = re.compile(_ROW, _FLAGS)
 _FIRST = re.compile(rf"{_SPACE}({_ROW})", _FLAGS)
 _MORE = re.compile(rf"(?:{_SPACE},{_SPACE}{_ROW}){{1,200}}", _FLAGS)
-_TOO_MANY = re.compile(rf"(?P<to>{_SPACE},?{_SPACE})\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{{MOST_ENTRIES}}}", _FLAGS)
+# The first row, and one behind others.
+_TOO_MANY, _MORE_TOO_MANY = (
+    re.compile(rf"(?P<to>{_SPACE}{comma})\({_SPACE}{_CONSTANT}{_SPACE}{_ENTRY}{{{MOST_ENTRIES}}}", _FLAGS)
+    for comma in ("", f",{_SPACE}")
+)
 
 
 def rows_at(text: str, position: int) -> tuple[int, int] | None:
@@ -35,10 +39,20 @@ def rows_at(text: str, position: int) -> tuple[int, int] | None:
     end = first.end() if first else position
     while first and (more := _MORE.match(text, end)):
         end = more.end()
-    if found := _TOO_MANY.match(text, end):
-        message = f"target lists can have at most {MOST_ENTRIES} entries"
-        raise errors.error(errors.TOO_MANY_COLUMNS, message, position=found.end("to") + 1)
+    if found := (_MORE_TOO_MANY if first else _TOO_MANY).match(text, end):
+        raise _too_many(found.end("to") + 1)
     return (first.start(1), end) if first else None
+
+
+def require_entries(count: int) -> None:
+    """54011 for a row, or a select list, of more entries than any has."""
+    if count > MOST_ENTRIES:
+        raise _too_many()
+
+
+def _too_many(position: int | None = None) -> errors.Error:
+    message = f"target lists can have at most {MOST_ENTRIES} entries"
+    return errors.error(errors.TOO_MANY_COLUMNS, message, position=position)
 
 
 class Constants(NamedTuple):
