@@ -146,7 +146,7 @@ def test_rows_in_older_layouts_are_moved_without_being_decoded(engine: Engine, m
 
 
 def test_what_patches_a_row_is_made_outside_of_the_section(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a wide table that takes milliseconds, which others would wait for; rows that are not patched are no exception."""
+    """Of a wide table that takes milliseconds, which others would wait for; so are rows that are not patched."""
     c = engine.connect()
     run(
         c,

@@ -734,3 +734,29 @@ def test_what_is_caught_up_with_is_taken_back_with_its_statement(sessions: list[
     run(two, "UPDATE t SET s = 'y' WHERE id = 1")
     run(one, "UPDATE t SET s = s || 'z' WHERE id = 1", "ROLLBACK TO p", "COMMIT")
     assert rows(two, "SELECT a, s FROM t WHERE id = 1") == [(5, "y")]
+
+
+def test_whoever_is_slower_than_others_gets_its_turn(
+    sessions: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement in autocommit that is derived outside of the section, while somebody changes its row before each of
+    its commits: from the fourth attempt on it locks what it writes, so that it is not refused for ever."""
+    one, two, *_ = sessions
+    run(two, "SET lock_timeout = '10ms'")
+    session, met = one.session, []
+    commit = session._commit
+
+    def late(*arguments: Any, **named: Any) -> object:
+        try:
+            run(two, "UPDATE t SET a = a + 1 WHERE id = 1")
+            met.append("moved")
+        except instar.OperationalError as refused:
+            met.append(refused.sqlstate)
+        return commit(*arguments, **named)
+
+    monkeypatch.setattr(session, "_commit", late)
+    assert one.execute("UPDATE t SET a = a + 100 WHERE id + 0 = 1").rowcount == 1
+    monkeypatch.undo()
+    assert met == ["moved"] * row_locks.RESTARTS_WITHOUT_LOCKS + [errors.LOCK_NOT_AVAILABLE]
+    assert value(two, "SELECT a FROM t WHERE id = 1") == 100 + row_locks.RESTARTS_WITHOUT_LOCKS
+    run(two, "UPDATE t SET a = 0 WHERE id = 1")  # the lock is gone

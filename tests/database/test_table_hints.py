@@ -10,7 +10,8 @@ import pytest
 
 from instar import errors
 from instar.dbapi import Connection
-from instar.store.base import BaseStore
+from instar.store.engine import Store
+from instar.store.lock_modes import Mode
 from support.databases import Engine, fails, rows, run, value
 from support.waiting import give_up, later, waiting
 
@@ -243,15 +244,16 @@ def test_a_statement_with_a_snapshot_of_its_own_is_compiled_again(
     """The change falls between the statement's snapshot and its SCH-S: nobody sees anything of it."""
     one, two, *_ = sessions
     run(one, f"SET default_transaction_isolation = '{level}'")
-    real = BaseStore.lock
+    engine = type(one.database.store)
+    real = engine.lock
     changes = ["ALTER TABLE t ADD COLUMN n int DEFAULT 3"]
 
-    def lock(store: BaseStore, owner: bytes, wanted: list[tuple[bytes, int]]) -> None:
+    def lock(store: Store, owner: bytes, wanted: list[tuple[bytes, Mode]]) -> None:
         while changes:
             run(two, changes.pop())
-        real(store, owner, wanted)  # type: ignore[arg-type]
+        real(store, owner, wanted)
 
-    monkeypatch.setattr(BaseStore, "lock", lock)
+    monkeypatch.setattr(engine, "lock", lock)
     run(one, "BEGIN") if explicit else None
     assert rows(one, f"SELECT * FROM t {hint} WHERE id = 1") == [(1, 0, 1, "x", 3)]
     assert changes == []
@@ -262,15 +264,16 @@ def test_under_a_kept_snapshot_the_same_is_an_error(
     sessions: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two, *_ = sessions
-    real = BaseStore.lock
+    engine = type(one.database.store)
+    real = engine.lock
     changes = ["ALTER TABLE t DROP COLUMN a"]
 
-    def lock(store: BaseStore, owner: bytes, wanted: list[tuple[bytes, int]]) -> None:
+    def lock(store: Store, owner: bytes, wanted: list[tuple[bytes, Mode]]) -> None:
         while changes:
             run(two, changes.pop())
-        real(store, owner, wanted)  # type: ignore[arg-type]
+        real(store, owner, wanted)
 
-    monkeypatch.setattr(BaseStore, "lock", lock)
+    monkeypatch.setattr(engine, "lock", lock)
     begin(one, "REPEATABLE READ")
     with fails(errors.SERIALIZATION_FAILURE, '"t"', "drop column"):
         run(one, READ.format(hint="NOLOCK"))

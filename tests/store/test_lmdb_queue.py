@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from instar.store import open_store
 from instar.store.engine import ROW_HEADER, EntryWrite, Lease, LeaseExpired, RowCommit, View
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, IDENTITY_KEY
-from instar.store.lmdb import LmdbStore, _Environment
+from instar.store.lmdb import LmdbStore
+from instar.store.lmdb_opened import Environment, ForkedEnvironment
+from instar.store.lmdb_queue import LmdbQueue
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from store.building import ROWS, TABLE, body_of, change, contents, ended, in_child, raw, row_key
@@ -186,6 +189,79 @@ def test_an_interrupt_leaves_the_section(store: LmdbStore) -> None:
     assert store.commit_derived(putting(2, b"b"))
 
 
+def _call(queue: LmdbQueue, name: str, *arguments: object) -> object:
+    return getattr(queue, name)(*arguments)
+
+
+@pytest.mark.parametrize("synchronous", ["off", "full"])
+@pytest.mark.parametrize("place", ["section", "_led", "_alone", "_with_followers", "_drain", "_together"])
+def test_an_interrupt_between_two_calls_leaves_the_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, synchronous: str
+) -> None:
+    """It is kept with its traceback, and so is all that the frames knew: the mutex is free all the same."""
+    store = opened(tmp_path / "store", synchronous=synchronous)
+    environment = store._environment
+    where = environment if place == "section" else environment.queue
+
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    if place in ("_with_followers", "_drain", "_together"):
+        queue = environment.queue
+        monkeypatch.setattr(queue, "_alone", partial(_call, queue, "_with_followers"))
+    monkeypatch.setattr(where, place, interrupted)
+    kept = []
+    commits: list[Callable[[], object]] = [lambda: change(store, {1: b"b"})]
+    if place != "_led":
+        commits.append(lambda: store.commit_derived(putting(1, None)))
+    for commit in commits:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            commit()
+        kept.append(caught)
+    monkeypatch.undo()
+    assert not environment.inside
+    assert ended(in_child(lambda: change(opened_again(store), {1: b"b"}))) == 0
+    change(store, {2: b"b"})
+    store.close()
+
+
+def test_an_interrupt_of_background_work_leaves_the_section(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store._environment, "section", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        store.background([lambda section: None])
+    monkeypatch.undo()
+    assert ended(in_child(lambda: change(opened_again(store), {1: b"b"}))) == 0
+    assert kept.value is not None
+
+
+def test_an_interrupt_at_the_lock_table_leaves_it(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Just when it has been entered, before anybody would leave it."""
+
+    def interrupted(*_arguments: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("instar.store.lmdb_locks._Transaction", "instar.store.lmdb_locks.LmdbLockTable._begun"):
+        owner = store.locks.new_owner()
+        monkeypatch.setattr(place, interrupted)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            store.lock(owner, [(row_key(1), Mode.UPDATE)])
+        monkeypatch.undo()
+        other = threading.Thread(target=store.lock, args=(owner, [(row_key(1), Mode.UPDATE)]))
+        other.start()
+        other.join(10.0)
+        assert not other.is_alive()
+        assert ended(in_child(lambda: locked(opened_again(store)))) == 0
+        store.locks.end(owner)
+        assert kept.value is not None
+
+
+def locked(store: LmdbStore) -> None:
+    store.lock(store.locks.new_owner(), [(row_key(2), Mode.SHARE)])
+
+
 def opened_again(store: LmdbStore) -> LmdbStore:
     found = open_store(store._environment.path)
     assert isinstance(found, LmdbStore)
@@ -260,9 +336,9 @@ def test_threads_and_processes_count_together(tmp_path: Path, synchronous: str) 
 
 def test_a_forked_child_opens_what_it_needs_anew(store: LmdbStore) -> None:
     def child() -> None:
-        assert type(store._environment) is not _Environment
+        assert type(store._environment) is ForkedEnvironment
         assert store.commit_derived(putting(1, b"child"))
-        assert type(store._environment) is _Environment
+        assert type(store._environment) is Environment
 
     assert ended(in_child(child)) == 0
     assert body_of(contents(store)[row_key(1)]) == b"child"

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 # How often a statement runs again because rows have moved, before that is reported after all. (How often it waits is
 # bounded by nothing but lock_timeout.)
 MAX_RESTARTS = 50
+# A statement in autocommit that others are faster than so many times in a row locks what it writes.
+RESTARTS_WITHOUT_LOCKS = 3
 # So many locks are taken at once in the store's atomic section, or rows looked at by one reader.
 _BATCH = 1000
 # So many are looked at in the section as well: a reader of their own would cost more than it spares others.
@@ -85,6 +87,7 @@ class RowLocks:
         # may be of an older one.
         self.selected_of: dict[int, Table] = {}
         self._selected: list[_Selected] = []
+        self.insists = False  # a statement in autocommit locks what it writes, as one of a transaction does
         self._kept_from: Locked | None = None  # what kept it from locking what has been brought to another schema
 
     def release(self) -> None:
@@ -226,7 +229,7 @@ class RowLocks:
 
     def _lock(self, open_: SessionTransaction, mark: int | None) -> None:
         """Lock what the statement has selected, and in a transaction that goes on with new snapshots what it has
-        written since `mark`, if it writes. Locked or Moved: it is to run again."""
+        written since `mark`, if it writes; or if it `insists`. Locked or Moved: it is to run again."""
         wanted, unchanged, tables = self._needs_of_written(open_, mark)
         if not tables and not self._selected:
             return
@@ -285,7 +288,7 @@ class RowLocks:
     ) -> tuple[dict[bytes, Mode], list[RangeUnchanged], list[Table]]:
         """What is to be locked, and to be looked at then, of what was buffered since `mark`, by a transaction that goes
         on with new snapshots; and the tables."""
-        stays_open = self._session.in_block and not open_.keeps_snapshot
+        stays_open = (self._session.in_block or self.insists) and not open_.keeps_snapshot
         return self._needs_of(open_, open_.buffer.changed_since(mark) if mark is not None and stays_open else {})
 
     def _needs_of(

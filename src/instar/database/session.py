@@ -26,7 +26,7 @@ from instar.database.control import CONTROL, ENDINGS, copied
 from instar.database.numbers import SessionNumbers
 from instar.database.queries import Queries
 from instar.database.result import Result
-from instar.database.row_locks import MAX_RESTARTS, RowLocks
+from instar.database.row_locks import MAX_RESTARTS, RESTARTS_WITHOUT_LOCKS, RowLocks
 from instar.database.schema import SchemaChanges
 from instar.database.schema_locks import SchemaLocks
 from instar.database.settings import SavedSettings, Settings
@@ -417,7 +417,8 @@ class Session:
     def _autocommitted(self, work: Callable[[], Result], *, writes: bool) -> Result:
         reported: errors.Error | None = None
         told = len(self.notices)
-        for _ in range(MAX_RESTARTS):
+        for number in range(MAX_RESTARTS):
+            self.locks.insists = number >= RESTARTS_WITHOUT_LOCKS
             open_ = self.open(explicit=False)
             mark = open_.buffer.mark()
             try:
@@ -434,6 +435,7 @@ class Session:
                 del self.notices[told:]  # what the next attempt has to say, it says
                 self.check_cancel()
             finally:
+                self.locks.insists = False
                 if self.transaction is open_:
                     self._end()
         raise reported or errors.error(errors.INTERNAL_ERROR, "a statement never ran")

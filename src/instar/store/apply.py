@@ -73,6 +73,7 @@ def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) 
 
     Raises Refused or 72000 before anything is written. The header is moved on but not stored.
     """
+    section.judges()
     if not isinstance(request, Commit):
         return _apply_derived(section, request(section), clock)
     _judge_fence(section, request)

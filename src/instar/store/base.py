@@ -67,6 +67,9 @@ class BaseStore(ABC):
     def _begin(self) -> WriteSection:
         """Enter the atomic section, once no other writer is inside."""
 
+    def _leave(self) -> None:  # noqa: B027 - nothing keeps the section of an engine that does not say so
+        """Whatever has been interrupted, this thread is not in the section any more."""
+
     @abstractmethod
     def _translate(self, caught: Exception) -> Exception:
         """The error that leaves the store for an exception of the engine."""
@@ -153,6 +156,8 @@ class BaseStore(ABC):
             if section is not None:
                 section.abort()
             raise
+        finally:
+            self._leave()
         return stepped, monotonic() - entered
 
     def log(

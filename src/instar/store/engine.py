@@ -455,8 +455,8 @@ class Store(Protocol):
     ) -> None:
         """Have `owner`, one of `locks.new_owner()`, hold each resource in its mode.
 
-        In the atomic section: every commit that was judged before is seen by whoever reads after this, and those that
-        are judged later meet the locks. Locked at the first resource that cannot be had; those before it are held.
+        As in the atomic section: every commit that was judged before is seen by whoever reads after this, and those
+        that are judged later meet the locks. Locked at the first resource that cannot be had; those before it are held.
         Nothing is written to the store, and nothing synced. `unchanged`, some few, is judged once all are held:
         PreconditionFailed, and held they are.
         """

@@ -170,8 +170,12 @@ class CommitQueue:
                 raise self._translate(caught) from caught
             return self._led(section, request)
         finally:
+            self._ended()
             presence.wait_ends()
             self._leave()
+
+    def _ended(self) -> None:
+        """Whatever has been interrupted, this thread is not in the section any more."""
 
     def _leave(self) -> None:
         if self._queue:

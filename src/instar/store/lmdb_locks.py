@@ -75,8 +75,16 @@ class _Use:
         self._transaction: Any = None
 
     def __enter__(self) -> Records:
-        self._transaction = self._table.enter(write=self._write)
-        return _Transaction(self._transaction)
+        table = self._table
+        is_mine = table.is_mine()
+        try:
+            self._transaction = table.enter(write=self._write)
+            return _Transaction(self._transaction)
+        except BaseException as caught:
+            # An interrupt may have come between entering and here, where `__exit__` is not called yet.
+            if table.is_mine() and not is_mine:
+                table.leave(self._transaction, caught)
+            raise
 
     def __exit__(self, _kind: object, failed: BaseException | None, _trace: object) -> None:
         self._table.leave(self._transaction, failed)
@@ -128,7 +136,7 @@ class LmdbLockTable(LockTable):
         try:
             if failed is None:
                 transaction.commit()
-            else:
+            elif transaction is not None:  # interrupted where nobody had it, it has ended by itself
                 transaction.abort()
         except (lmdb.Error, OSError) as caught:
             failed = caught
@@ -149,6 +157,11 @@ class LmdbLockTable(LockTable):
             self._environment.close()
             self._environment = _open_environment(self._directory())
         return self._environment.begin(write=write)
+
+    def is_mine(self) -> bool:
+        """Whether this thread has the table to itself."""
+        owned: bool = self._guard._is_owned()  # type: ignore[attr-defined] # what threading.Condition asks of a lock
+        return owned
 
     def check_readers(self) -> None:
         """Free the reader slots of killed processes, which pin old pages."""

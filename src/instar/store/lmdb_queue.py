@@ -53,6 +53,8 @@ class Entered(Newest, Protocol):
 
     def begin_section(self) -> LmdbSection: ...
 
+    def leave(self) -> None: ...
+
     def enter(self) -> Any: ...
 
     def section(self, transaction: Any) -> LmdbSection: ...
@@ -72,6 +74,10 @@ class LmdbQueue(CommitQueue):
         self.straight: int | None = None
         self._environment = environment
         self._locks_held = presence.locks_held
+        self._say_judged = presence.say_judged
+
+    def _ended(self) -> None:
+        self._environment.leave()
 
     def derived(self, derive: Derive) -> int:
         """As `commit`, of what is derived."""
@@ -89,6 +95,7 @@ class LmdbQueue(CommitQueue):
         except BaseException as caught:
             if transaction is not None:
                 transaction.abort()  # which does nothing once it has ended
+            environment.leave()
             if isinstance(caught, Refused | errors.Error) or not isinstance(caught, Exception):
                 raise
             raise self._translate(caught) from caught
@@ -101,6 +108,9 @@ class LmdbQueue(CommitQueue):
         """Judge and write what is derived, and end the transaction; as of `_alone`."""
         environment, clock = self._environment, self._clock
         number = transaction.id()
+        # Between this and the question for locks is what the row is derived from: LMDB's functions let go of the
+        # interpreter's lock, which orders the two for other processors.
+        self._say_judged(number)
         known, head = environment.newest
         if number != known + 1:
             head = read_head(transaction)
@@ -108,6 +118,7 @@ class LmdbQueue(CommitQueue):
         version, _, watermark, _, _, boot, then, wall_then = header
         row = derive(_Newest(transaction.get, version, timestamp, watermark, transaction))
         if row is None:
+            self._say_judged(number - 1)
             transaction.abort()
             return 0
         monotonic, wall, lease = clock.monotonic_ns(), clock.wall_ns(), row.lease

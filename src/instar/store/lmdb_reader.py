@@ -78,6 +78,11 @@ class LmdbReader:
         cursor.last()
         return self._environment.pages.tree(self._transaction.id(), HEADER_KEY, self.get(HEADER_KEY), cursor.key())
 
+    @property
+    def number(self) -> int:
+        """Of LMDB's transaction that has left what is seen."""
+        return int(self._transaction.id())
+
     def head(self) -> Head:
         """The whole of what the header and the log's end say."""
         return read_head(self._transaction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, Protocol
 
 import lmdb
@@ -13,6 +13,7 @@ from instar.store.filling import Pairs, fill, takes_wedges
 from instar.store.header import Head
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lock_table import LockTable
+from instar.store.presence import SharedPresence
 from instar.store.section import WriteSection
 from instar.store.space import Space
 from instar.store.wal import Redo, WriteAheadLog
@@ -21,13 +22,15 @@ from instar.store.wal import Redo, WriteAheadLog
 class Newest(Protocol):
     """Of the environment: the newest state known, with the number of LMDB's transaction; what its map may touch; the
     write-ahead log, whether commits wait for it, and what is told of each transaction's begin; the threads that are in
-    the atomic section; the locks."""
+    the atomic section; what is said to other processes, and what orders it; the locks."""
 
     newest: tuple[int, Head]
     space: Space | None
     log: WriteAheadLog | None
     waits: bool
-    inside: set[int]
+    inside: dict[int, Any]
+    presence: SharedPresence
+    fence: Lock
 
     def entered(self, transaction: int) -> None: ...
 
@@ -44,7 +47,7 @@ class LmdbSection(WriteSection):
     of it, that would be kept alive, and with it the writer mutex.
     """
 
-    __slots__ = ("_begun", "_environment", "_redo", "_transaction", "number")
+    __slots__ = ("_begun", "_environment", "_judged", "_redo", "_transaction", "number")
 
     _redo: Redo | None
 
@@ -56,6 +59,7 @@ class LmdbSection(WriteSection):
         # A write transaction bears the number of the state that it will leave.
         self.number = number = transaction.id()
         self._redo = None
+        self._judged = False
         if environment.log is not None:
             environment.entered(number)
             self._redo = redo = Redo(environment.log, number, transaction.put)
@@ -72,6 +76,13 @@ class LmdbSection(WriteSection):
         self.catalog_version = self.header.catalog_version
         self.watermark = self.header.watermark
         self.moved = False
+
+    def judges(self) -> None:
+        if not self._judged:
+            self._judged = True
+            self._environment.presence.say_judged(self.number)
+            with self._environment.fence:  # what is asked of locks is asked after that has been seen by all
+                pass
 
     def delete(self, key: bytes, /) -> bool:
         deleted: bool = self._transaction.delete(key)
@@ -117,6 +128,7 @@ class LmdbSection(WriteSection):
         return batch_of_range(self._transaction.cursor(), start, stop, limit, reverse)
 
     def commit(self, *, durably: bool = True) -> None:
+        self._judged = False  # once it has ended, nothing is said any more
         redo, environment = self._redo, self._environment
         end = 0
         if redo is not None:
@@ -133,11 +145,14 @@ class LmdbSection(WriteSection):
         # Only what has surely been written is a state of that number: LMDB leaves an empty commit out.
         if timestamp != begun[0] or header is not begun[2]:
             environment.newest = self.number, (timestamp, self.log_end, header)
-        environment.inside.discard(get_ident())
+        environment.inside.pop(get_ident(), None)
         # Others enter meanwhile.
         if end and durably and environment.waits and environment.log is not None:
             environment.log.sync(end)
 
     def abort(self) -> None:
+        if self._judged:
+            self._judged = False
+            self._environment.presence.say_judged(self.number - 1)
         self._transaction.abort()
-        self._environment.inside.discard(get_ident())
+        self._environment.inside.pop(get_ident(), None)

@@ -11,11 +11,12 @@ it. The slot says, too, up to which serial all owners of its process have ended:
 record goes along with the next change that this process makes. So the end of a transaction costs a word in memory,
 however many locks it has, that of one which an older one outlives a record, and a death costs nothing.
 
-Locks are taken inside the atomic section, and every commit is judged against those of others inside it
-(`Store.lock`, `apply.py`). So a commit that was judged before is seen by every snapshot that is taken after, and one
-that is judged later is refused: what an owner has locked and then read stays as it is. All of that rests on one word in
-shared memory, which says whether any lock may be held; it is moved in the section alone, and where it is 0 a commit
-pays for reading it and nothing else. Owners end, wait and stop waiting outside the section.
+Every commit is judged inside the atomic section against the locks of others, and locks are taken inside it, or so that
+nobody can tell (`Store.lock`, `apply.py`, `lmdb.py`). So a commit that was judged before is seen by every snapshot that
+is taken after, and one that is judged later is refused: what an owner has locked and then read stays as it is. All of
+that rests on one word in shared memory, which says whether any lock may be held: it is set by who locks, and taken back
+in the section alone; where it is 0 a commit pays for reading it and nothing else. Owners end, wait and stop waiting
+outside the section.
 
 Waiting is no business of the section: `Locked` says who is in the way, `begin_waiting` records that, or finds that
 the waiting would never end (`Deadlock`), and `is_blocked` tells when to try again. Nobody is handed a lock: who comes

@@ -4,7 +4,7 @@ A slot says which snapshots its process uses, whether it waits to commit and whe
 the background. All of that is a hint: the collector and the gate heed it, correctness never rests on it, so that torn
 or stale reads do no harm. Some words are no hints: how much of the data file its process may touch (module `space`),
 whether any lock may be held (`lock_table`), and the write-ahead log's (`wal`, `keeper`), which are written within the
-atomic section alone; and up to which number the owners of locks in its process have ended.
+atomic section alone, but that a lock may be held; and up to which number the owners of locks in its process have ended.
 
 Shared between processes the slots are a file in the store's directory, mapped by all. A process owns a slot for as
 long as it holds an open-file-description lock on the slot's byte: the kernel lets go of it when the process dies.
@@ -49,6 +49,8 @@ _HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
 # The part of the data file that was written back last.
 WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN = range(4, 11)
 KEEPER_NEXT, KEEPER_PART = 11, 12
+# The number of the transaction in which a foreground commit was last judged.
+_JUDGED = 13
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 
@@ -308,12 +310,25 @@ class Presence:
     # Locks.
 
     def locks_held(self) -> bool:
-        """Whether any lock may be held; asked in the atomic section."""
+        """Whether any lock may be held."""
         return self._words[_LOCKS] != 0
 
     def say_locks_held(self, held: bool) -> None:
-        """So it is from now on; said in the atomic section."""
+        """So it is from now on; that none is, is said in the atomic section."""
         self._words[_LOCKS] = held
+
+    def say_judged(self, transaction: int) -> None:
+        """A foreground commit is judged by locks from now on, which makes the state of that number if it stands; or
+        none is any more that would make a later state. Said in the atomic section."""
+        self._words[_JUDGED] = transaction
+
+    def judged(self) -> int:
+        """As it was said last."""
+        return self._words[_JUDGED]
+
+    def stays_about(self) -> None:
+        """The foreground is at work, if not committing."""
+        self._words[self._base + _COMMITTED] = self._monotonic_ns()
 
     def begin_owner(self) -> int:
         """The number of a new owner of locks: greater than those before."""

@@ -64,6 +64,9 @@ class WriteSection(ABC):
         self.timestamp = timestamp
         return timestamp
 
+    def judges(self) -> None:  # noqa: B027 - an engine in which locks are taken in the section alone has nothing to do
+        """A foreground commit is about to be judged, by locks, too."""
+
     def bump_catalog(self) -> None:
         """Go on to the next catalog version."""
         self.catalog_version += 1
