@@ -67,7 +67,7 @@ class BaseStore(ABC):
     def _begin(self) -> WriteSection:
         """Enter the atomic section, once no other writer is inside."""
 
-    def _leave(self) -> None:  # noqa: B027 - nothing keeps the section of an engine that does not say so
+    def _ended(self) -> None:  # noqa: B027 - nothing keeps the section of an engine that does not say so
         """Whatever has been interrupted, this thread is not in the section any more."""
 
     @abstractmethod
@@ -157,7 +157,7 @@ class BaseStore(ABC):
                 section.abort()
             raise
         finally:
-            self._leave()
+            self._ended()
         return stepped, monotonic() - entered
 
     def log(

@@ -178,6 +178,7 @@ class CommitQueue:
         """Whatever has been interrupted, this thread is not in the section any more."""
 
     def _leave(self) -> None:
+        """Give the lead to whoever waits for it, or up."""
         if self._queue:
             self._hand_over()
             return
@@ -187,6 +188,7 @@ class CommitQueue:
             self._hand_over()
 
     def _led(self, section: WriteSection, request: Commit | Derive) -> int:
+        """Commit in a section that has been entered, with those that have queued up meanwhile."""
         return self._with_followers(section, request) if self._queue else self._alone(section, request)
 
     def _with_followers(self, section: WriteSection, request: Commit | Derive) -> int:

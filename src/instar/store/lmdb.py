@@ -141,7 +141,7 @@ class LmdbStore(BaseStore):
     def _begin(self) -> WriteSection:
         return self._environment.begin_section()
 
-    def _leave(self) -> None:
+    def _ended(self) -> None:
         if self._environment is not _CLOSED:
             self._environment.leave()
 

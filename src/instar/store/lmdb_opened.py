@@ -253,7 +253,7 @@ class Environment:
             transaction.abort()  # which does nothing once it has ended
 
     def enter(self) -> Any:
-        """The same, as the transaction of LMDB, of a thread that is known to be in the section, or to wait for it."""
+        """Wait for the mutex and enter: LMDB's transaction, for a thread that `drain` knows of. 08003 as above."""
         if self.closing:
             raise closed()
         # As `_enter` does it, which takes 0.4 us longer.
