@@ -25,7 +25,7 @@ FIGURES = {
     "migration": 10,
     "metadata": 20,
     "tpc_like": 2,
-    "curve": 8,
+    "curve": 10,
     "gating": 6,
     "leases": 8,
     "servers": 4,

@@ -160,7 +160,7 @@ def test_what_patches_a_row_is_made_outside_of_the_section(engine: Engine, monke
     learn = Patchers.learn
 
     def watched(self: Patchers, stored: bytes) -> RowPatcher:
-        assert not c.database.store._queue._lead.locked()  # type: ignore[attr-defined] # of either engine
+        assert not c.database.store._queue.leader  # type: ignore[attr-defined] # of either engine
         met.append(stored)
         return learn(self, stored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,8 +13,18 @@ import pytest
 
 from instar.errors import Error
 from instar.store import group, open_store, wal_format
-from instar.store.engine import Commit, EntryWrite, Section, StaleRow, Store, TableWrites, View
-from instar.store.group import _Member
+from instar.store.engine import (
+    ROW_HEADER,
+    Commit,
+    EntryWrite,
+    RowCommit,
+    Section,
+    StaleRow,
+    Store,
+    TableWrites,
+    View,
+)
+from instar.store.group import LEADER, CommitQueue, _Member
 from instar.store.lmdb_section import LmdbSection
 from instar.store.memory import MemorySection
 from instar.store.section import WriteSection
@@ -206,12 +217,22 @@ class EatsOne:
         self._lock.release()
 
 
+# The number of a commit that is under way.
+OTHER = -7
+
+
+def leads(queue: CommitQueue) -> None:
+    """Let that commit lead."""
+    queue.within[OTHER] = 0
+    queue.leader[LEADER] = OTHER
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatch, together: bool) -> None:
     made = _Member.__init__
 
-    def init(self: _Member, asked: object) -> None:
-        made(self, asked)  # type: ignore[arg-type]
+    def init(self: _Member, number: int, asked: object) -> None:
+        made(self, number, asked)  # type: ignore[arg-type]
         self.wake = EatsOne()  # type: ignore[assignment]
 
     monkeypatch.setattr(_Member, "__init__", init)
@@ -229,7 +250,7 @@ def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatc
     def hold(_section: Section) -> None:
         if together:
             leader.start()
-            while not queue._lead.locked():
+            while not queue.leader:
                 leader.join(0.001)
         victim.start()
         while not queue._queue:
@@ -241,9 +262,9 @@ def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatc
         store.background([hold])
         leader.join()
     else:
-        queue._lead.acquire()  # as a leader that has done its own commit, and now hands over
+        leads(queue)  # as one that has done its own commit, and now hands over
         hold(store)  # type: ignore[arg-type] # not used
-        queue._hand_over()
+        queue._hand_over(OTHER)
     victim.join(10)
     assert not victim.is_alive()
     assert len(caught) == 1
@@ -251,29 +272,31 @@ def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatc
     change(store, {3: b"b"})  # somebody can lead
 
 
-def test_a_lead_that_an_interrupt_has_lost_is_taken_over(store: Store) -> None:
+def test_a_lead_that_an_interrupt_has_lost_is_taken_over_at_once(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(group, "_LOOK_SECONDS", 1000.0)
     queue = store._queue  # type: ignore[attr-defined] # the only place that tells
-    queue._lead.acquire()  # and interrupted before anything came of it
+    leads(queue)
+    del queue.within[OTHER]  # interrupted before anything came of it
     threads = [threading.Thread(target=change, args=(store, {number: b"a"}), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
     assert {row_key(number) for number in range(4)} <= contents(store).keys()
-    assert not queue._lead.locked()
+    assert not queue.leader
 
 
 def test_a_free_lead_is_taken_by_who_was_forgotten_in_the_queue(store: Store) -> None:
     queue = store._queue  # type: ignore[attr-defined] # the only place that tells
-    queue._lead.acquire()
+    leads(queue)
     forgotten = threading.Thread(target=change, args=(store, {1: b"a"}), daemon=True)
     forgotten.start()
     while not queue._queue:
         forgotten.join(0.001)
-    queue._lead.release()  # and interrupted before anybody was called
+    del queue.leader[LEADER]  # and interrupted before anybody was called
     forgotten.join(10)
     assert row_key(1) in contents(store)
-    assert not queue._lead.locked()
+    assert not queue.leader
     change(store, {2: b"b"})
 
 
@@ -282,7 +305,7 @@ def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -
 
     def hold(_section: Section) -> None:
         leader.start()
-        while not queue._lead.locked():
+        while not queue.leader:
             leader.join(0.001)
         follower.start()
         follower.join(0.2)
@@ -299,7 +322,7 @@ def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -
 
 def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(store: Store) -> None:
     queue = store._queue  # type: ignore[attr-defined] # the only place that tells
-    queue._lead.acquire()
+    leads(queue)
     told: list[str] = []
 
     def commit() -> None:
@@ -312,10 +335,76 @@ def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(st
     victim.start()
     while not queue._queue:
         victim.join(0.001)
-    queue._drain()  # and interrupted here
+    queue._drain()
+    del queue.within[OTHER]  # interrupted here
     victim.join(10)
     assert told == ["08007"]
     change(store, {2: b"b"})
+
+
+def test_who_looks_for_a_leader_that_has_just_ended_is_told_what_came_of_it(store: Store, monkeypatch) -> None:
+    looks, ended = threading.Event(), threading.Event()
+    look, together = CommitQueue._look_for_leader, CommitQueue._together
+
+    def looks_late(self: CommitQueue, member: _Member) -> None:
+        looks.set()
+        assert ended.wait(10)
+        look(self, member)
+
+    def commits_late(self: CommitQueue, section: WriteSection, members: list[_Member]) -> None:
+        assert looks.wait(10)
+        together(self, section, members)
+
+    def hold(_section: Section) -> None:
+        leader.start()
+        while not queue.leader:
+            leader.join(0.001)
+        follower.start()
+        while not queue._queue:
+            follower.join(0.001)
+
+    def lead() -> None:
+        store.commit(request(store, {1: b"a"}))
+        ended.set()
+
+    monkeypatch.setattr(CommitQueue, "_look_for_leader", looks_late)
+    monkeypatch.setattr(CommitQueue, "_together", commits_late)
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    outcomes: list[int] = []
+    leader = threading.Thread(target=lead)
+    follower = threading.Thread(target=lambda: outcomes.append(store.commit(request(store, {2: b"b"}))))
+    store.background([hold])
+    leader.join()
+    follower.join(10)
+    assert len(outcomes) == 1
+    assert {row_key(1), row_key(2)} <= contents(store).keys()
+    assert not queue.leader
+    assert not queue.within
+
+
+def test_those_who_look_for_a_leader_all_the_time_find_none_lost(store: Store, monkeypatch) -> None:
+    monkeypatch.setattr(group, "_LOOK_SECONDS", 0.0001)
+    change(store, {0: bytes(4)})
+    until, counts = time.monotonic() + 0.5, [0, 0, 0, 0]
+
+    def works(thread: int) -> None:
+        def derive(view: View) -> RowCommit:
+            stored = view.get(row_key(0))
+            assert stored is not None
+            number = int.from_bytes(stored[ROW_HEADER.size :], "big") + 1
+            return RowCommit(TABLE, 1, row_key(0), stored, number.to_bytes(4, "big"), 1)
+
+        while time.monotonic() < until:
+            assert store.commit_derived(derive)
+            counts[thread] += 1
+
+    threads = [threading.Thread(target=works, args=(thread,)) for thread in range(len(counts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(counts)
+    assert int.from_bytes(contents(store)[row_key(0)][ROW_HEADER.size :], "big") == sum(counts)
 
 
 def test_an_interrupted_follower_takes_its_commit_out_of_the_queue(store: Store) -> None:
@@ -336,7 +425,7 @@ def test_an_interrupted_follower_takes_its_commit_out_of_the_queue(store: Store)
     holder.start()
     entered.wait()
     leader.start()
-    while not store._queue._lead.locked():  # type: ignore[attr-defined] # the only place that tells
+    while not store._queue.leader:  # type: ignore[attr-defined] # the only place that tells
         leader.join(0.001)
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.02)

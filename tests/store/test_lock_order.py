@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from instar.store.engine import (
 from instar.store.lmdb import LmdbStore
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked, LockTable
+from instar.store.presence import _NO_LOCKS
 from instar.store.section import WriteSection
 from store.building import TABLE, change, contents, ended, in_child, row_key
 
@@ -227,6 +229,91 @@ def test_the_word_that_locks_are_held_is_not_lost(
     assert ended(child) == 0
     for end in (*there, *looked, *acquired, *done, *held, *over):
         os.close(end)
+
+
+def test_what_was_written_while_it_was_said_that_no_lock_is_held(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, but before who locks looks again somebody has believed it, and a third one's lock has set it right."""
+    dead = store.locks.new_owner()
+    store.lock(dead, [(row_key(2), Mode.UPDATE)])
+    store.locks.end(dead)
+    path, any_lives, next_timestamp = store._environment.path, LockTable._any_lives, WriteSection.next_timestamp
+    there, looked, asked, done, read = (os.pipe() for _ in range(5))
+
+    def locks() -> None:
+        own = opened(path)
+        judged = own._presence.judged
+
+        def waits() -> int:
+            found = judged()
+            os.write(asked[1], b".")
+            os.read(done[0], 1)
+            return found
+
+        monkeypatch.setattr(own._presence, "judged", waits)
+        os.write(there[1], b".")
+        os.read(looked[0], 1)
+        own.lock(own.locks.new_owner(), [(row_key(1), Mode.UPDATE)])
+        with own.read() as reader:
+            os.write(read[1], reader.get(row_key(1)) or b"")
+
+    child = in_child(locks)
+    os.read(there[0], 1)
+
+    def looks(records: Any, lives: Any) -> bool:
+        found = any_lives(records, lives)
+        os.write(looked[1], b".")
+        os.read(asked[0], 1)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LockTable, "_any_lives", staticmethod(looks))
+        assert store.commit_derived(updating(2, b"c"))  # it has not found the lock, and says that there is none
+    entered, leave = threading.Event(), threading.Event()
+
+    def waits(section: WriteSection, clock: Clock, lease: Lease | None) -> int:
+        entered.set()
+        assert leave.wait(SECONDS)
+        return next_timestamp(section, clock, lease)
+
+    made = commit_of(store, 1, b"c")
+    with monkeypatch.context() as patched:
+        patched.setattr(WriteSection, "next_timestamp", waits)
+        believing = Thread(lambda: store.commit(made))
+        assert entered.wait(SECONDS)
+        store.locks.acquire(store.locks.new_owner(), [(row_key(2), Mode.UPDATE)])
+        os.write(done[1], b".")
+        assert select.select([read[0]], [], [], 0.2)[0] == []  # it waits for who has believed it
+        leave.set()
+        assert isinstance(believing.outcome(), int)
+    assert os.read(read[0], 100)[ROW_HEADER.size :] == b"c"
+    assert ended(child) == 0
+    for end in (*there, *looked, *asked, *done, *read):
+        os.close(end)
+
+
+def test_who_was_killed_while_saying_that_no_lock_is_held_makes_others_wait_for_the_section(store: LmdbStore) -> None:
+    presence, owner = store._presence, store.locks.new_owner()
+    presence.shared_words[_NO_LOCKS] |= 1  # and killed
+    assert presence.no_locks_said() is None
+    entered, leave = threading.Event(), threading.Event()
+
+    def step(_section: Section) -> None:
+        entered.set()
+        assert leave.wait(SECONDS)
+
+    working = Thread(lambda: store.background([step]))
+    assert entered.wait(SECONDS)
+    locking = Thread(lambda: store.lock(owner, [(row_key(1), Mode.UPDATE)]))
+    locking.join(0.05)
+    assert locking.is_alive()
+    leave.set()
+    assert locking.outcome() is None
+    assert working.outcome() == 1
+    store.locks.end(owner)
+    change(store, {1: b"c"})  # it is said again
+    assert presence.no_locks_said() is not None
 
 
 def test_who_was_judged_and_is_gone_holds_nobody_up(store: LmdbStore) -> None:

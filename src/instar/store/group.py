@@ -1,23 +1,25 @@
 """Group commit inside one process: sessions that commit at once share one write transaction, and so one fsync.
 
 A thread that finds nobody committing leads: it enters the atomic section, takes along whoever has queued meanwhile,
-commits for all and hands the lead to the first that queued after. A single thread pays for one uncontended lock.
+commits for all and hands the lead to the first that queued after. A single thread pays for a few words in a dictionary.
 
-Who holds the lead's lock leads; handing over is waking a member while the lock stays taken. A follower queues up first
-and then sees whether the lead is free: a leader that leaves frees it first and then looks for followers once more. So
-one of the two sees the other.
+Every commit has a number of its own, and `leader` has that of the one that leads: taking, handing over and giving up
+the lead are one step each, of the dictionary. A follower queues up first and then sees whether the lead is free: a
+leader that leaves frees it first and then looks for followers once more. So one of the two sees the other.
 
 An interrupt (Ctrl-C in the main thread) may come between any two instructions, between taking the lead and knowing of
-it too. No order of instructions helps against that: so who has waited for long looks whether anybody leads at all.
+it too. No order of instructions helps against that. But a commit is `within` from before it may lead until after it
+does: so where the number of one that is not within is the leader's, the lead is lost, and whoever waits takes it. (That
+is not to be asked of the other threads' stacks: looking at frames that run corrupts CPython 3.11's memory.)
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from types import FrameType
+from itertools import count
+from threading import get_ident
 
 from instar import errors
 from instar.clock import Clock
@@ -29,13 +31,17 @@ from instar.store.section import WriteSection
 # A waiting member looks so often whether it has been called, and whether there is somebody to call it.
 _LOOK_SECONDS = 0.5
 
+# The key of `CommitQueue.leader`; the number of no commit.
+LEADER, _NOBODY = "leader", -1
+
 
 class _Member:
     """A commit that waits for a leader, or to become one."""
 
-    __slots__ = ("called", "error", "finished", "request", "taken", "timestamp", "wake")
+    __slots__ = ("called", "error", "finished", "number", "request", "taken", "timestamp", "wake")
 
-    def __init__(self, request: Commit | Derive) -> None:
+    def __init__(self, number: int, request: Commit | Derive) -> None:
+        self.number = number
         self.request = request
         self.timestamp = 0
         self.error: Exception | None = None
@@ -64,6 +70,9 @@ class CommitQueue:
 
     `begin` enters the engine's atomic section (waiting for other processes), `translate` turns an engine's exception
     into the error that leaves the store; it is asked once per member, so that threads never share an exception.
+
+    `within`: the threads of the commits that are under way, by their numbers. `leader`: the number of the commit that
+    leads, at LEADER, if one does.
     """
 
     def __init__(
@@ -77,79 +86,78 @@ class CommitQueue:
         self._translate = translate
         self._clock = clock
         self._presence = presence
-        self._lead = threading.Lock()
+        self.within: dict[int, int] = {}
+        self.leader: dict[str, int] = {}
+        self._numbers = count()
         self._queue: deque[_Member] = deque()
-        self._looking = threading.Lock()
+        self._looking = threading.Lock()  # while somebody takes the lead of a leader that is gone
 
     def commit(self, request: Commit | Derive) -> int:
         """Commit, alone or in a group; returns the timestamp, raises what this member is refused for."""
-        if self._lead.acquire(False):
-            return self._commit_leading(request)
-        member = _Member(request)
-        self._queue.append(member)
-        if self._lead.acquire(False):
-            self._hand_over()
-        return self._follow(member)
+        number = next(self._numbers)
+        self.within[number] = get_ident()
+        try:
+            if self.leader.setdefault(LEADER, number) == number:
+                return self._commit_leading(number, request)
+            return self._queued(number, request)
+        finally:
+            del self.within[number]
 
     def derived(self, derive: Derive) -> int:
         """The same for what is derived, which an engine may have a shorter way for."""
         return self.commit(derive)
 
+    def _queued(self, number: int, request: Commit | Derive) -> int:
+        """Commit `request`, as somebody else leads."""
+        member = _Member(number, request)
+        self._queue.append(member)
+        return self._follow(member)
+
     def _follow(self, member: _Member) -> int:
         interrupt: BaseException | None = None
         while not member.called:
             try:
-                if not member.wake.acquire(timeout=_LOOK_SECONDS):
-                    self._look_for_leader(member)
+                self._look_for_leader(member)
+                if not member.called:
+                    member.wake.acquire(timeout=_LOOK_SECONDS)
             except BaseException as caught:  # KeyboardInterrupt: leave the queue in order, whoever's turn it is
                 if self._withdraw(member):
                     raise
                 interrupt = caught
         if interrupt is not None:
             if not member.finished:
-                self._hand_over()
+                self._hand_over(member.number)
             raise interrupt
         if member.finished:
             return member.outcome()
-        return self._commit_leading(member.request)
+        return self._commit_leading(member.number, member.request)
 
     def _look_for_leader(self, member: _Member) -> None:
-        """Call `member` if nobody is left who would."""
-        with self._looking:
-            if member.called or not self._take_lost_lead():
-                return
+        """Have `member` lead if nobody does, or say what has become of it if who has taken it along is gone."""
+        number = member.number
+        if self.leader.setdefault(LEADER, number) != number and not self._take_lost(number):
+            return
+        # Nobody else takes members out of the queue now, and whoever has done so, and is not gone, has called them.
+        if not member.taken:
             self._withdraw(member)
-            if member.taken:
-                self._unresolved([member], KeyboardInterrupt())
-                member.finished = True
-                self._hand_over()
             member.called = True
+            return
+        if not member.finished:
+            self._unresolved([member], KeyboardInterrupt())
+            member.finished = True
+        member.called = True
+        self._hand_over(number)
 
-    def _take_lost_lead(self) -> bool:
-        """Take the lead if it is free, or if nobody knows of having it; looked at twice, for leaders come and go."""
-        for _look in range(2):
-            if self._lead.acquire(False):
-                return True
-            if self._is_led():
+    def _take_lost(self, number: int) -> bool:
+        """Take the lead if the commit that has it is not within any more."""
+        found = self.leader.get(LEADER)
+        if found is None or found in self.within:
+            return False
+        with self._looking:
+            if self.leader.get(LEADER) != found:  # it has let go of it before it left, or another was here first
                 return False
-        return True
-
-    def _is_led(self) -> bool:
-        """Whether another thread leads, or is on its way to."""
-        mine = threading.get_ident()
-        return any(self._leads(frame) for thread, frame in sys._current_frames().items() if thread != mine)
-
-    def _leads(self, frame: FrameType | None) -> bool:
-        """Whether a thread's stack goes through this queue, other than to wait in it."""
-        inside = False
-        while frame is not None:
-            if frame.f_locals.get("self") is self:
-                member = frame.f_locals.get("member")
-                if frame.f_code is _FOLLOW and member is not None and not member.called:
-                    return False
-                inside = True
-            frame = frame.f_back
-        return inside
+            self.leader[LEADER] = number
+            return True
 
     def _withdraw(self, member: _Member) -> bool:
         """Take a member out of the queue, if nobody else has."""
@@ -159,7 +167,7 @@ class CommitQueue:
             return False
         return True
 
-    def _commit_leading(self, request: Commit | Derive) -> int:
+    def _commit_leading(self, number: int, request: Commit | Derive) -> int:
         """Commit `request` and with it all that queue up until the atomic section is entered."""
         presence = self._presence
         try:
@@ -172,27 +180,28 @@ class CommitQueue:
         finally:
             self._ended()
             presence.wait_ends()
-            self._leave()
+            self._leave(number)
 
     def _ended(self) -> None:
         """Whatever has been interrupted, this thread is not in the section any more."""
 
-    def _leave(self) -> None:
+    def _leave(self, number: int) -> None:
         """Give the lead to whoever waits for it, or up."""
+        leader = self.leader
         if self._queue:
-            self._hand_over()
+            self._hand_over(number)
             return
         # As `_hand_over` does it, without the call: mostly nobody is there.
-        self._lead.release()
-        if self._queue and self._lead.acquire(False):
-            self._hand_over()
+        del leader[LEADER]
+        if self._queue and leader.setdefault(LEADER, number) == number:
+            self._hand_over(number)
 
     def _led(self, section: WriteSection, request: Commit | Derive) -> int:
         """Commit in a section that has been entered, with those that have queued up meanwhile."""
         return self._with_followers(section, request) if self._queue else self._alone(section, request)
 
     def _with_followers(self, section: WriteSection, request: Commit | Derive) -> int:
-        leader = _Member(request)
+        leader = _Member(_NOBODY, request)
         followers = self._drain()
         try:
             self._together(section, [leader, *followers])
@@ -202,16 +211,17 @@ class CommitQueue:
                 member.call()
         return leader.outcome()
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, number: int) -> None:
         """Let the first of the queue lead, or nobody."""
-        queue = self._queue
+        queue, leader = self._queue, self.leader
         while True:
             following = self._next() if queue else None
             if following is not None:
+                leader[LEADER] = following.number
                 following.call()
                 return
-            self._lead.release()
-            if not queue or not self._lead.acquire(False):
+            del leader[LEADER]
+            if not queue or leader.setdefault(LEADER, number) != number:
                 return
 
     def _next(self) -> _Member | None:
@@ -306,6 +316,3 @@ class CommitQueue:
         for member in members:
             what = f"the commit was interrupted ({type(cause).__name__}): it may stand or not"
             member.fail(errors.error("08007", what))
-
-
-_FOLLOW = CommitQueue._follow.__code__

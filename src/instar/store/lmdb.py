@@ -118,19 +118,21 @@ class LmdbStore(BaseStore):
 
         Who judges says so first, and asks for locks then; who locks does that first, and then asks who judges. So one
         of the two sees the other. Here only those are seen that have ended: their commits are in what is read next.
+        Among them may be one that did not find these locks yet, and so has said that there are none: others have
+        believed it since, whatever is said now.
         """
         environment, thread = self._environment, get_ident()
         environment.inside[thread] = None  # a store that closes waits for whoever is at the table, too
         try:
             if environment.closing:
                 raise closed()
-            environment.locks.acquire(owner, wanted)
             presence = environment.presence
+            said = presence.no_locks_said()
+            environment.locks.acquire(owner, wanted)
             presence.stays_about()
             judged = presence.judged()
             with self.read() as view:
-                # The word may have been taken back by who did not find these locks yet, and was judging then.
-                if view.number >= judged and presence.locks_held():
+                if view.number >= judged and said is not None and presence.no_locks_said() == said:
                     for range_ in unchanged:
                         judge_locked(view, range_)
                     return

@@ -66,7 +66,8 @@ class Environment:
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
     _watching: Watch | None  # the same, once another process has had the store open
-    # The threads that are in the atomic section, with LMDB's transaction, wait for it or lock; but `queue.straight`.
+    # The threads that are in the atomic section, with LMDB's transaction, wait for it or lock; but those that commit
+    # what they have derived, which are within the queue.
     inside: dict[int, Any]
 
     def __init__(
@@ -331,7 +332,7 @@ class Environment:
         me, until = get_ident(), time.monotonic() + _DRAIN_SECONDS
         queue: LmdbQueue | None = self.__dict__.get("queue")  # a forked child may not have had to do with it
         while time.monotonic() < until and (
-            self.inside.keys() - {me} or (queue is not None and queue.straight not in (None, me))
+            self.inside.keys() - {me} or (queue is not None and set(queue.within.copy().values()) - {me})
         ):
             time.sleep(_DRAIN_TICK)
 

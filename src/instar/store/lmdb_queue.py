@@ -18,7 +18,7 @@ from instar import errors
 from instar.clock import Clock
 from instar.store.cursors import batch_of_range, read_head, scan_range
 from instar.store.engine import PREFIX_LOG, ROW_HEADER, Damaged, Derive, Refused, RowCommit
-from instar.store.group import CommitQueue
+from instar.store.group import LEADER, CommitQueue
 from instar.store.header import SLACK_NS, TIMESTAMP_SHIFT
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lmdb_section import LmdbSection, Newest
@@ -65,13 +65,12 @@ def _already(row: RowCommit) -> Derive:
 
 
 class LmdbQueue(CommitQueue):
-    """The queue of one environment. `straight` is the thread that commits, or is about to, what it has derived."""
+    """The queue of one environment."""
 
     def __init__(
         self, environment: Entered, translate: Callable[[Exception], Exception], clock: Clock, presence: Presence
     ) -> None:
         super().__init__(environment.begin_section, translate, clock, presence)
-        self.straight: int | None = None
         self._environment = environment
         self._locks_held = presence.locks_held
         self._say_judged = presence.say_judged
@@ -81,12 +80,19 @@ class LmdbQueue(CommitQueue):
 
     def derived(self, derive: Derive) -> int:
         """As `commit`, of what is derived."""
-        if not self._lead.acquire(False):
-            return self.commit(derive)
+        number = next(self._numbers)
+        self.within[number] = get_ident()
+        try:
+            if self.leader.setdefault(LEADER, number) == number:
+                return self._derived_leading(number, derive)
+            return self._queued(number, derive)
+        finally:
+            del self.within[number]
+
+    def _derived_leading(self, number: int, derive: Derive) -> int:
         presence, environment = self._presence, self._environment
         transaction = None
         try:
-            self.straight = get_ident()
             presence.wait_begins()
             transaction = environment.enter()
             if self._queue:
@@ -100,9 +106,8 @@ class LmdbQueue(CommitQueue):
                 raise
             raise self._translate(caught) from caught
         finally:
-            self.straight = None
             presence.wait_ends()
-            self._leave()
+            self._leave(number)
 
     def _straight(self, transaction: Any, derive: Derive) -> int:
         """Judge and write what is derived, and end the transaction; as of `_alone`."""

@@ -182,7 +182,7 @@ class LockTable(ABC):
         with self._reading() as records:
             lives = _Lives(records, self._presence)
             if not owner and not self._any_lives(records, lives):
-                self._presence.say_locks_held(False)
+                self._presence.say_no_locks()
                 return
             for resource, mode in wanted:
                 value = records.get(_key_of(resource))
@@ -211,7 +211,7 @@ class LockTable(ABC):
         Those before it are held then: who comes in the order of resources cannot be overtaken for ever, and two who
         do cannot wait for one another. What is held already, in whatever mode, stays held in that one too.
         """
-        self._presence.say_locks_held(True)  # first: an interrupt may come at any moment
+        self._presence.say_locks_held()  # first: an interrupt may come at any moment
         met: Locked | None = None
         with self._writing() as records:
             lives = _Lives(records, self._presence)
@@ -511,7 +511,7 @@ class MemoryLockTable(LockTable):
         """In a child, which has a store of its own now: the transactions that held something are its parent's."""
         self._guard = threading.RLock()
         self._records = _Sorted()
-        self._presence.say_locks_held(False)
+        self._presence.say_no_locks()
 
     @contextmanager
     def _using(self) -> Iterator[Records]:

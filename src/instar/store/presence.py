@@ -49,8 +49,9 @@ _HIGH_WATER, _TURN, _LAUNCHED, _LOCKS = range(4)
 # The part of the data file that was written back last.
 WAL_END, WAL_DURABLE, WAL_NEEDED, KEEPER_SLOT, KEEPER_STARTED, KEEPER_BEAT, WAL_BROKEN = range(4, 11)
 KEEPER_NEXT, KEEPER_PART = 11, 12
-# The number of the transaction in which a foreground commit was last judged.
-_JUDGED = 13
+# The number of the transaction in which a foreground commit was last judged. How often it was said that no lock is
+# held, doubled; odd while that is being done, or was when its process was killed.
+_JUDGED, _NO_LOCKS = 13, 14
 
 _FILE_BYTES = (SLOTS + 1) * _WORDS * 8
 
@@ -313,9 +314,22 @@ class Presence:
         """Whether any lock may be held."""
         return self._words[_LOCKS] != 0
 
-    def say_locks_held(self, held: bool) -> None:
-        """So it is from now on; that none is, is said in the atomic section."""
-        self._words[_LOCKS] = held
+    def say_locks_held(self) -> None:
+        """So it may be from now on."""
+        self._words[_LOCKS] = 1
+
+    def say_no_locks(self) -> None:
+        """None is held, unless one has come just now. Said in the atomic section, and counted: somebody else may say
+        otherwise before it is seen."""
+        words = self._words
+        words[_NO_LOCKS] |= 1
+        words[_LOCKS] = 0
+        words[_NO_LOCKS] += 1
+
+    def no_locks_said(self) -> int | None:
+        """A number that is another whenever that was said in between; None while it is."""
+        said = self._words[_NO_LOCKS]
+        return None if said & 1 else said
 
     def say_judged(self, transaction: int) -> None:
         """A foreground commit is judged by locks from now on, which makes the state of that number if it stands; or
