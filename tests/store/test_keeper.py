@@ -346,8 +346,8 @@ def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
     kept._thread.join()
     record = Keeper._record
 
-    def record_and_lose(keeper: Keeper, made: Checkpoint) -> int | None:
-        file = record(keeper, made)
+    def record_and_lose(keeper: Keeper, made: Checkpoint, lost: int) -> int | None:
+        file = record(keeper, made, lost)
         monkeypatch.undo()
         raw(store, (KEY, b"2"))
         kept.lose()
@@ -358,6 +358,68 @@ def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
     kept.checkpoint()
     assert kept._made == newest(path)
     assert kept._pin.id() == newest(path).transaction
+    store.close()
+
+
+def test_reads_end_after_a_checkpoint_has_written_what_they_keep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes a page once more, outside of the section: by then the page is not to be another one."""
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    kept._stopped.set()
+    assert kept._thread is not None
+    kept._thread.join()
+    sync_since = Keeper._sync_since
+    writes, written = threading.Event(), threading.Event()
+
+    def waits(keeper: Keeper, *states: Any) -> None:
+        writes.set()
+        assert written.wait(PATIENCE)
+        sync_since(keeper, *states)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, "_sync_since", waits)
+        making = threading.Thread(target=kept.checkpoint)
+        making.start()
+        assert writes.wait(PATIENCE)
+        losing = threading.Thread(target=kept.lose)
+        losing.start()
+        losing.join(0.05)
+        assert losing.is_alive()
+        written.set()
+        losing.join(PATIENCE)
+        making.join(PATIENCE)
+    assert not losing.is_alive()
+    assert not making.is_alive()
+    raw(store, (KEY, b"2"))
+    assert kept._pin.id() == newest(path).transaction
+    store.close()
+
+
+def test_a_checkpoint_that_has_lost_its_read_already_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    kept._stopped.set()
+    assert kept._thread is not None
+    kept._thread.join()
+    before, sync, wrote = newest(path), Keeper._sync, []
+
+    def loses(keeper: Keeper, file: int) -> None:
+        sync(keeper, file)
+        keeper.lose()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, "_sync", loses)
+        patched.setattr(Keeper, "_sync_since", lambda *states: wrote.append(states))
+        kept.checkpoint()
+    assert wrote == []
+    assert newest(path) == before
+    raw(store, (KEY, b"2"))
     store.close()
 
 
@@ -441,7 +503,7 @@ def test_a_worker_that_is_too_slow_to_take_over_leaves_it_for_a_while(
     store, kept = beside_a_keeper
     words, record, asked = store._presence.shared_words, kept._record, list[int]()
 
-    def too_late(made: Checkpoint) -> int | None:
+    def too_late(made: Checkpoint, lost: int) -> int | None:
         asked.append(words[KEEPER_NEXT])
         return None  # as if the keeper had made one meanwhile
 

@@ -317,6 +317,23 @@ def test_an_environment_that_lmdb_gave_up_is_opened_anew(path: Path) -> None:
     store.close()
 
 
+def test_what_a_read_of_long_ago_learns_is_not_taken_for_the_newest(path: Path) -> None:
+    """LMDB may give a read a state that is newer than its number, if two commits come in between."""
+    store = open_store(path, synchronous="off")
+    change(store, {1: b"a"})
+    environment = store._environment  # type: ignore[attr-defined] # the only place that tells
+    old = environment.begin()
+    change(store, {1: b"b"})
+    head = environment.learn(old)
+    assert environment.newest == (old.id(), head)  # one commit since writes elsewhere
+    change(store, {1: b"c"})
+    newest = environment.newest
+    assert environment.learn(old) == head
+    assert environment.newest == newest
+    old.abort()
+    store.close()
+
+
 def test_a_read_of_one_key_opens_the_environment_anew_too(path: Path) -> None:
     store = open_store(path, synchronous="off")
     change(store, {1: b"a"})

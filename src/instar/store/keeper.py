@@ -85,7 +85,7 @@ _LITTLE_BYTES, _LAST_ROUNDS = 1 << 14, 4
 
 
 class _Relieved(Exception):
-    """Another process has become the keeper while this one, which was it, made a checkpoint."""
+    """While this process made a checkpoint another one has become the keeper, or the read that keeps its pages ended."""
 
 
 class Keeper:
@@ -125,6 +125,8 @@ class Keeper:
         self._behind = 0, 0  # where the newest checkpoint was when the keeper was seen to be behind, and when
         self._part_ns = 0  # when a part of the file is to be written back
         self._changing = threading.Lock()  # while this process becomes the keeper, or finds that it is not
+        self._pinned = threading.Lock()  # while pages are written outside of the section, which a read keeps meanwhile
+        self._lost = 0  # how often all reads have ended with LMDB's environment
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._files: list[int] = []
@@ -240,10 +242,13 @@ class Keeper:
             section.abort()
 
     def lose(self) -> None:
-        """The read is about to end, with LMDB's environment: who writes next keeps the pages first."""
-        if self._is_keeper():
-            self._words[KEEPER_SLOT] = 0
-        self._let_go()
+        """The reads are about to end, with LMDB's environment: who writes next keeps the pages first. A checkpoint that
+        is being made comes to nothing; what it is about to write over itself is not to be another page by then."""
+        with self._pinned:
+            if self._is_keeper():
+                self._words[KEEPER_SLOT] = 0
+            self._let_go()
+            self._lost += 1
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -353,15 +358,18 @@ class Keeper:
                 self._log.turn(newest.position)
             transaction, end = section.number - 1, self._log.end
             meta = self._data.meta(transaction)
-            pin = self._begin_read()
+            pin, lost = self._begin_read(), self._lost
             rest = partial(self._rest, self._is_keeper(), end, self._monotonic_ns())
         finally:
             section.abort()
         made = Checkpoint(newest.sequence + 1, end, transaction, meta)
         try:
             self._sync(self._files[newest.sequence & 1])  # the file of the one before it is about to be written over
-            self._sync_since(newest.meta, meta, rest)
-            file = self._record(made)
+            with self._pinned:
+                if self._lost != lost:
+                    raise _Relieved
+                self._sync_since(newest.meta, meta, rest)
+            file = self._record(made, lost)
             if file is None:
                 pin.abort()
                 return
@@ -396,11 +404,12 @@ class Keeper:
         if self._log.since(end) < _MOST_GROWTH and now - begun < AGE_NS and not self._is_tight():
             self._stopped.wait(min(_RESTS * took, _LONGEST_REST))
 
-    def _record(self, made: Checkpoint) -> int | None:
-        """Write it into its file, which is to be synced; None if there is another one of its number."""
+    def _record(self, made: Checkpoint, lost: int) -> int | None:
+        """Write it into its file, which is to be synced; None if there is another one of its number, or its pages are
+        not kept any more."""
         section = self._enter()
         try:
-            if self._newest().sequence >= made.sequence:
+            if self._newest().sequence >= made.sequence or self._lost != lost:
                 return None
             file = self._write(made)
             if not self._is_keeper():  # as soon as it is, who was before lets go of the checkpoint before

@@ -182,8 +182,11 @@ class Environment:
 
     def learn(self, transaction: Any) -> Head:
         """The newest state as the transaction, which only reads, sees it."""
-        head = read_head(transaction)
-        self.newest = transaction.id(), head
+        head, number = read_head(transaction), transaction.id()
+        # LMDB takes number and state of a read one after the other: if two commits come in between, the state is newer
+        # than the number says, and not to be taken for that of others that have the number.
+        if self._environment.info()["last_txnid"] <= number + 1:
+            self.newest = number, head
         return head
 
     def begin_read(self) -> LmdbReader:
