@@ -85,7 +85,7 @@ _LITTLE_BYTES, _LAST_ROUNDS = 1 << 14, 4
 
 
 class _Relieved(Exception):
-    """While this process made a checkpoint another one has become the keeper, or the read that keeps its pages ended."""
+    """While a checkpoint was made another process has become the keeper, or the read that keeps its pages has ended."""
 
 
 class Keeper:
