@@ -28,7 +28,19 @@ from instar.store.group import LEADER, CommitQueue, _Member
 from instar.store.lmdb_section import LmdbSection
 from instar.store.memory import MemorySection
 from instar.store.section import WriteSection
-from store.building import ALL_ENTRIES, TABLE, body_of, change, contents, queued, request, row_key, row_writes
+from store.building import (
+    ALL_ENTRIES,
+    TABLE,
+    body_of,
+    change,
+    contents,
+    ended,
+    in_child,
+    queued,
+    request,
+    row_key,
+    row_writes,
+)
 
 
 def test_members_get_their_own_timestamps(store: Store) -> None:
@@ -343,12 +355,12 @@ def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(st
 
 
 def test_who_looks_for_a_leader_that_has_just_ended_is_told_what_came_of_it(store: Store, monkeypatch) -> None:
-    looks, ended = threading.Event(), threading.Event()
+    looks, done = threading.Event(), threading.Event()
     look, together = CommitQueue._look_for_leader, CommitQueue._together
 
     def looks_late(self: CommitQueue, member: _Member) -> None:
         looks.set()
-        assert ended.wait(10)
+        assert done.wait(10)
         look(self, member)
 
     def commits_late(self: CommitQueue, section: WriteSection, members: list[_Member]) -> None:
@@ -365,7 +377,7 @@ def test_who_looks_for_a_leader_that_has_just_ended_is_told_what_came_of_it(stor
 
     def lead() -> None:
         store.commit(request(store, {1: b"a"}))
-        ended.set()
+        done.set()
 
     monkeypatch.setattr(CommitQueue, "_look_for_leader", looks_late)
     monkeypatch.setattr(CommitQueue, "_together", commits_late)
@@ -405,6 +417,22 @@ def test_those_who_look_for_a_leader_all_the_time_find_none_lost(store: Store, m
         thread.join()
     assert all(counts)
     assert int.from_bytes(contents(store)[row_key(0)][ROW_HEADER.size :], "big") == sum(counts)
+
+
+def test_a_child_that_is_forked_in_the_middle_of_a_commit_does_not_wait_for_that_thread(store: Store) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def derive(_view: View) -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    committing = threading.Thread(target=store.commit_derived, args=(derive,))
+    committing.start()
+    assert entered.wait(10)
+    child = in_child(lambda: change(store, {1: b"child"}))
+    leave.set()
+    assert ended(child) == 0
+    committing.join()
 
 
 def test_an_interrupted_follower_takes_its_commit_out_of_the_queue(store: Store) -> None:

@@ -15,6 +15,7 @@ from instar.store.base import BaseStore
 from instar.store.blocks import Block, block_of
 from instar.store.cuts import Cut, ranks
 from instar.store.engine import Damaged
+from instar.store.forks import begin_anew_in_child
 from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, Head, decode_header, first_header, head_of, new_identity
 from instar.store.lock_table import MemoryLockTable
@@ -205,11 +206,16 @@ class MemoryStore(BaseStore):
         super().__init__(new_identity("off", retention_seconds, log_max_bytes, schema_lease), clock)
         header = first_header(clock)
         self.state = _State([HEADER_KEY], {HEADER_KEY: header})
-        self.writer = threading.Lock()
-        self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
         self._present = Presence(clock, self.snapshot_max_age)
         self._locks = MemoryLockTable(self._present)
-        self._commits = CommitQueue(self._begin, self._translate, clock, self._present)
+        self.forked()
+        begin_anew_in_child(self)
+
+    def forked(self) -> None:
+        """In a child, which has a store of its own now: the threads that were committing are its parent's."""
+        self.writer = threading.Lock()
+        self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
+        self._commits = CommitQueue(self._begin, self._translate, self._clock, self._present)
 
     @property
     def _queue(self) -> CommitQueue:
