@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import instar
+from store.building import ended, in_child
 from support.databases import fails, run
 
 
@@ -127,3 +130,31 @@ def test_a_log_that_has_outgrown_its_bound_has_a_worker_started(
     database.look_after()
     assert started == ["worker"]
     connection.close()
+
+
+@pytest.mark.parametrize("synchronous", ["off", "full"])
+def test_too_few_descriptors_are_an_error_that_leaves_nothing_open(tmp_path: Path, synchronous: str) -> None:
+    path = str(tmp_path / "db")
+
+    def works() -> None:
+        with closing(instar.connect(path, synchronous=synchronous, autocommit=True)) as connection:
+            connection.execute("SELECT 1").fetchall()
+
+    def work() -> None:
+        works()
+        limits, opened = resource.getrlimit(resource.RLIMIT_NOFILE), len(os.listdir("/proc/self/fd"))
+        refused: list[tuple[str | None, bool]] = []
+        for number in range(opened, opened + 40):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (number, limits[1]))
+            try:
+                works()
+            except instar.OperationalError as error:
+                refused.append((error.sqlstate, "Too many open files" in str(error)))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert len(os.listdir("/proc/self/fd")) == opened
+        assert set(refused) == {("58030", True)}
+        assert 5 < len(refused) < 40
+        works()
+
+    assert ended(in_child(work)) == 0

@@ -93,7 +93,6 @@ class Database:
         # By the text of a write: its command, its short way, and the result where that changes one row.
         self.point_writers: dict[str, tuple[str, PointWriter, Result]] = {}
         self._commits = 0
-        self._file = None if path == MEMORY else DataFile(path)
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
         self._interval, self._question = 1, 0
         self._asked_ns = self._looked_ns = clock.monotonic_ns()
@@ -103,6 +102,7 @@ class Database:
         self._users = 1
         self._process = os.getpid()
         _bootstrap(store)
+        self._file = None if path == MEMORY else DataFile(path)  # last: it is to be closed
 
     @classmethod
     def forked(cls) -> None:
@@ -155,11 +155,20 @@ class Database:
                 known._require_cache(metadata_cache_bytes)
                 known._users += 1
                 return known
-            opened = cls(open_it(create=create), real, clock, metadata_cache_bytes)
+            opened = cls._over(open_it(create=create), real, clock, metadata_cache_bytes)
             cls._open[real] = opened
             opened.look_after()
             opened.look_after_views()
             return opened
+
+    @classmethod
+    def _over(cls, store: Store, path: str, clock: Clock, metadata_cache_bytes: int | None) -> Database:
+        """The database in a store that was opened for it, and is closed if nothing comes of that."""
+        try:
+            return cls(store, path, clock, metadata_cache_bytes)
+        except BaseException:
+            store.close()
+            raise
 
     def _lies_in(self, path: str) -> bool:
         return self._file is not None and self._file.lies_in(path)

@@ -47,12 +47,15 @@ _WRITABLE = (
 class DataFile:
     """The data file of an open store, to see whether it has been removed from under the processes that have it open.
 
-    They could go on and on: what they commit would be gone with the last of them.
+    They could go on and on: what they commit would be gone with the last of them. 58030.
     """
 
     def __init__(self, path: str) -> None:
         # No more than a name for it: LMDB's own descriptors and locks are not concerned.
-        self._descriptor = os.open(os.path.join(path, DATA_FILE), os.O_PATH | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(os.path.join(path, DATA_FILE), os.O_PATH | os.O_CLOEXEC)
+        except OSError as caught:
+            raise disk_error(caught.errno or 0, f"cannot open the store {path}: {caught.strerror}") from caught
 
     def is_removed(self) -> bool:
         """Whether nobody can open the file any more; moving the directory does not remove it."""
