@@ -154,7 +154,7 @@ def test_too_few_descriptors_are_an_error_that_leaves_nothing_open(tmp_path: Pat
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             assert len(os.listdir("/proc/self/fd")) == opened
         assert set(refused) == {("58030", True)}
-        assert 5 < len(refused) < 40
+        assert 0 < len(refused) < 40  # descriptors take the first free numbers
         works()
 
     assert ended(in_child(work)) == 0
