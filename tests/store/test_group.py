@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,7 +27,7 @@ from instar.store.engine import (
 )
 from instar.store.group import LEADER, CommitQueue, _Member
 from instar.store.lmdb_section import LmdbSection
-from instar.store.memory import MemorySection
+from instar.store.memory import MemorySection, MemoryStore
 from instar.store.section import WriteSection
 from store.building import (
     ALL_ENTRIES,
@@ -347,11 +348,90 @@ def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(st
     victim.start()
     while not queue._queue:
         victim.join(0.001)
-    queue._drain()
+    queue._drain(OTHER, [])
+    queue.within[OTHER - 1] = 0
+    queue.leader[LEADER] = OTHER - 1  # others go on
     del queue.within[OTHER]  # interrupted here
     victim.join(10)
     assert told == ["08007"]
+    del queue.within[OTHER - 1], queue.leader[LEADER]
     change(store, {2: b"b"})
+
+
+def test_who_was_about_to_be_taken_by_a_leader_that_is_gone_waits_for_the_next(store: Store, monkeypatch) -> None:
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    leads(queue)
+    waiting = threading.Thread(target=change, args=(store, {1: b"a"}), daemon=True)
+    waiting.start()
+    while not queue._queue:
+        waiting.join(0.001)
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_withdraw", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            queue._drain(OTHER, [])
+    del queue.within[OTHER]
+    waiting.join(10)
+    assert row_key(1) in contents(store)
+    assert not queue.leader
+
+
+def test_who_is_handed_the_lead_and_not_told_finds_it(store: Store, monkeypatch) -> None:
+    queue = store._queue  # type: ignore[attr-defined] # the only place that tells
+    leads(queue)
+    waiting = threading.Thread(target=change, args=(store, {1: b"a"}), daemon=True)
+    waiting.start()
+    while not queue._queue:
+        waiting.join(0.001)
+    with monkeypatch.context() as patched:
+        patched.setattr(queue, "_withdraw", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            queue._hand_over(OTHER)
+    waiting.join(10)
+    assert row_key(1) in contents(store)
+    assert not queue.leader
+    assert queue.within.keys() == {OTHER}
+
+
+def test_a_leader_that_is_interrupted_acknowledges_nothing_for_its_group(store: Store, monkeypatch) -> None:
+    together = CommitQueue._together
+
+    def interrupted(self: CommitQueue, section: WriteSection, members: list[_Member]) -> None:
+        section.abort()
+        raise Interrupt
+
+    monkeypatch.setattr(CommitQueue, "_together", interrupted)
+    threading.excepthook, hook = lambda _: None, threading.excepthook  # the leader's thread ends by the interrupt
+    try:
+        outcomes = queued(store, [request(store, {number: b"a"}) for number in range(4)])
+    finally:
+        threading.excepthook = hook
+    assert [outcome.sqlstate for outcome in outcomes if isinstance(outcome, Error)] == ["08007"] * 3
+    assert not any(outcome for outcome in outcomes if isinstance(outcome, int))
+    monkeypatch.setattr(CommitQueue, "_together", together)
+    change(store, {7: b"b"})
+
+
+def test_an_interrupt_when_the_section_has_just_been_entered_leaves_it(store: Store, monkeypatch) -> None:
+    engine = MemorySection if isinstance(store, MemoryStore) else LmdbSection
+    for enter in (lambda: store.commit(request(store, {1: b"a"})), lambda: store.background([lambda _section: None])):
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "__init__", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                enter()
+        committing = threading.Thread(target=change, args=(store, {1: b"b"}), daemon=True)
+        committing.start()
+        committing.join(10)
+        assert not committing.is_alive()
+
+
+def test_a_child_that_is_forked_while_a_thread_notes_a_snapshot_notes_its_own(store: Store) -> None:
+    with store._presence._lock:  # type: ignore[attr-defined] # the only place that tells
+
+        def notes() -> None:
+            store.release_snapshot(store.register_snapshot(1))
+
+        child = in_child(notes)
+        assert ended(child) == 0
 
 
 def test_who_looks_for_a_leader_that_has_just_ended_is_told_what_came_of_it(store: Store, monkeypatch) -> None:

@@ -423,6 +423,41 @@ def test_a_checkpoint_that_has_lost_its_read_already_writes_nothing(
     store.close()
 
 
+@pytest.mark.parametrize("place", ["_write", "_keep"])
+def test_who_loses_its_read_as_it_becomes_the_keeper_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """While it writes a checkpoint down, or takes the place of nobody."""
+    path = tmp_path / "db"
+    store, kept = opened(path)
+    raw(store, (KEY, b"1"))
+    kept._stopped.set()
+    assert kept._thread is not None
+    kept._thread.join()
+    done = getattr(Keeper, place)
+
+    def loses(keeper: Keeper, *arguments: Any) -> Any:
+        found = done(keeper, *arguments)
+        if not lost:
+            lost.append(True)
+            keeper.lose()
+        return found
+
+    lost: list[bool] = []
+    monkeypatch.setattr(Keeper, place, loses)
+    if place == "_keep":
+        kept.lose()
+        raw(store, (KEY, b"2"))
+    else:
+        kept.checkpoint()
+        assert not kept.is_kept()
+    assert lost
+    raw(store, (KEY, b"3"))
+    assert kept.is_kept()
+    assert kept._pin.id() == newest(path).transaction
+    store.close()
+
+
 def as_worker(path: Path) -> Callable[[], None]:
     """A child's work: it opens the store as a worker, writes once, and waits."""
 
@@ -648,10 +683,10 @@ def test_a_worker_that_takes_over_leaves_the_disk_to_commits(
     monkeypatch.setattr(kept._stopped, "wait", done.append)
     words = store._presence.shared_words
     own, words[KEEPER_SLOT] = words[KEEPER_SLOT], 0
-    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    kept._rest(kept._lost, False, kept._log.end, kept._monotonic_ns(), 0.001)
     assert done == []
     store.announce_worker(True)
-    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    kept._rest(kept._lost, False, kept._log.end, kept._monotonic_ns(), 0.001)
     assert done == [0.003]
     words[KEEPER_SLOT] = own
 
@@ -924,7 +959,7 @@ def test_when_a_checkpoint_rests(
     monkeypatch.setattr(os, "fstatvfs", lambda _file: Room(room // 4096))
     begun = kept._log.end
     store._presence.shared_words[WAL_END] = begun + grown
-    kept._rest(True, begun, 10**15, 0.002)
+    kept._rest(kept._lost, True, begun, 10**15, 0.002)
     store._presence.shared_words[WAL_END] = begun
     assert done == ["written back", 0.006][: 1 + rests]
     assert store._presence.shared_words[KEEPER_BEAT] == 10**15 + int(seconds * 1e9)  # it lives
@@ -959,7 +994,7 @@ def test_whoever_is_to_become_the_keeper_does_not_rest_and_who_is_it_no_more_giv
     words = store._presence.shared_words
     own, beat = words[KEEPER_SLOT], words[KEEPER_BEAT]
     words[KEEPER_SLOT] = 0
-    kept._rest(False, kept._log.end, kept._monotonic_ns(), 0.001)
+    kept._rest(kept._lost, False, kept._log.end, kept._monotonic_ns(), 0.001)
     assert done == []
     assert words[KEEPER_BEAT] == beat  # another's
     words[KEEPER_SLOT] = own

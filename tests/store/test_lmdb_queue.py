@@ -208,7 +208,7 @@ def test_an_interrupt_between_two_calls_leaves_the_section(
 
     if place in ("_with_followers", "_drain", "_together"):
         queue = environment.queue
-        monkeypatch.setattr(queue, "_alone", partial(_call, queue, "_with_followers"))
+        monkeypatch.setattr(queue, "_alone", partial(_call, queue, "_with_followers", 0))
     monkeypatch.setattr(where, place, interrupted)
     kept = []
     commits: list[Callable[[], object]] = [lambda: change(store, {1: b"b"})]

@@ -9,8 +9,9 @@ leader that leaves frees it first and then looks for followers once more. So one
 
 An interrupt (Ctrl-C in the main thread) may come between any two instructions, between taking the lead and knowing of
 it too. No order of instructions helps against that. But a commit is `within` from before it may lead until after it
-does: so where the number of one that is not within is the leader's, the lead is lost, and whoever waits takes it. (That
-is not to be asked of the other threads' stacks: looking at frames that run corrupts CPython 3.11's memory.)
+does: so where the number of one that is not within is the leader's, the lead is lost, and whoever waits takes it; and
+whom it had taken into its group, which each member knows, sees for himself what has become of him. (That is not to be
+asked of the other threads' stacks: looking at frames that run corrupts CPython 3.11's memory.)
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class _Member:
     def __init__(self, number: int, request: Commit | Derive) -> None:
         self.number = number
         self.request = request
-        self.timestamp = 0
+        self.timestamp: int | None = None  # as long as it is not known
         self.error: Exception | None = None
         self.finished = False
         self.called = False
-        self.taken = False  # by a leader, into its group
+        self.taken: int | None = None  # by the leader of that number, into its group
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -62,6 +63,8 @@ class _Member:
     def outcome(self) -> int:
         if self.error is not None:
             raise self.error
+        if self.timestamp is None:
+            raise errors.error("08007", "the commit was interrupted: it may stand or not")
         return self.timestamp
 
 
@@ -69,7 +72,8 @@ class CommitQueue:
     """The commits of one process on one store.
 
     `begin` enters the engine's atomic section (waiting for other processes), `translate` turns an engine's exception
-    into the error that leaves the store; it is asked once per member, so that threads never share an exception.
+    into the error that leaves the store; it is asked once per member, so that threads never share an exception. `ended`
+    sees to it that this thread is not in the section any more, whatever has been interrupted.
 
     `within`: the threads of the commits that are under way, by their numbers. `leader`: the number of the commit that
     leads, at LEADER, if one does.
@@ -81,8 +85,10 @@ class CommitQueue:
         translate: Callable[[Exception], Exception],
         clock: Clock,
         presence: Presence,
+        ended: Callable[[], None],
     ) -> None:
         self._begin = begin
+        self._ended = ended
         self._translate = translate
         self._clock = clock
         self._presence = presence
@@ -133,20 +139,25 @@ class CommitQueue:
         return self._commit_leading(member.number, member.request)
 
     def _look_for_leader(self, member: _Member) -> None:
-        """Have `member` lead if nobody does, or say what has become of it if who has taken it along is gone."""
-        number = member.number
+        """Have `member` lead if nobody does, or find what has become of it if who has taken it along is gone."""
+        number, taker = member.number, member.taken
+        if taker is not None:
+            if taker in self.within or member.called:  # who leaves has called all before
+                return
+            if not self._withdraw(member):
+                if member.taken == taker:
+                    member.finished = member.called = True
+                return
+            member.taken = None  # it was about to be taken out of the queue
+            self._queue.append(member)
         if self.leader.setdefault(LEADER, number) != number and not self._take_lost(number):
             return
-        # Nobody else takes members out of the queue now, and whoever has done so, and is not gone, has called them.
-        if not member.taken:
-            self._withdraw(member)
+        # Nobody else takes members out of the queue now, and whoever has done so has called them, or is gone.
+        if not self._withdraw(member) and member.taken is not None:
+            member.finished = member.called = True
+            self._hand_over(number)
+        else:
             member.called = True
-            return
-        if not member.finished:
-            self._unresolved([member], KeyboardInterrupt())
-            member.finished = True
-        member.called = True
-        self._hand_over(number)
 
     def _take_lost(self, number: int) -> bool:
         """Take the lead if the commit that has it is not within any more."""
@@ -176,14 +187,11 @@ class CommitQueue:
                 section = self._begin()
             except Exception as caught:
                 raise self._translate(caught) from caught
-            return self._led(section, request)
+            return self._led(number, section, request)
         finally:
             self._ended()
             presence.wait_ends()
             self._leave(number)
-
-    def _ended(self) -> None:
-        """Whatever has been interrupted, this thread is not in the section any more."""
 
     def _leave(self, number: int) -> None:
         """Give the lead to whoever waits for it, or up."""
@@ -196,14 +204,15 @@ class CommitQueue:
         if self._queue and leader.setdefault(LEADER, number) == number:
             self._hand_over(number)
 
-    def _led(self, section: WriteSection, request: Commit | Derive) -> int:
+    def _led(self, number: int, section: WriteSection, request: Commit | Derive) -> int:
         """Commit in a section that has been entered, with those that have queued up meanwhile."""
-        return self._with_followers(section, request) if self._queue else self._alone(section, request)
+        return self._with_followers(number, section, request) if self._queue else self._alone(section, request)
 
-    def _with_followers(self, section: WriteSection, request: Commit | Derive) -> int:
-        leader = _Member(_NOBODY, request)
-        followers = self._drain()
+    def _with_followers(self, number: int, section: WriteSection, request: Commit | Derive) -> int:
+        leader = _Member(number, request)
+        followers: list[_Member] = []
         try:
+            self._drain(number, followers)
             self._together(section, [leader, *followers])
         finally:
             for member in followers:
@@ -212,30 +221,31 @@ class CommitQueue:
         return leader.outcome()
 
     def _hand_over(self, number: int) -> None:
-        """Let the first of the queue lead, or nobody."""
+        """Let the first of the queue lead, or nobody. It leads before it is taken out, so that it is never neither."""
         queue, leader = self._queue, self.leader
         while True:
-            following = self._next() if queue else None
+            following = self._first()
             if following is not None:
                 leader[LEADER] = following.number
+                self._withdraw(following)
                 following.call()
                 return
             del leader[LEADER]
             if not queue or leader.setdefault(LEADER, number) != number:
                 return
 
-    def _next(self) -> _Member | None:
+    def _first(self) -> _Member | None:
         try:
-            return self._queue.popleft()
+            return self._queue[0]
         except IndexError:  # nobody is there, or whoever was has been interrupted
             return None
 
-    def _drain(self) -> list[_Member]:
-        members = []
-        while (member := self._next()) is not None:
-            member.taken = True
-            members.append(member)
-        return members
+    def _drain(self, number: int, into: list[_Member]) -> None:
+        """Take all members out of the queue, who know before that, and by whom."""
+        while (member := self._first()) is not None:
+            member.taken = number
+            if self._withdraw(member):
+                into.append(member)
 
     def _alone(self, section: WriteSection, request: Commit | Derive) -> int:
         try:
@@ -257,62 +267,55 @@ class CommitQueue:
         return timestamp
 
     def _together(self, section: WriteSection, members: list[_Member]) -> None:
-        """One write transaction for all: each is judged on the state its predecessors left (rule 2)."""
-        applied = []
+        """One write transaction for all: each is judged on the state its predecessors left (rule 2). Where this is
+        interrupted, what is not known of a member stays so."""
+        found: list[tuple[_Member, int]] = []
         try:
             for member in members:
                 before = section.timestamp
                 try:
-                    member.timestamp = apply_commit(section, member.request, self._clock)
-                    if member.timestamp:
-                        applied.append(member)
+                    found.append((member, apply_commit(section, member.request, self._clock)))
                 except (Refused, errors.Error) as refusal:
                     if section.timestamp != before:  # it has begun to write
                         raise
                     member.fail(refusal)
-            if applied and section.moved:
+            writes = any(timestamp for _member, timestamp in found)
+            if writes and section.moved:
                 section.store_header()
         except Exception:  # noqa: BLE001 - each member is tried again and gets what befalls it
             # One member cannot be written (a key too long, the disk full): its writes cannot be told from the others'.
             section.abort()
             self._one_by_one(members)
             return
-        except BaseException as caught:
+        except BaseException:
             section.abort()
-            self._unresolved(members, caught)
             raise
         try:
-            if applied:
+            if writes:
                 section.commit()
             else:
                 section.abort()
         except Exception as caught:  # noqa: BLE001 - each member gets what befell the group
             section.abort()
-            for member in applied:
+            written = [member for member, timestamp in found if timestamp]
+            for member in written:
                 member.fail(self._translate(caught))
             # What the others were refused for, or found to be nothing, may have been a change that has not come about.
-            self._one_by_one([member for member in members if member not in applied])
-        except BaseException as caught:
+            self._one_by_one([member for member in members if member not in written])
+            return
+        except BaseException:
             section.abort()
-            self._unresolved(applied, caught)
             raise
+        for member, timestamp in found:
+            member.timestamp = timestamp
 
     def _one_by_one(self, members: list[_Member]) -> None:
         for member in members:
-            member.error, member.timestamp = None, 0
-        for number, member in enumerate(members):
+            member.error = None
+        for member in members:
             try:
                 member.timestamp = self._alone(self._begin(), member.request)
             except (Refused, errors.Error) as refusal:
                 member.fail(refusal)
             except Exception as caught:  # noqa: BLE001 - each member gets what befell it
                 member.fail(self._translate(caught))
-            except BaseException as caught:
-                self._unresolved(members[number:], caught)
-                raise
-
-    @staticmethod
-    def _unresolved(members: list[_Member], cause: BaseException) -> None:
-        for member in members:
-            what = f"the commit was interrupted ({type(cause).__name__}): it may stand or not"
-            member.fail(errors.error("08007", what))

@@ -157,6 +157,11 @@ class Keeper:
         words[KEEPER_STARTED] = started
         words[KEEPER_SLOT] = slot + 1
 
+    def _be_none(self) -> None:
+        """Who writes next is to be the keeper, if this process is."""
+        if self._is_keeper():
+            self._words[KEEPER_SLOT] = 0
+
     def _is_to_be_relieved(self, grown: int) -> bool:
         """Whether this process is to be the keeper in another's place, when the log has grown by so many bytes since
         its checkpoint: for it is gone or stopped, or not the one that should be.
@@ -201,7 +206,7 @@ class Keeper:
 
     def _adopt(self, transaction: int) -> None:
         """Become the keeper within the atomic section, before LMDB's transaction after `transaction` has written."""
-        newest, end = self._newest(), self._log.end
+        newest, end, lost = self._newest(), self._log.end, self._lost
         pin = self._begin_read()
         try:
             self._sync(self._files[newest.sequence & 1])
@@ -219,6 +224,8 @@ class Keeper:
         with self._changing:
             self._keep(pin, newest)
             self._be_keeper()
+        if self._lost != lost:
+            self._be_none()  # it is looked for once more before LMDB writes
 
     def _keep(self, pin: Any, made: Checkpoint) -> None:
         self._let_go()
@@ -244,11 +251,10 @@ class Keeper:
     def lose(self) -> None:
         """The reads are about to end, with LMDB's environment: who writes next keeps the pages first. A checkpoint that
         is being made comes to nothing; what it is about to write over itself is not to be another page by then."""
+        self._lost += 1  # first: whoever finds himself the keeper looks at it after that
         with self._pinned:
-            if self._is_keeper():
-                self._words[KEEPER_SLOT] = 0
+            self._be_none()
             self._let_go()
-            self._lost += 1
 
     # --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -358,8 +364,9 @@ class Keeper:
                 self._log.turn(newest.position)
             transaction, end = section.number - 1, self._log.end
             meta = self._data.meta(transaction)
-            pin, lost = self._begin_read(), self._lost
-            rest = partial(self._rest, self._is_keeper(), end, self._monotonic_ns())
+            lost = self._lost
+            pin = self._begin_read()
+            rest = partial(self._rest, lost, self._is_keeper(), end, self._monotonic_ns())
         finally:
             section.abort()
         made = Checkpoint(newest.sequence + 1, end, transaction, meta)
@@ -386,7 +393,7 @@ class Keeper:
                 return
         pin.abort()  # another thread has begun anew meanwhile, with a newer checkpoint
 
-    def _rest(self, kept: bool, end: int, begun: int, took: float) -> None:
+    def _rest(self, lost: int, kept: bool, end: int, begun: int, took: float) -> None:
         """Leave the disk to commits, after pages that took so many seconds, in a checkpoint that was begun then, when
         the log ended there, by the keeper, or by whoever is to become it: in haste, unless it is a worker, which takes
         the place of one that goes on meanwhile.
@@ -394,6 +401,8 @@ class Keeper:
         Who was stopped and has been relieved meanwhile goes on for a moment only, and is to let go within it.
         """
         now = self._monotonic_ns()
+        if self._lost != lost:  # who ends the read waits
+            raise _Relieved
         if self._is_keeper():
             self._words[KEEPER_BEAT] = now
         elif kept:
@@ -415,6 +424,9 @@ class Keeper:
             if not self._is_keeper():  # as soon as it is, who was before lets go of the checkpoint before
                 self._sync(file)
             self._be_keeper()
+            if self._lost != lost:
+                self._be_none()
+                return None
         finally:
             section.abort()
         return file

@@ -185,7 +185,8 @@ class Environment:
         head, number = read_head(transaction), transaction.id()
         # LMDB takes number and state of a read one after the other: if two commits come in between, the state is newer
         # than the number says, and not to be taken for that of others that have the number.
-        if self._environment.info()["last_txnid"] <= number + 1:
+        environment = self._environment  # None while another thread opens it anew
+        if environment is not None and environment.info()["last_txnid"] <= number + 1:
             self.newest = number, head
         return head
 
@@ -252,9 +253,11 @@ class Environment:
     def leave(self) -> None:
         """What this thread has entered, if that has not ended, ends. An interrupt may come when the section is handed
         on, and nobody is there to end it: who keeps its traceback would keep the mutex."""
-        transaction = self.inside.pop(get_ident(), None)
+        thread = get_ident()
+        transaction = self.inside.get(thread)
         if transaction is not None:
             transaction.abort()  # which does nothing once it has ended
+        self.inside.pop(thread, None)
 
     def enter(self) -> Any:
         """Wait for the mutex and enter: LMDB's transaction, for a thread that `drain` knows of. 08003 as above."""

@@ -70,13 +70,10 @@ class LmdbQueue(CommitQueue):
     def __init__(
         self, environment: Entered, translate: Callable[[Exception], Exception], clock: Clock, presence: Presence
     ) -> None:
-        super().__init__(environment.begin_section, translate, clock, presence)
+        super().__init__(environment.begin_section, translate, clock, presence, environment.leave)
         self._environment = environment
         self._locks_held = presence.locks_held
         self._say_judged = presence.say_judged
-
-    def _ended(self) -> None:
-        self._environment.leave()
 
     def derived(self, derive: Derive) -> int:
         """As `commit`, of what is derived."""
@@ -96,7 +93,7 @@ class LmdbQueue(CommitQueue):
             presence.wait_begins()
             transaction = environment.enter()
             if self._queue:
-                return self._led(environment.section(transaction), derive)
+                return self._led(number, environment.section(transaction), derive)
             return self._straight(transaction, derive)
         except BaseException as caught:
             if transaction is not None:

@@ -213,9 +213,10 @@ class MemoryStore(BaseStore):
 
     def forked(self) -> None:
         """In a child, which has a store of its own now: the threads that were committing are its parent's."""
-        self.writer = threading.Lock()
+        self.writer = threading.RLock()  # which knows whose it is; nobody enters twice
         self._states = threading.Lock()  # guards `state` and its count of readers, never held for long
-        self._commits = CommitQueue(self._begin, self._translate, self._clock, self._present)
+        self._commits = CommitQueue(self._begin, self._translate, self._clock, self._present, self._ended)
+        self._present.forked()
 
     @property
     def _queue(self) -> CommitQueue:
@@ -253,6 +254,10 @@ class MemoryStore(BaseStore):
     def _begin(self) -> WriteSection:
         self.writer.acquire()
         return MemorySection(self)
+
+    def _ended(self) -> None:
+        if self.writer._is_owned():  # type: ignore[attr-defined] # what threading.Condition asks of a lock
+            self.writer.release()
 
     def _translate(self, caught: Exception) -> Exception:
         if isinstance(caught, Damaged):

@@ -146,6 +146,10 @@ class Presence:
         words[base + _STARTED] = self._clock.monotonic_ns()
         words[base + _PID] = os.getpid()
 
+    def forked(self) -> None:
+        """In a child, of slots in the process' own memory: a thread that is not there may have had the lock."""
+        self._lock = threading.Lock()
+
     def alive(self, slot: int) -> bool:
         """Whether a process owns `slot`."""
         return slot == 0
