@@ -116,11 +116,13 @@ class CommitQueue:
     def _queued(self, number: int, request: Commit | Derive) -> int:
         """Commit `request`, as somebody else leads."""
         member = _Member(number, request)
-        self._queue.append(member)
-        return self._follow(member)
-
-    def _follow(self, member: _Member) -> int:
         interrupt: BaseException | None = None
+        try:
+            self._queue.append(member)
+        except BaseException as caught:  # as below: it is done by then
+            if self._withdraw(member):
+                raise
+            interrupt = caught
         while not member.called:
             try:
                 self._look_for_leader(member)
