@@ -234,6 +234,14 @@ class EatsOne:
 OTHER = -7
 
 
+def begin(queue: CommitQueue, leader: threading.Thread, follower: threading.Thread) -> None:
+    """Start both, in this order."""
+    leader.start()
+    while not queue.leader:
+        leader.join(0.001)
+    follower.start()
+
+
 def leads(queue: CommitQueue) -> None:
     """Let that commit lead."""
     queue.within[OTHER] = 0
@@ -317,10 +325,7 @@ def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -
     monkeypatch.setattr(group, "_LOOK_SECONDS", 0.01)
 
     def hold(_section: Section) -> None:
-        leader.start()
-        while not queue.leader:
-            leader.join(0.001)
-        follower.start()
+        begin(queue, leader, follower)
         follower.join(0.2)
         assert follower.is_alive()
         assert len(queue._queue) == 1
@@ -448,10 +453,7 @@ def test_who_looks_for_a_leader_that_has_just_ended_is_told_what_came_of_it(stor
         together(self, section, members)
 
     def hold(_section: Section) -> None:
-        leader.start()
-        while not queue.leader:
-            leader.join(0.001)
-        follower.start()
+        begin(queue, leader, follower)
         while not queue._queue:
             follower.join(0.001)
 

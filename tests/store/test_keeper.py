@@ -335,15 +335,10 @@ instar.connect({str(tmp_path / "other")!r}, autocommit=True).execute("CREATE TAB
 
 
 def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: tuple[LmdbStore, Keeper]
 ) -> None:
     """LMDB's environment is opened anew, and another thread commits, before the checkpoint is on disk."""
-    path = tmp_path / "db"
-    store, kept = opened(path)
-    raw(store, (KEY, b"1"))
-    kept._stopped.set()
-    assert kept._thread is not None
-    kept._thread.join()
+    (store, kept), path = quiet, tmp_path / "db"
     record = Keeper._record
 
     def record_and_lose(keeper: Keeper, made: Checkpoint, lost: int) -> int | None:
@@ -358,19 +353,13 @@ def test_who_loses_its_read_in_the_middle_of_a_checkpoint_keeps_the_newer_one(
     kept.checkpoint()
     assert kept._made == newest(path)
     assert kept._pin.id() == newest(path).transaction
-    store.close()
 
 
 def test_reads_end_after_a_checkpoint_has_written_what_they_keep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: tuple[LmdbStore, Keeper]
 ) -> None:
     """It writes a page once more, outside of the section: by then the page is not to be another one."""
-    path = tmp_path / "db"
-    store, kept = opened(path)
-    raw(store, (KEY, b"1"))
-    kept._stopped.set()
-    assert kept._thread is not None
-    kept._thread.join()
+    (store, kept), path = quiet, tmp_path / "db"
     sync_since = Keeper._sync_since
     writes, written = threading.Event(), threading.Event()
 
@@ -395,18 +384,12 @@ def test_reads_end_after_a_checkpoint_has_written_what_they_keep(
     assert not making.is_alive()
     raw(store, (KEY, b"2"))
     assert kept._pin.id() == newest(path).transaction
-    store.close()
 
 
 def test_a_checkpoint_that_has_lost_its_read_already_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: tuple[LmdbStore, Keeper]
 ) -> None:
-    path = tmp_path / "db"
-    store, kept = opened(path)
-    raw(store, (KEY, b"1"))
-    kept._stopped.set()
-    assert kept._thread is not None
-    kept._thread.join()
+    (store, kept), path = quiet, tmp_path / "db"
     before, sync, wrote = newest(path), Keeper._sync, []
 
     def loses(keeper: Keeper, file: int) -> None:
@@ -420,20 +403,14 @@ def test_a_checkpoint_that_has_lost_its_read_already_writes_nothing(
     assert wrote == []
     assert newest(path) == before
     raw(store, (KEY, b"2"))
-    store.close()
 
 
 @pytest.mark.parametrize("place", ["_write", "_keep"])
 def test_who_loses_its_read_as_it_becomes_the_keeper_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, quiet: tuple[LmdbStore, Keeper]
 ) -> None:
     """While it writes a checkpoint down, or takes the place of nobody."""
-    path = tmp_path / "db"
-    store, kept = opened(path)
-    raw(store, (KEY, b"1"))
-    kept._stopped.set()
-    assert kept._thread is not None
-    kept._thread.join()
+    (store, kept), path = quiet, tmp_path / "db"
     done = getattr(Keeper, place)
 
     def loses(keeper: Keeper, *arguments: Any) -> Any:
@@ -455,7 +432,6 @@ def test_who_loses_its_read_as_it_becomes_the_keeper_is_not(
     raw(store, (KEY, b"3"))
     assert kept.is_kept()
     assert kept._pin.id() == newest(path).transaction
-    store.close()
 
 
 def as_worker(path: Path) -> Callable[[], None]:

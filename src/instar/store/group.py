@@ -32,8 +32,8 @@ from instar.store.section import WriteSection
 # A waiting member looks so often whether it has been called, and whether there is somebody to call it.
 _LOOK_SECONDS = 0.5
 
-# The key of `CommitQueue.leader`; the number of no commit.
-LEADER, _NOBODY = "leader", -1
+# The key of `CommitQueue.leader`.
+LEADER = "leader"
 
 
 class _Member:
@@ -146,12 +146,10 @@ class CommitQueue:
         if taker is not None:
             if taker in self.within or member.called:  # who leaves has called all before
                 return
-            if not self._withdraw(member):
-                if member.taken == taker:
+            if member not in self._queue:  # else it was about to be taken out: the next leader takes it
+                if member.taken == taker:  # which that says before
                     member.finished = member.called = True
                 return
-            member.taken = None  # it was about to be taken out of the queue
-            self._queue.append(member)
         if self.leader.setdefault(LEADER, number) != number and not self._take_lost(number):
             return
         # Nobody else takes members out of the queue now, and whoever has done so has called them, or is gone.
