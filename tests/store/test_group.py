@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -338,7 +339,11 @@ def test_a_long_commit_is_not_taken_for_a_lost_lead(store: Store, monkeypatch) -
     assert {row_key(1), row_key(2)} <= contents(store).keys()
 
 
-def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(store: Store) -> None:
+@pytest.mark.parametrize("knows", [True, False])
+def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(
+    store: Store, monkeypatch, knows: bool
+) -> None:
+    """The leader is interrupted when it knows whom it has taken out of the queue, or just before."""
     queue = store._queue  # type: ignore[attr-defined] # the only place that tells
     leads(queue)
     told: list[str] = []
@@ -353,7 +358,17 @@ def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(st
     victim.start()
     while not queue._queue:
         victim.join(0.001)
-    queue._drain(OTHER, [])
+    withdraw = queue._withdraw
+
+    def interrupted(member: _Member) -> bool:
+        withdraw(member)
+        raise KeyboardInterrupt
+
+    if not knows:
+        monkeypatch.setattr(queue, "_withdraw", interrupted)
+    with contextlib.suppress(KeyboardInterrupt):
+        queue._drain(OTHER, [])
+    monkeypatch.undo()
     queue.within[OTHER - 1] = 0
     queue.leader[LEADER] = OTHER - 1  # others go on
     del queue.within[OTHER]  # interrupted here
