@@ -175,6 +175,40 @@ def test_what_patches_a_row_is_made_outside_of_the_section(engine: Engine, monke
     ]
 
 
+def test_rows_of_many_layouts_that_differ_in_nothing_are_changed_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that comes and goes makes layouts without end. What moves their rows is made once, and not looked for
+    outside of the section, which would have to be entered anew for it."""
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+    layouts, groups = 20, 4
+    text = "UPDATE t SET a = ? WHERE id = ?"
+
+    def change(number: int) -> None:
+        run(c, "ALTER TABLE t DROP COLUMN e" if number % 2 else "ALTER TABLE t ADD COLUMN e int DEFAULT 5")
+
+    def move(group: int) -> None:
+        for number in range(group, groups * layouts, groups):
+            assert c.execute(text, (-number, number)).rowcount == 1
+
+    for number in range(layouts):
+        for group in range(groups):
+            c.execute("INSERT INTO t (id, a) VALUES (?, 0)", (groups * number + group,))
+        change(number)
+    for group in (0, 1):  # makes what there is to make, with and without the column
+        change(group)
+        move(group)
+    monkeypatch.setattr(Patchers, "learn", lambda self, stored: pytest.fail("a row was not moved at once"))
+    for group in (2, 3):
+        change(group)
+        move(group)
+    assert rows(c, "SELECT id, a FROM t ORDER BY id") == [(number, -number) for number in range(groups * layouts)]
+    change(0)
+    assert rows(c, "SELECT DISTINCT e FROM t") == [(5,)]
+    assert rows(c, "CHECK DATABASE") == []
+
+
 def test_as_many_columns_as_a_table_may_have(engine: Engine) -> None:
     """Put in place and, into rows of an older layout, by moving them; the generated source is not too deep."""
     c = engine.connect()

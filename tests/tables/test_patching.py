@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from instar.catalog.descriptors import Layout
 from instar.encoding.rows import RowFormat
 from instar.tables.layout import body_encoder, layout_format
-from instar.tables.patching import Patchers
+from instar.tables.patching import Patchers, never
 from instar.tables.resolver import LAYOUT_OFFSET, Wanted, Wants
 from instar.types import BIGINT, INTEGER, NUMERIC, TEXT, Kind, Type
 from support.layouts import chains, drawn_row, model, numeric, stored, wanted_of
@@ -25,7 +25,7 @@ def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int
     def layout_of(row: bytes) -> Layout:
         return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
 
-    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, positions)
+    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, layout_of, positions)
 
 
 def alike(old: Type, new: Type) -> bool:
@@ -51,6 +51,7 @@ def test_rows_of_any_layout(chain: tuple[list[Layout], dict[int, Any]], data: st
         value = stored(written, row)
         patch = made.learn(value)
         assert made.known[value[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] is patch
+        assert patchers(layouts, missing, positions).at_hand(value) is (None if patch is never else patch)
         expected = [new.get(place, old) for place, old in enumerate(model(written, row, wanted_of(newest, missing)))]
         found = patch(value, [new[place] for place in positions])
         types = dict(written.columns)
@@ -70,10 +71,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, [1])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), *[lambda _: old] * 2, [1])
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, [0])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), *[lambda _: old] * 2, [0])
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 
@@ -88,3 +89,20 @@ def test_tables_that_change_alike_share_patchers() -> None:
         ]
         found.add(patchers(layouts, {}, [1]).learn(stored(layouts[0], ("a", 1))))
     assert len(found) == 1
+
+
+def test_what_is_at_hand() -> None:
+    """A layout that was read before, and a patcher that was made before: of any that asks for the same."""
+    old, new = Layout(1, ((1, INTEGER), (2, TEXT))), Layout(9, ((1, INTEGER), (2, TEXT), (3, BIGINT)))
+    known: dict[bytes, Layout] = {}
+    wants = Wants(wanted_of(new, {3: 12345678901}))
+    made = Patchers(new, wants, lambda _: old, known.get, [0])
+    value = stored(old, (4, "a"))
+    assert made.at_hand(value) is None
+    known[value] = old
+    assert made.at_hand(value) is None, "nobody has made it yet"
+    patch = made.learn(value)
+    alike = Layout(5, ((1, INTEGER), (2, TEXT)))
+    known[other := stored(alike, (4, "a"))] = alike
+    assert made.at_hand(other) is patch
+    assert made.known[other[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] is patch

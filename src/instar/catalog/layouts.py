@@ -72,13 +72,17 @@ class Layouts:
 
     def find(self, table: int, layout: int) -> Layout | None:
         """The layout of that id, or None if nobody has committed one."""
-        found = self._known.get((table, layout))
+        found = self.at_hand(table, layout)
         if found is None:
             with self._store.read() as reader:
                 record = reader.get(layout_key(table, layout))
             if record is not None:
                 found = self._known[table, layout] = _DECODER.decode(record)
         return found
+
+    def at_hand(self, table: int, layout: int) -> Layout | None:
+        """The layout of that id if it was read before."""
+        return self._known.get((table, layout))
 
     def of_row(self, table: Table, layout: int) -> Layout:
         """The layout of a row that is stored in the one of that id; a table's own is known without a look."""

@@ -167,7 +167,7 @@ def _patchers(write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCode
     if write.assigned is None or codecs:
         return None
     reader = writer.reader
-    return Patchers(writer.table.layout, reader.wants, reader.layout_of, write.assigned[0])
+    return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.layout_at_hand, write.assigned[0])
 
 
 def _deriving(
@@ -181,7 +181,9 @@ def _deriving(
     table, layout = writer.table, writer.table.layout.id
     table_id, table_version, whole = table.id, table.version, table.logged_whole
     prefix_bytes = len(writer.prefix)
-    patching = None if patchers is None or write.assigned is None else (patchers.known, write.assigned[1])
+    patching = None
+    if patchers is not None and write.assigned is not None:
+        patching = (patchers.known, patchers.at_hand, write.assigned[1])
     decode, encode = writer.reader.decode, writer.encode
 
     def deriving(version: int, lease: Lease | None, stored_at: bytes, frame: list[Any]) -> Derive:
@@ -194,8 +196,8 @@ def _deriving(
             entries: Sequence[EntryWrite] = ()
             body = None
             if patching is not None:
-                known, values = patching
-                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4])
+                known, at_hand, values = patching
+                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or at_hand(stored)
                 if patch is None:
                     raise _Unlearnt(stored)
                 body = patch(stored, values((), frame))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from instar.catalog.descriptors import Layout
 from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
@@ -20,13 +21,20 @@ from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
 class Patchers:
     """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
-    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row."""
+    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row, and
+    `layout_at_hand` does so where that takes no look into the store."""
 
     def __init__(
-        self, layout: Layout, wants: Wants, layout_of: Callable[[bytes], Layout], positions: Sequence[int]
+        self,
+        layout: Layout,
+        wants: Wants,
+        layout_of: Callable[[bytes], Layout],
+        layout_at_hand: Callable[[bytes], Layout | None],
+        positions: Sequence[int],
     ) -> None:
         self.known: dict[bytes, RowPatcher] = {}
         self._layout_of = layout_of
+        self._layout_at_hand = layout_at_hand
         self._wants = wants
         self._target = _target(wants.written(layout), wants.key, tuple(positions))
 
@@ -34,6 +42,17 @@ class Patchers:
         """The patcher for the layout that a stored row, which is not deleted, is in. XX001 if nobody knows it."""
         patch = _patcher(self._target, self._wants.written(self._layout_of(stored)))
         self.known[stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] = patch
+        return patch
+
+    def at_hand(self, stored: bytes) -> RowPatcher | None:
+        """As `learn`, where nothing has to be read or compiled for it; else None. Changes of a schema leave rows in
+        layouts without end, but few that differ in what is asked of them."""
+        layout = self._layout_at_hand(stored)
+        if layout is None:
+            return None
+        patch = _made.get((self._target, self._wants.written(layout)))
+        if patch is not None:
+            self.known[stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] = patch
         return patch
 
 
@@ -52,13 +71,22 @@ def _target(layout: Layout, wanted: Key, positions: tuple[int, ...]) -> _Target:
     return _Target(layout, wanted, positions)
 
 
+# What the cache of `_patcher` holds, but for `never`: whose rows need a decoder, too.
+_made: WeakValueDictionary[tuple[_Target, Layout], RowPatcher] = WeakValueDictionary()
+
+
 @lru_cache(maxsize=4096)
 def _patcher(target: _Target, written: Layout) -> RowPatcher:
     form, positions = target.form, target.positions
     if written == target.layout and all(form.slots[position].variable is None for position in positions):
-        return compile_patcher(form, positions)
-    outputs = _outputs(written, target)
-    return never if outputs is None else compile_mover(layout_format(written), form, outputs, positions)
+        made = compile_patcher(form, positions)
+    else:
+        outputs = _outputs(written, target)
+        if outputs is None:
+            return never
+        made = compile_mover(layout_format(written), form, outputs, positions)
+    _made[target, written] = made
+    return made
 
 
 def never(stored: bytes, values: Sequence[object]) -> None:

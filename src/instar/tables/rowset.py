@@ -139,6 +139,11 @@ class TableReader:
         """The layout that a stored row value is in."""
         return self._layout(_LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8)
 
+    def layout_at_hand(self, value: bytes) -> Layout | None:
+        """As `layout_of`, unless its record would have to be read."""
+        layout_id, own = _LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8, self.table.layout
+        return own if layout_id == own.id else self._layouts.at_hand(self.table.id, layout_id)
+
     def decode(self, value: bytes) -> tuple[object, ...]:
         """The wanted columns of a stored row value, whichever layout it is in."""
         layout_id = _LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8
