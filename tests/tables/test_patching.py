@@ -71,10 +71,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), *[lambda _: old] * 2, [1])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, lambda _: old, [1])
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), *[lambda _: old] * 2, [0])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, lambda _: old, [0])
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 

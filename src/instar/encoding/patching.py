@@ -118,7 +118,7 @@ _UNENCODABLE = [
 
 def _names(positions: Sequence[int]) -> str:
     """The left side of an assignment of the new values."""
-    return "".join(f"c{position}, " for position in positions)
+    return "".join(f"c{position}, " for position in positions) or "()"
 
 
 def _bitmap_word(word: int, kept: Mapping[int, int], nulls: set[int]) -> str:

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 from instar.catalog.descriptors import Layout
 from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
-from instar.encoding.rows import Output
+from instar.encoding.rows import Output, row_format
 from instar.tables.layout import layout_format
-from instar.tables.resolver import LAYOUT_OFFSET, Key, Wants, is_widening
+from instar.tables.resolver import LAYOUT_OFFSET, Key, Wanted, Wants, is_widening
 from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
 
@@ -81,7 +81,7 @@ def _patcher(target: _Target, written: Layout) -> RowPatcher:
     if written == target.layout and all(form.slots[position].variable is None for position in positions):
         made = compile_patcher(form, positions)
     else:
-        outputs = _outputs(written, target)
+        outputs = _outputs(written, target.wanted, positions)
         if outputs is None:
             return never
         made = compile_mover(layout_format(written), form, outputs, positions)
@@ -93,12 +93,28 @@ def never(stored: bytes, values: Sequence[object]) -> None:
     """The patcher of rows that have to be decoded and encoded."""
 
 
-def _outputs(written: Layout, target: _Target) -> list[Output] | None:
-    """Where the columns of the target come from; None if not all of them are there as they are to be."""
+def mover(written: Layout, wanted: Sequence[Wanted], positions: Sequence[int] = ()) -> RowPatcher | None:
+    """A function from a row stored in `written`, and new values of the columns at `positions` of the wanted ones, to a
+    body of these. None if some of the others would have to be converted or derived."""
+    wants = Wants(wanted)
+    return _mover(wants.written(written), wants.key, tuple(positions))
+
+
+@lru_cache(maxsize=1024)
+def _mover(written: Layout, wanted: Key, positions: tuple[int, ...]) -> RowPatcher | None:
+    outputs = _outputs(written, wanted, positions)
+    if outputs is None:
+        return None
+    form = row_format(tuple([type_ for _column, type_, *_rest in wanted]))
+    return compile_mover(layout_format(written), form, outputs, positions)
+
+
+def _outputs(written: Layout, wanted: Key, positions: tuple[int, ...]) -> list[Output] | None:
+    """Where the wanted columns come from; None if not all of them are there as they are to be."""
     stored = {column: (position, type_) for position, (column, type_) in enumerate(written.columns)}
     outputs = []
-    for place, (column, type_, missing, derived, lenient) in enumerate(target.wanted):
-        if place in target.positions:
+    for place, (column, type_, missing, derived, lenient) in enumerate(wanted):
+        if place in positions:
             outputs.append(Output(None))
         elif column in stored:
             position, old = stored[column]

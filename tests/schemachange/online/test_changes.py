@@ -30,8 +30,10 @@ def split(world: ChangingWorld) -> OnlineSplit:
 
 
 def told(world: ChangingWorld, split: OnlineSplit, since: int) -> list[tuple[int, list[Change]]]:
+    translator = Translator(split.sources)
     with world.store.read() as reader:
-        return list(Translator(split.sources).changes(world.store.log(since, reader.timestamp), reader))
+        commits = translator.commits(world.store.log(since, reader.timestamp))
+        return [(timestamp, translator.changes(commit, reader)) for timestamp, commit in commits]
 
 
 def test_inserts_updates_and_deletes(world: ChangingWorld, split: OnlineSplit) -> None:
@@ -88,7 +90,8 @@ def test_a_row_that_is_another_is_two_changes(world: ChangingWorld, split: Onlin
     _, update = records(world, split)
     renewed = msgspec.structs.replace(update, renewed=True)
     with world.store.read() as reader:
-        ((timestamp, changes),) = Translator(split.sources).changes([renewed], reader)
+        changes = Translator(split.sources).changes([renewed], reader)
+    timestamp = update.timestamp
     assert changes == [
         Deleted(T, (1,), (1, 5, "x", "A", 0), timestamp),
         Inserted(T, (1,), (1, 7, "x", "A", 0), timestamp),
@@ -99,7 +102,7 @@ def test_a_row_that_is_another_is_two_changes(world: ChangingWorld, split: Onlin
 def test_a_record_without_the_new_row_is_damage(world: ChangingWorld, split: OnlineSplit, which: int) -> None:
     bare = msgspec.structs.replace(records(world, split)[which], after=None)
     with world.store.read() as reader, pytest.raises(errors.Error) as caught:
-        list(Translator(split.sources).changes([bare], reader))
+        Translator(split.sources).changes([bare], reader)
     assert caught.value.sqlstate == errors.DATA_CORRUPTED
 
 
@@ -141,5 +144,5 @@ def test_rows_in_other_layouts(world: ChangingWorld, split: OnlineSplit) -> None
     assert update.after is not None
     unknown = msgspec.structs.replace(update, after=update.after[:13] + b"\x63" + update.after[14:])
     with world.store.read() as reader, pytest.raises(errors.Error) as caught:
-        list(Translator(split.sources).changes([unknown], reader))
+        Translator(split.sources).changes([unknown], reader)
     assert caught.value.sqlstate == errors.DATA_CORRUPTED

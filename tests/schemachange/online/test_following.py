@@ -13,7 +13,7 @@ from instar import errors
 from instar.catalog.descriptors import Repair
 from instar.schemachange.breath import PIECE_NS, RESTS, Breath
 from instar.schemachange.online import following as module
-from instar.schemachange.online import overlay, redo
+from instar.schemachange.online import overlay, redo, transformation
 from instar.schemachange.online.changes import Translator
 from instar.schemachange.online.following import decode_position
 from instar.schemachange.online.overlay import Overlay, ShortReads
@@ -168,7 +168,7 @@ def test_half_of_a_commit_would_lose_rows() -> None:
         overlay = Overlay(ShortReads(store))
         target = join.target(overlay)
         with store.read() as reader:
-            ((_, changes),) = Translator(join.sources).changes(store.log(since, reader.timestamp), reader)
+            changes = Translator(join.sources).changes(store.log(since, reader.timestamp), reader)
         apply_commit(rules_of(target), changes)
         removed = [put for put in overlay.taken() if put[1] is None]
         store.background([redo.putting(removed)])
@@ -550,9 +550,9 @@ def test_it_rests_while_it_checks_many_and_never_else(
         clock.computed += PIECE_NS
         apply(*given)
 
-    apply = module.apply
+    apply = transformation.apply
     monkeypatch.setattr(module, "check_all", slowly)
-    monkeypatch.setattr(module, "apply", applied)
+    monkeypatch.setattr(transformation, "apply", applied)
     monkeypatch.setattr(module, "_CHECKED_AT_ONCE", few)
     task = following(world.store, split, since)
     assert task.breathes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
@@ -41,16 +42,20 @@ class SourceRows:
         layout = ROW_HEADER.unpack_from(stored)[2] >> 8
         decode = self._decoders.get(layout)
         if decode is None:
-            decode = self._decoders[layout] = resolver(self._layout(layout, view), self._wanted)
+            decode = self._decoders[layout] = resolver(self.layout(layout, view), self._wanted)
         return self._comparable(decode(stored))
 
-    def _layout(self, layout: int, view: Readable) -> Layout:
+    def layout(self, layout: int, view: Readable) -> Layout:
+        """The layout of that id, as of `row`."""
         if layout == self.table.layout.id:
             return self.table.layout
         record = view.get(layout_key(self.table.id, layout))
         if record is None:
             raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
         return decode_layout(record)
+
+
+_TIMESTAMP = attrgetter("timestamp")
 
 
 class Translator:
@@ -60,13 +65,17 @@ class Translator:
         self._sources = {rows.table.id: rows for rows in sources}
         self.tables = frozenset(self._sources)  # by their ids
 
-    def changes(self, records: Iterable[LogRecord], view: Readable) -> Iterator[tuple[int, list[Change]]]:
-        """For each commit that touches a source its timestamp and its changes, all of them: a commit is applied as a
-        whole, however large. `view` has the layouts. Superseded if a source has got other rows altogether.
-        """
+    def commits(self, records: Iterable[LogRecord]) -> Iterator[tuple[int, list[LogRecord]]]:
+        """For each commit that touches a source its timestamp and its records of sources, all of them: a commit is
+        applied as a whole, however large."""
         own = (record for record in records if record.table in self._sources)
-        for timestamp, commit in groupby(own, key=lambda record: record.timestamp):
-            yield timestamp, [change for record in commit for change in self._translated(record, view)]
+        for timestamp, commit in groupby(own, key=_TIMESTAMP):
+            yield timestamp, list(commit)
+
+    def changes(self, commit: Iterable[LogRecord], view: Readable) -> list[Change]:
+        """The changes that records of one commit tell of; `view` has the layouts. Superseded if a source has got other
+        rows altogether."""
+        return [change for record in commit for change in self._translated(record, view)]
 
     def _translated(self, record: LogRecord, view: Readable) -> list[Change]:
         rows = self._sources[record.table]

@@ -24,7 +24,7 @@ from instar.schemachange.online.image import image_snapshot
 from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
 from instar.schemachange.online.split_target import StoredSplit
-from instar.schemachange.online.transformation import OnlineSplit, Transformation, apply, rules_of, translator_of
+from instar.schemachange.online.transformation import OnlineSplit, Propagator, Transformation
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
 from instar.store.engine import LogRecord, Section, Store
@@ -80,7 +80,7 @@ def followed_since(jobs: Jobs, job: Job) -> int | None:
 
 
 class Following(Task):
-    """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
+    """Propagator of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
     when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
 
     gathers = True
@@ -101,7 +101,7 @@ class Following(Task):
         self.start = self.stop = encode_position(since)  # no key range, of which a share could be told
         self.transformation = transformation
         self.at = Checkpoint(self.start, self.stop, self.start, 0)
-        self.translator = translator_of(transformation)
+        self.propagator = Propagator(transformation)
         self._reads = ShortReads(store)
         self._redo = Redo(self)
         self._cycle = _Cycle(0, since, since)
@@ -115,7 +115,6 @@ class Following(Task):
         """Know nothing but what is stored."""
         self._overlay = Overlay(self._reads)
         self.target = self.transformation.target(self._overlay)
-        self._rules = rules_of(self.target)
         self._knows_doubtful = False
         split = self.transformation
         self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
@@ -229,7 +228,7 @@ class Following(Task):
                 self._reads.close()
                 self._reads.between()
 
-        return self.store.log(self.position, upto, self.translator.tables, between)
+        return self.store.log(self.position, upto, self.propagator.tables, between)
 
     # --- a cycle -----------------------------------------------------------------------------------------------------
 
@@ -237,13 +236,12 @@ class Following(Task):
         """Apply all commits after the position up to a timestamp."""
         batch = _Batch()
         waiting = 0  # changes that are applied, and in no step yet
-        for timestamp, changes in self.translator.changes(self._log(upto), self._reads):
-            apply(self.transformation, self._rules, changes)
-            self._applied += len(changes)
+        for timestamp, changes in self.propagator.apply(self.target, self._log(upto), self._reads):
+            self._applied += changes
             self._cycle.commits += 1
-            self._cycle.changes += len(changes)
-            self.at = self._reached(timestamp, len(changes))
-            waiting += len(changes)
+            self._cycle.changes += changes
+            self.at = self._reached(timestamp, changes)
+            waiting += changes
             if self._overlay.waiting < _FULL_STEP and not batch.is_late:
                 continue
             self._take(batch, waiting)

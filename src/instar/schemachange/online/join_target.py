@@ -32,7 +32,7 @@ class StoredJoin:
         made, table = target.made, target.t.table
         self.target = target
         self._new_row_id = new_row_id
-        self._rows = StoredRows(target.t, store)
+        self.t_rows = StoredRows(target.t, store)
         self._known = _Known()
         found = column_places(table)
         self._id, self._parts = found[table.primary_key[0]], found[made.parts]
@@ -45,23 +45,28 @@ class StoredJoin:
     @property
     def rows(self) -> int:
         """How many rows were put or removed."""
-        return self._rows.written
+        return self.t_rows.written
 
     def of(self, source: Source, key: Row) -> Iterable[Joined]:
         """As in `JoinTarget`. A row that lacks the part may have its key nevertheless, in a column that both share."""
         began = self._known.cleared
         side = self._r if source is Source.R else self._s
-        for row in self._rows.found(side.by_key, key):
+        for row in self.t_rows.found(side.by_key, key):
             record = self._record(row)
             if record.part(source) is not None:
                 yield record
         self._known.has_all(source, key, began)
 
+    def row_keys(self, source: Source, key: Row) -> list[bytes] | None:
+        """The store keys of the rows that have this key of a source, in whichever part; None if entries do not tell."""
+        side = self._r if source is Source.R else self._s
+        return self.t_rows.keys_told(side.by_key, key)
+
     def matching(self, value: Row) -> Iterable[Joined]:
         """As in `JoinTarget`. Where each part has join columns of its own, a record with both is found by either."""
         seen: set[bytes] = set()
         for look_up in self._by_value:
-            for row in self._rows.found(look_up, value):
+            for row in self.t_rows.found(look_up, value):
                 if row.key not in seen:
                     seen.add(row.key)
                     yield self._record(row)
@@ -73,7 +78,7 @@ class StoredJoin:
         row_id = self._new_row_id() if old is None else old.image[self._id]
         assert isinstance(row_id, int)
         row = self.target.row(row_id, record, None if old is None else old.key)
-        self._rows.put(row, old)
+        self.t_rows.put(row, old)
         if old is None:
             self._known.add(keys, row.key)
 
@@ -82,7 +87,7 @@ class StoredJoin:
         keys = self._keys(record)
         old = self._stored(keys)
         assert old is not None, "no such record of T"
-        self._rows.remove(old)
+        self.t_rows.remove(old)
         self._known.discard(keys)
 
     def _stored(self, keys: Keys) -> StoredRow | None:
@@ -94,7 +99,7 @@ class StoredJoin:
                 known = self._known.get(keys)
                 if known is not None:
                     break
-        return None if known is None else self._rows.get(known)
+        return None if known is None else self.t_rows.get(known)
 
     def _keys(self, record: Joined) -> Keys:
         r, s = record.r, record.s

@@ -29,7 +29,7 @@ from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.conditions import read_of
 from instar.schemachange.online.followed import Followed, encode_followed, followed, followed_key
 from instar.schemachange.online.overlay import Overlay, Put, Readable, ShortReads
-from instar.schemachange.online.transformation import apply, rules_of, translator_of
+from instar.schemachange.online.transformation import Propagator
 from instar.schemachange.planner import plan
 from instar.schemachange.pulse import Interrupted
 from instar.schemachange.stages import Superseded
@@ -210,7 +210,7 @@ class FollowingView:
         self._sources = tuple(sources)
         self._key = followed_key(storage.id)
         self._transformation = transformation_of(store, storage.unseen.made, sources, [storage], compile_check)
-        self._translator = translator_of(self._transformation)
+        self._propagator = Propagator(self._transformation)
         self._beats: Callable[[], None] = lambda: None
         self._reads = ShortReads(store, self._beat)
         self._prefix = rowset_prefix(storage.rowset)
@@ -230,7 +230,6 @@ class FollowingView:
         """Know nothing but what is stored."""
         self._overlay = _Felt(_LiveRows(self._reads), self._beat)
         self._target = self._transformation.target(self._overlay)
-        self._rules = rules_of(self._target)
         self._scanned = 0  # up to where the log has nothing for the view that is not applied
 
     def follow(
@@ -274,9 +273,8 @@ class FollowingView:
         begun = known
         position = after
         puts: list[Put] = []
-        log = self._store.log(after, upto, self._translator.tables, lambda records: self._beat())
-        for timestamp, changes in self._translator.changes(log, self._reads):
-            apply(self._transformation, self._rules, changes)
+        log = self._store.log(after, upto, self._propagator.tables, lambda records: self._beat())
+        for timestamp, _changes in self._propagator.apply(self._target, log, self._reads):
             puts += self._overlay.taken()
             position = timestamp
             ended = enough()

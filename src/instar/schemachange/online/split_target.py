@@ -24,7 +24,7 @@ class StoredSplit:
         made = targets.made
         self.targets = targets
         self.doubtful: set[Row] = set()
-        self._r, self._s = StoredRows(targets.r, store), StoredRows(targets.s, store)
+        self.r_rows, self._s = StoredRows(targets.r, store), StoredRows(targets.s, store)
         r, s = targets.r.table, targets.s.table
         self._r_key = choosing(tuple([source.primary_key.index(column) for column in r.primary_key]))
         self._s_key = choosing(tuple([made.on.index(column) for column in s.primary_key]))
@@ -38,22 +38,22 @@ class StoredSplit:
     @property
     def rows(self) -> int:
         """How many rows were put or removed."""
-        return self._r.written + self._s.written
+        return self.r_rows.written + self._s.written
 
     def r(self, key: Row) -> Part | None:
         """As in `SplitTarget`."""
-        row = self._r.get(self._key_in_r(key))
+        row = self.r_rows.get(self._key_in_r(key))
         return None if row is None else Part(row.image, row.timestamp)
 
     def put_r(self, key: Row, record: Part) -> None:
         """As in `SplitTarget`."""
-        self._r.put(self.targets.r_row(record, self._key_in_r(key)))
+        self.r_rows.put(self.targets.r_row(record, self._key_in_r(key)))
 
     def remove_r(self, key: Row) -> None:
         """As in `SplitTarget`."""
-        row = self._r.get(self._key_in_r(key))
+        row = self.r_rows.get(self._key_in_r(key))
         assert row is not None, "no such record of R"
-        self._r.remove(row)
+        self.r_rows.remove(row)
 
     def s(self, value: Row) -> SRecord | None:
         """As in `SplitTarget`."""
@@ -87,7 +87,7 @@ class StoredSplit:
     def source_keys(self, value: Row) -> Iterator[bytes]:
         """The encoded primary keys of the rows of R with a split value, which are those of the source's, and perhaps
         of some that have another."""
-        for key in self._r.keys(self._by_value, value):
+        for key in self.r_rows.keys(self._by_value, value):
             yield key[len(self.targets.r.prefix) :]
 
     def _record(self, row: StoredRow) -> SRecord:

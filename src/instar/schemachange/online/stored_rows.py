@@ -77,6 +77,12 @@ class StoredRows:
         self.store.put(row.key, row.value)
         self.written += 1
 
+    def overwrite(self, key: bytes, value: bytes) -> None:
+        """Put what becomes of a row that is there, whose entries stay as they are."""
+        self._known.pop(key, None)
+        self.store.put(key, value)
+        self.written += 1
+
     def _put_entries(self, row: NewRow, before: set[bytes]) -> None:
         entries = self.target.with_entries(row).entries
         timestamp = ROW_HEADER.unpack_from(row.value)[0]
@@ -109,6 +115,11 @@ class StoredRows:
         """The store keys of these rows, and of rows whose entries cannot be told from theirs, since they are cut and
         hashed."""
         return self._keys(look_up.whole(values))
+
+    def keys_told(self, look_up: LookUp, values: Row) -> list[bytes] | None:
+        """The store keys of just these rows; None if entries do not tell."""
+        whole = look_up.whole(values)
+        return None if is_cut(len(whole)) else list(self._keys(whole))
 
     def _keys(self, whole: bytes) -> Iterator[bytes]:
         start = limited_index_key(whole, ROWSET_PREFIX_BYTES)

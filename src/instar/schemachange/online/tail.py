@@ -14,7 +14,7 @@ from instar.schemachange.online.checks import Contradictions, check_all
 from instar.schemachange.online.following import Following
 from instar.schemachange.online.overlay import Overlay, Put, Readable
 from instar.schemachange.online.split_target import StoredSplit
-from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Stored, apply, rules_of
+from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Stored
 from instar.store.apply import snapshot_too_old
 from instar.store.engine import LogRecord, Refused, View
 from instar.store.log import TABLE, decode, log_key, tables_told
@@ -44,7 +44,7 @@ class Tail:
         """`refused`: how often the switch was refused in a row since the log had gone on meanwhile."""
         if view.watermark > following.position:
             raise snapshot_too_old(following.position, view.watermark)
-        self._translator = following.translator
+        self._propagator = following.propagator
         self._transformation = following.transformation
         self._left = self._transformation.made.pause_rows  # rows of the targets that may be written still
         self._late = max(self._left // max(_LATE_SHARE - refused, 1), _LEAST_LATE)
@@ -80,9 +80,7 @@ class Tail:
 
     def _apply(self, target: Stored, view: View, after: int) -> None:
         """Apply what was committed after a timestamp, as far as the view sees."""
-        rules = rules_of(target)
-        for _, changes in self._translator.changes(self._records(view, after), view):
-            apply(self._transformation, rules, changes)
+        for _ in self._propagator.apply(target, self._records(view, after), view):
             if target.rows > self._left:
                 raise Behind(_TOO_MANY_ROWS)
         split = self._transformation
@@ -92,7 +90,7 @@ class Tail:
 
     def _records(self, view: View, after: int) -> Iterator[LogRecord]:
         """The log of the sources; as soon as it is seen to be too long, it is not read on."""
-        changes, told = 0, tables_told(self._translator.tables)
+        changes, told = 0, tables_told(self._propagator.tables)
         for key, value in view.scan(log_key(after + 1, 0), log_key(view.timestamp + 1, 0)):
             for record in decode(key, value) if value[TABLE] in told else ():
                 changes += 1

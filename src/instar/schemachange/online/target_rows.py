@@ -7,18 +7,20 @@ with it: put together in one step, nothing is logged, and nothing points into th
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, MadeByJoin, MadeBySplit, Table
 from instar.encoding.keys import compile_encoder, limited_index_key
+from instar.lazily import computed_once
 from instar.schemachange.online.shapes import column_places, join_shape, split_shape
 from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
-from instar.tables.rowset import described, key_encoder
+from instar.tables.patching import mover
+from instar.tables.rowset import described, key_encoder, wanted
 from instar.transformations.records import Flag, Joined, Part, Row, Split, SRecord, choosing, chosen
 
 # The hidden column `parts` of a join's target.
@@ -70,7 +72,8 @@ class TargetTable:
         self._encode_key = key_encoder(table)
         self._encode = body_encoder(table.layout)
         codecs = [IndexCodec(table, index) for index in table.indexes]
-        self._indexed = choosing(tuple(sorted({place for codec in codecs for place in codec.ordinals})))
+        self.indexed = tuple(sorted({place for codec in codecs for place in codec.ordinals}))  # of an image
+        self._indexed = choosing(self.indexed)
         self._entries = [
             (choosing(codec.ordinals), compile_encoder(codec.types, codec.descending, prefix=codec.prefix))
             for codec in codecs
@@ -97,10 +100,13 @@ class TargetTable:
     def row(self, image: Row, timestamp: int, locks: Sequence[int] = (), key: bytes | None = None) -> NewRow:
         """A row as it is stored; `locks`: the timestamps of the layout's locks in its order; `key`: its store key, if
         that is known."""
-        head = self.head.pack(timestamp, NO_RECORD, self._tag, *locks)
         if key is None:
             key = self.key(self._key(image))
-        return NewRow(key, head + self._encode(self._stored(image)), image)
+        return NewRow(key, self.value(self._encode(self._stored(image)), timestamp, locks), image)
+
+    def value(self, body: bytes, timestamp: int, locks: Iterable[int] = ()) -> bytes:
+        """A row's body as it is stored; `locks` as of `row`."""
+        return self.head.pack(timestamp, NO_RECORD, self._tag, *locks) + body
 
     def with_entries(self, row: NewRow) -> TargetRow:
         """The row with its index entries."""
@@ -109,6 +115,14 @@ class TargetTable:
     def indexed_alike(self, one: Row, other: Row) -> bool:
         """Whether two rows of one primary key have the same entries: an update leaves them alone, most of the time."""
         return self._indexed(one) == self._indexed(other)
+
+    @computed_once
+    def indexed_bytes(self) -> Callable[[bytes, tuple[()]], bytes | None]:
+        """A function from a stored value, and no values, to the bytes of all columns that are in an index."""
+        found = [self.table.columns[place] for place in self.indexed]
+        move = mover(self.table.layout, [wanted(column) for column in found])
+        assert move is not None, "columns of the one layout that there is"
+        return move
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""

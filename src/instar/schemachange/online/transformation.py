@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, MadeBySplit, Table
 from instar.schemachange.online.changes import SourceRows, Translator
 from instar.schemachange.online.grouping_target import Counts, GroupTargets, StoredGroups
 from instar.schemachange.online.join_target import StoredJoin
-from instar.schemachange.online.overlay import Writable
+from instar.schemachange.online.overlay import Readable, Writable
+from instar.schemachange.online.plain_updates import PlainJoin, PlainSplit
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.target_rows import JoinTarget, SplitTargets
+from instar.store.engine import LogRecord
 from instar.transformations.commits import Rules, Splitting, apply_commit, joining
 from instar.transformations.grouping import GroupingRules
 from instar.transformations.records import Change, Deleted, Source
@@ -52,7 +54,7 @@ class OnlineJoin(NamedTuple):
         return self.joined.made
 
     @property
-    def sources(self) -> tuple[SourceRows, ...]:
+    def sources(self) -> tuple[SourceRows, SourceRows]:
         """The rows of the tables that the target is made of."""
         return (self.r, self.s)
 
@@ -119,6 +121,38 @@ def rules_of(target: Stored) -> Rules:
     return joining(target, target.target.shape)
 
 
-def translator_of(transformation: Transformation) -> Translator:
-    """What makes changes of the log of the sources."""
-    return Translator(transformation.sources)
+class Propagator:
+    """What brings the log of the sources to a target: by the rules, and plain updates on bytes."""
+
+    def __init__(self, transformation: Transformation) -> None:
+        self._transformation = transformation
+        self._translator = Translator(transformation.sources)
+        self.tables = self._translator.tables  # the sources' ids
+        self._split = self._join = None
+        if isinstance(transformation, OnlineSplit):
+            self._split = PlainSplit(transformation.source, transformation.targets)
+        elif isinstance(transformation, OnlineJoin):
+            self._join = PlainJoin(transformation.sources, transformation.joined)
+
+    def apply(self, target: Stored, records: Iterable[LogRecord], view: Readable) -> Iterator[tuple[int, int]]:
+        """Apply the records of sources commit by commit; for each its timestamp and number of changes, once it is
+        applied. `view` has the layouts. Errors as of `Translator.changes` and `apply`."""
+        rules = rules_of(target)
+        for timestamp, commit in self._translator.commits(records):
+            left = [record for record in commit if not self._is_plain(target, record, view)]
+            if left:
+                apply(self._transformation, rules, self._translator.changes(left, view))
+            yield timestamp, len(commit)
+
+    def _is_plain(self, target: Stored, record: LogRecord, view: Readable) -> bool:
+        """Apply a record if it is a plain update's."""
+        before, after = record.before, record.after
+        if before is None or after is None or record.renewed:
+            return False
+        if self._split is not None:
+            assert isinstance(target, StoredSplit)
+            return self._split.apply(target, record, before, after, view)
+        if self._join is not None:
+            assert isinstance(target, StoredJoin)
+            return self._join.apply(target, record, before, after, view)
+        return False
