@@ -16,7 +16,7 @@ from instar.schemachange.online import following as module
 from instar.schemachange.online import overlay, redo, transformation
 from instar.schemachange.online.changes import Translator
 from instar.schemachange.online.following import decode_position
-from instar.schemachange.online.overlay import Overlay, ShortReads
+from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
@@ -39,8 +39,9 @@ KILLS = st.lists(st.integers(1, 12), max_size=12)
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP_PUTS", 6)
-    monkeypatch.setattr(module, "_FULL_STEP", 4)
+    monkeypatch.setattr(module, "_GATHERED_PUTS", 8)
     monkeypatch.setattr(module, "_BATCH_STEPS", 3)
+    monkeypatch.setattr(module, "_CHECKED_TOGETHER", 2)
     monkeypatch.setattr(redo, "STEP_PUTS", 6)
 
 
@@ -207,8 +208,10 @@ def test_another_cycle_follows_if_much_has_come(world: ChangingWorld, monkeypatc
     told = task._tell
     written = iter([6, 5, 1, 0])
 
-    def tell() -> None:
-        told()
+    def tell(*, checking: bool = False) -> None:
+        told(checking=checking)
+        if not checking:
+            return
         for number in range(next(written)):
             commit(world, split, row(T, 100 + number, world.now() % 1000, f"z{number}", "A", 0))
 
@@ -403,7 +406,7 @@ def test_log_that_is_cut(world: ChangingWorld) -> None:
 def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     task = following(world.store, split_world(world), world.now())
     most = task.transformation.made.pause_rows
-    left, late = iter((most + 1.0, most + 1.0, 3.0)), iter((False, True, False))
+    left, late = iter((most + 1.0, most + 1.0, 3.0)), iter((False, False, True, False, False, False))
     kept: list[str] = []
     decide = task._decide
 
@@ -453,13 +456,13 @@ class _Timed:
         self.task.pace = Pace()
         self.task._cycle = module._Cycle(1, 0, 10 * SECOND)
 
-    def pressed(self, *, seconds: int) -> list[tuple[float, float]]:
+    def pressed(self, *, seconds: int, checking: bool = False) -> list[tuple[float, float]]:
         """When pauses got shorter in the next seconds, and how many times as short as at first they are then."""
         changes = []
         for _ in range(seconds):
             self.now += 1
             before = self.task.urgency
-            self.task._tell()
+            self.task._tell(checking=checking)
             if self.task.urgency != before:
                 changes.append((self.now, self.task.urgency / AT_LEISURE))
         assert self.task.pace is not None
@@ -477,6 +480,15 @@ def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Tim
     assert timed.pressed(seconds=120) == [(7, 2), (14, 4), (28, 8), (56, 16), (112, 32)]
     timed.task._cycle = module._Cycle(2, 0, SECOND // 2, module._Cycle(1, 0, 0))
     assert timed.pressed(seconds=100) == []  # what was written in so short a time says nothing
+
+
+def test_what_came_into_doubt_at_once_is_checked_at_leisure_once(timed: _Timed) -> None:
+    """A cycle that takes too long by its checks has shorter pauses only if the one before took too long, too."""
+    assert timed.pressed(seconds=60, checking=True) == []
+    timed.task._cycle = module._Cycle(2, 0, 10 * SECOND, timed.task._cycle)
+    assert timed.pressed(seconds=60, checking=True) == [(102, 2)]
+    timed.task._cycle = module._Cycle(3, 0, 10 * SECOND, module._Cycle(2, 0, 10 * SECOND))
+    assert timed.pressed(seconds=60, checking=True) == []
 
 
 def test_a_process_that_stood_still_is_not_behind_for_each_of_its_looks(timed: _Timed) -> None:
@@ -518,6 +530,7 @@ def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, m
     monkeypatch.setattr(module, "monotonic", lambda: now)
     monkeypatch.setattr(module, "check_all", slowly)
     monkeypatch.setattr(module, "_CHECKED", 1)
+    monkeypatch.setattr(module, "_CHECKED_TOGETHER", 1)
     task = following(world.store, split, since)
     monkeypatch.setattr(task, "_newest", lambda: task.position + 10 * SECOND)
     assert run(task)
@@ -526,9 +539,9 @@ def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, m
     assert "as long as the sources took" not in task.analysis
 
 
-@pytest.mark.parametrize(("few", "hurries", "rests"), [(9, False, True), (10, False, False), (9, True, False)])
-def test_it_rests_while_it_checks_many_and_never_else(
-    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, few: int, hurries: bool, rests: bool
+@pytest.mark.parametrize(("few", "haste", "rests"), [(9, 1, True), (10, 1, False), (9, 2, True)])
+def test_it_rests_while_it_checks_many(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, few: int, haste: int, rests: bool
 ) -> None:
     split = split_world(world, "newest")
     since = world.now()
@@ -554,15 +567,71 @@ def test_it_rests_while_it_checks_many_and_never_else(
     monkeypatch.setattr(module, "check_all", slowly)
     monkeypatch.setattr(transformation, "apply", applied)
     monkeypatch.setattr(module, "_CHECKED_AT_ONCE", few)
+    monkeypatch.setattr(module, "_CHECKED_TOGETHER", 1)
     task = following(world.store, split, since)
     assert task.breathes
-    task.urgency *= 2 if hurries else 1
+    task.urgency *= haste
     task.breath = Breath(Foreground(), clock)
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
     assert checked == 10
     # The first rest is from what was computed before, too.
-    assert clock.slept[1:] == [pytest.approx(RESTS * PIECE_NS / 1e9)] * (9 if rests else 0)
+    rest = module._CHECK_RESTS * RESTS * PIECE_NS / 1e9 / haste
+    assert clock.slept[1:] == [pytest.approx(rest)] * (9 if rests else 0)
+
+
+@pytest.mark.parametrize("haste", [1, 4])
+def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, haste: int) -> None:
+    """As much shorter as its pauses are."""
+    split = split_world(world)
+    since = world.now()
+    for number in range(20):
+        commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
+    clock = Working()
+    monkeypatch.setattr(module, "_BREATHING_CHANGES", 2)
+    monkeypatch.setattr(module, "_GATHERED_PUTS", 1000)
+    apply = transformation.apply
+
+    def applied(*given: Any) -> None:
+        clock.computed += PIECE_NS // 2
+        apply(*given)
+
+    monkeypatch.setattr(transformation, "apply", applied)
+    task = following(world.store, split, since)
+    task.urgency *= haste
+    task.breath = Breath(Foreground(), clock)
+    world.store.background([redo.putting([CLAIM])])
+    InProcess().run(task, lambda: None)
+    assert clock.slept == [pytest.approx(RESTS * PIECE_NS / 1e9 / haste)] * 10
+    check(world.store, split, world.now())
+
+
+def test_what_many_commits_put_is_put_in_the_order_of_its_keys(world: ChangingWorld) -> None:
+    """Until so much is gathered, or so much as an operator allows in a moment; a large commit is not torn apart."""
+    split = split_world(world)
+    since = world.now()
+    for number in (5, 3, 9, 1, 7):
+        commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
+    task = following(world.store, split, since)
+    gathered: list[list[Put]] = []
+    taken = task._overlay.taken
+
+    def noted() -> list[Put]:
+        gathered.append(taken())
+        return gathered[-1]
+
+    task._overlay.taken = noted  # type: ignore[method-assign]
+    assert run(task)
+    assert [len(puts) for puts in gathered if puts] == [10, 10, 5]  # five for each commit: eight are enough
+    assert all(puts == sorted(puts) for puts in gathered)
+    for number in (4, 2):
+        commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
+    gathered.clear()
+    task.pace = Pace()
+    task.pace.rows_per_second = 4
+    assert run(task)
+    assert [len(puts) for puts in gathered if puts] == [5, 5]
+    check(world.store, split, world.now())
 
 
 def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:

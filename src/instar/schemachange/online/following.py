@@ -2,9 +2,10 @@
 read.
 
 The work's position is the timestamp of a commit: that commit and all before it are applied, and none after it. It is
-recorded in the very step that puts what the commit changes, so that the work goes on exactly there after a crash; small
-commits share a step. What a commit puts is computed outside the atomic section: nobody else writes to the targets, so
-what has been read of them stays as it is. A step puts blindly. Commits too large for a step take the way of redo.py.
+recorded together with what the commit puts, so that the work goes on exactly there after a crash. What a commit puts is
+computed outside the atomic section: nobody else writes to the targets, so what has been read of them stays as it is. A
+step puts blindly. What many commits put is gathered, as far as it is there, and put in the order of its keys: many
+rows of one page come together. That, and a large commit, is too much for a step, and takes the way of redo.py.
 
 Log is propagated in *cycles*: up to what was the newest commit when the cycle began. While that took place, more has
 come; after each cycle it is judged whether what is left is little enough for the commit of the switch (tail.py), else
@@ -29,16 +30,24 @@ from instar.schemachange.states import Work
 from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
 from instar.store.engine import LogRecord, Section, Store
 
-# Steps are handed over when so much time has passed, or so many puts are computed.
+# Checks are handed over when so much time has passed, or so many puts are computed. It is told every so often how far
+# the work is.
 _BATCH_SECONDS = 0.25
 _BATCH_PUTS = 4_096
-# Commits that put less have a step together: the position is recorded once for them. It takes as long as a short batch
-# of the gate at most.
-_FULL_STEP = 32
+# So many puts are gathered at the most. To put a row by itself takes the section four times as long as to put one of
+# many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages.
+_GATHERED_PUTS = 16_384
+# After so many changes it is seen whether it is time to rest.
+_BREATHING_CHANGES = 256
+# Checks have so many times longer rests than other work: there may be many of them, and nobody waits.
+_CHECK_RESTS = 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
-# Records of S that are looked at, or checked, between two pulses.
-_LOOKED_AT, _CHECKED = 50_000, 64
+# Records of S that are looked at between two pulses.
+_LOOKED_AT = 50_000
+# So many records of S are checked for one step, and so many of these steps are run between two pulses: a check begins
+# with a read of its own, and each rest, and each look at how commits fare, costs as much as some checks.
+_CHECKED_TOGETHER, _CHECKED = 16, 16
 # More than so many are checked with rests. Fewer are what came into doubt while the cycle went on, and the log grows
 # meanwhile.
 _CHECKED_AT_ONCE = 512
@@ -120,9 +129,8 @@ class Following(Task):
         self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
         self._applied = 0  # changes, with this target
 
-    def rest(self, *, read: bool = False) -> None:
-        """Never: it has to keep up with who writes, and computes little at a time as it is. Many records are checked
-        with rests all the same."""
+    def rest(self, *, read: bool = False, times: float = 1.0) -> None:
+        """Not between steps, which are made before: it rests where it computes."""
 
     def go_on(self, stage: int, place: int) -> None:
         """What follows is the work of a later stage, which begins where this one has ended."""
@@ -178,11 +186,12 @@ class Following(Task):
             self._cycle = _Cycle(self._cycle.number + 1, self.position, newest, before=self._cycle)
             self.doing = f"cycle {self._cycle.number}: reading the log"
             yield from self._propagated(newest)
+            self._tell()
             if self._cycle.number == 1:
                 self._cycle.end()  # what is checked now may have come into doubt long before
             if isinstance(self.target, StoredSplit):
                 yield from self._checked(self.target)
-            self._tell()
+                self._tell(checking=True)
             self._cycle.end()
             left = self.rows_left()
             if left <= self.transformation.made.pause_rows:
@@ -193,10 +202,12 @@ class Following(Task):
             self._short_cycles = self._short_cycles + 1 if self._cycle.is_short else 0
             self._decide(left, f"another cycle{self._pauses()}")
 
-    def _hurry(self) -> None:
+    def _hurry(self, *, checking: bool = False) -> None:
         """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
-        are what they do so for."""
-        late = self._cycle.is_late() or self._short_cycles >= _SHORT_CYCLES
+        are what they do so for. What is checked may have come into doubt all at once, and takes long once: so that is
+        too long only where the cycle before was late, too."""
+        late = self._cycle.is_late() and (self._cycle.follows_late or not checking)
+        late = late or self._short_cycles >= _SHORT_CYCLES
         if late and not (self.pace is not None and self.pace.is_limited):
             self._short_cycles = 0
             self.urgency = min(self.urgency * 2, _MOST_URGENCY)
@@ -234,34 +245,40 @@ class Following(Task):
 
     def _propagated(self, upto: int) -> Iterator[Batch]:
         """Apply all commits after the position up to a timestamp."""
-        batch = _Batch()
-        waiting = 0  # changes that are applied, and in no step yet
+        waiting = computed = 0  # changes that are applied: and not put yet; and since the last look at the time
+        until = monotonic() + _BATCH_SECONDS
         for timestamp, changes in self.propagator.apply(self.target, self._log(upto), self._reads):
             self._applied += changes
             self._cycle.commits += 1
             self._cycle.changes += changes
             self.at = self._reached(timestamp, changes)
             waiting += changes
-            if self._overlay.waiting < _FULL_STEP and not batch.is_late:
-                continue
-            self._take(batch, waiting)
-            waiting = 0
-            if batch.is_full:
-                self._tell()
-                yield batch.steps, self.at
-                batch = _Batch()
-        self._take(batch, waiting)
+            computed += changes
+            if computed >= _BREATHING_CHANGES:
+                computed = 0
+                self._breathe()
+                if monotonic() >= until:
+                    until = monotonic() + _BATCH_SECONDS
+                    self._tell()
+            if self._overlay.waiting >= self.together(_GATHERED_PUTS):
+                yield self._gathered(waiting), self.at
+                waiting = 0
+        steps = self._gathered(waiting)
         self.at = self._reached(max(upto, self.position), 0)
-        yield batch.steps, self.at
+        yield steps, self.at
 
-    def _take(self, batch: _Batch, changes: int) -> None:
-        """Have a batch put what so many changes have come to, which end where the work is at."""
+    def _breathe(self, times: float = 1.0) -> None:
+        """Rest from what was computed, `times` as long as usual; and as much shorter as pauses are."""
+        self._reads.close()
+        self._reads.between()
+        super().rest(times=times * AT_LEISURE / self.urgency)
+
+    def _gathered(self, changes: int) -> list[Step]:
+        """Steps that put what so many changes have come to, which end where the work is at."""
         puts = self._overlay.taken()
         if len(puts) > STEP_PUTS:
-            batch.steps.extend(self._redo.steps(puts, self.at))
-        elif changes:
-            batch.steps.append(self._step(puts, changes))
-        batch.puts += len(puts)
+            return list(self._redo.steps(puts, self.at))
+        return [self._step(puts, changes)] if changes else []
 
     def _reached(self, timestamp: int, changes: int) -> Checkpoint:
         return Checkpoint(self.start, self.stop, encode_position(timestamp), self.at.rows + changes)
@@ -293,17 +310,16 @@ class Following(Task):
         assert isinstance(split, OnlineSplit)
         assert found is not None
         batch, many = _Batch(), len(target.doubtful) > _CHECKED_AT_ONCE
-        for _ in check_all(split, target, self.position, lambda: self.store.read_at(self.position), found):
-            if many and self.urgency <= AT_LEISURE:  # whoever has to hurry does not rest
-                self._reads.close()
-                self._reads.between()
-                super().rest()
+        checks = check_all(split, target, self.position, lambda: self.store.read_at(self.position), found)
+        while sum(1 for _ in islice(checks, _CHECKED_TOGETHER)):
+            if many:
+                self._breathe(_CHECK_RESTS)
             self.doing = f"cycle {self._cycle.number}: checking {len(target.doubtful):,} rows for contradictions"
             puts = self._overlay.taken()
             batch.steps.append(putting(puts))
             batch.puts += len(puts)
             if len(batch.steps) >= _CHECKED or batch.is_full:
-                self._hurry()
+                self._hurry(checking=True)
                 yield batch.steps, self.at
                 batch = _Batch()
         if batch.steps:
@@ -321,8 +337,8 @@ class Following(Task):
                 break
         return left * self.fan_out
 
-    def _tell(self) -> None:
-        self._hurry()
+    def _tell(self, *, checking: bool = False) -> None:
+        self._hurry(checking=checking)
         limit = None if self.pace is None else self.pace.rows_per_second
         self.doing = self._cycle.told(self.position, self._newest(), limit) + self._pauses("; pauses are")
 
@@ -377,6 +393,8 @@ class _Cycle:
         else:
             self._written_in = (upto - start >> _MILLISECOND) / 1e3
         self._late = _FALLING_BEHIND * self._written_in
+        self.was_late = False
+        self.follows_late = before is not None and before.was_late
         self._ratio_before = 0.0 if before is None else before.ratio
         self._needed = 0.0 if before is None else before.written
 
@@ -391,6 +409,7 @@ class _Cycle:
         if self._is_over or self.is_short or passed < self._late:
             return False
         self._late = 2 * passed
+        self.was_late = True
         return True
 
     def end(self) -> None:
