@@ -89,7 +89,7 @@ def followed_since(jobs: Jobs, job: Job) -> int | None:
 
 
 class Following(Task):
-    """Propagator of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
+    """Propagation of the log from timestamp `since` on, or from its recorded position. Its `batches` end, never "done",
     when the rest is for the switch; to run it again is to catch up once more. Its rows are changes applied."""
 
     gathers = True
