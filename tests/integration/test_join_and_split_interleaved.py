@@ -128,9 +128,9 @@ def through(case: Case, deeds: Iterable[tuple[tuple[str, int], str]]) -> None:
         hook_jobs(patched, at)
         told, made = Following._tell, Tail.__init__
 
-        def tell(self: Following) -> None:
-            told(self)
-            at("caught up")
+        def tell(self: Following, *, checking: bool = False) -> None:
+            told(self, checking=checking)
+            at("caught up")  # before the checks of a split, and after them
 
         def init(self: Tail, following: Following, view: View, *, refused: int) -> None:
             made(self, following, view, refused=refused)
