@@ -95,13 +95,12 @@ class Task(ABC):
         rows = self.together(most)
         return rows if self.breath is None else self.breath.piece(rows)
 
-    def rest(self, *, read: bool = False, times: float = 1.0) -> None:
-        """Where it breathes, rest from what was computed, `times` as long as usual. `read`: that was for the rows of a
-        batch."""
+    def rest(self, *, read: bool = False) -> None:
+        """Where it breathes, rest from what was computed. `read`: that was for the rows of a batch."""
         if self.breath is not None:
             # That it makes longer pauses at the gate than others does not make its rests longer.
             factor = 1.0 if self.pace is None else self.pace.factor * min(self.pace.urgency, 1.0)
-            self.breath.draw(factor * times, read=read)
+            self.breath.draw(factor, read=read)
 
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:

@@ -20,7 +20,7 @@ from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
-from instar.schemachange.tasks import AT_LEISURE
+from instar.schemachange.tasks import AT_LEISURE, Step
 from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store, rowset_prefix
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
@@ -38,7 +38,6 @@ KILLS = st.lists(st.integers(1, 12), max_size=12)
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STEP_PUTS", 6)
     monkeypatch.setattr(module, "_GATHERED_PUTS", 8)
     monkeypatch.setattr(module, "_BATCH_STEPS", 3)
     monkeypatch.setattr(module, "_CHECKED_TOGETHER", 2)
@@ -582,13 +581,13 @@ def test_it_rests_while_it_checks_many(
 
 @pytest.mark.parametrize("haste", [1, 4])
 def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, haste: int) -> None:
-    """As much shorter as its pauses are."""
+    """From two changes that come to two rows each; as much shorter as its pauses are."""
     split = split_world(world)
     since = world.now()
     for number in range(20):
         commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
     clock = Working()
-    monkeypatch.setattr(module, "_BREATHING_CHANGES", 2)
+    monkeypatch.setattr(module, "_BREATHING_ROWS", 4)
     monkeypatch.setattr(module, "_GATHERED_PUTS", 1000)
     apply = transformation.apply
 
@@ -603,6 +602,79 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
     assert clock.slept == [pytest.approx(RESTS * PIECE_NS / 1e9 / haste)] * 10
+    check(world.store, split, world.now())
+
+
+@pytest.mark.parametrize(
+    ("urgency", "latency", "expected"),
+    [
+        (AT_LEISURE, None, 1), (1.0, None, 1 / 4), (16.0, None, 1 / 64),
+        (AT_LEISURE, 1, 3), (1.0, 1, 3 / 4), (16.0, 1, 3 / 64),
+    ],
+)  # fmt: skip
+def test_rests_shrink_as_pauses_do(world: ChangingWorld, urgency: float, latency: int | None, expected: float) -> None:
+    """Or grow, where a latency target is missed: by what pauses are longer for that."""
+    task = following(world.store, split_world(world), world.now())
+    clock, task.pace = Working(), Pace()
+    task.breath = Breath(Foreground(), clock)
+    task.urgency = task.pace.urgency = urgency
+    task.pace.latency_target_ns = latency
+    task.pace.factor = 3.0 if latency else 1 / urgency
+    clock.computed += PIECE_NS
+    task._breathe()
+    assert clock.slept == [pytest.approx(expected * RESTS * PIECE_NS / 1e9)]
+
+
+@pytest.mark.parametrize(("most", "bytes_", "expected"), [(8, 1 << 20, 3), (1000, 1 << 20, 1), (1000, 250, 10)])
+def test_rows_that_change_again_and_again_are_put_all_the_same(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, most: int, bytes_: int, expected: int
+) -> None:
+    """After so many changes, or when so much has been written: the position moves, and memory is bounded."""
+    monkeypatch.setattr(module, "_GATHERED_PUTS", most)
+    monkeypatch.setattr(module, "_GATHERED_BYTES", bytes_)
+    split = split_world(world)
+    commit(world, split, row(T, 1, 5, "v", "town", 0))
+    since = world.now()
+    image(world.store, split, since)
+    for number in range(20):
+        commit(world, split, row(T, 1, number % 5, "v", "town", number))
+    task = following(world.store, split, since)
+    positions = []
+    gathered = task._gathered
+
+    def noted(changes: int) -> list[Step]:
+        positions.append(changes)
+        return gathered(changes)
+
+    monkeypatch.setattr(task, "_gathered", noted)
+    assert run(task)
+    assert sum(positions) == 20
+    assert sum(1 for changes in positions if changes) == expected
+    check(world.store, split, task.position)
+
+
+def test_steps_are_bounded_by_puts_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redo, "STEP_BYTES", 100)
+    puts: list[Put] = [(bytes([number]), b"x" * size) for number, size in enumerate((40, 40, 40, 300, 1, 1))]
+    pieces = redo._cut(puts)
+    assert [[len(value or b"") for _, value in piece] for piece in pieces] == [[40, 40], [40], [300], [1, 1]]
+    assert [put for piece in pieces for put in piece] == puts
+    assert [redo.is_step(piece) for piece in pieces] == [True] * 4
+    assert not redo.is_step(puts[:3])
+    assert [len(piece) for piece in redo._cut([(b"k", None)] * 13)] == [6, 6, 1]
+    assert redo._cut([]) == []
+
+
+def test_a_commit_of_more_steps_than_there_are_numbers(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They share records, and come to the same, whenever they are interrupted."""
+    monkeypatch.setattr(redo, "RANGES_PER_WORK", 5)  # three records of chunks
+    split = split_world(world)
+    since = world.now()
+    commit(world, split, {place: put for number in range(12) for place, put in row(T, number, 5, "v", "A", 0).items()})
+    steps = 0
+    while not run(following(world.store, split, since), steps):
+        steps += 1
+    assert leftovers(following(world.store, split, since)) == []
     check(world.store, split, world.now())
 
 

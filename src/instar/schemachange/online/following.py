@@ -23,7 +23,7 @@ from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.checks import Contradictions, check_all
 from instar.schemachange.online.image import image_snapshot
 from instar.schemachange.online.overlay import Overlay, Put, ShortReads
-from instar.schemachange.online.redo import STEP_PUTS, Redo, putting
+from instar.schemachange.online.redo import Redo, is_step, putting
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Propagator, Transformation
 from instar.schemachange.states import Work
@@ -37,8 +37,11 @@ _BATCH_PUTS = 4_096
 # So many puts are gathered at the most. To put a row by itself takes the section four times as long as to put one of
 # many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages.
 _GATHERED_PUTS = 16_384
-# After so many changes it is seen whether it is time to rest.
-_BREATHING_CHANGES = 256
+# Nor more bytes, or, of rows that are put again and again, changes than that: all of it is in memory, and to be done
+# again after a kill.
+_GATHERED_BYTES = 8 << 20
+# After so many changes, or rows that they come to, it is seen whether it is time to rest.
+_BREATHING_ROWS = 256
 # Checks have so many times longer rests than other work: there may be many of them, and nobody waits.
 _CHECK_RESTS = 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
@@ -129,7 +132,7 @@ class Following(Task):
         self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
         self._applied = 0  # changes, with this target
 
-    def rest(self, *, read: bool = False, times: float = 1.0) -> None:
+    def rest(self, *, read: bool = False) -> None:
         """Not between steps, which are made before: it rests where it computes."""
 
     def go_on(self, stage: int, place: int) -> None:
@@ -245,38 +248,51 @@ class Following(Task):
 
     def _propagated(self, upto: int) -> Iterator[Batch]:
         """Apply all commits after the position up to a timestamp."""
-        waiting = computed = 0  # changes that are applied: and not put yet; and since the last look at the time
+        waiting = computed = 0  # changes that are not put yet; changes, or rows, since it was time to rest last
         until = monotonic() + _BATCH_SECONDS
+        written = self.target.rows
         for timestamp, changes in self.propagator.apply(self.target, self._log(upto), self._reads):
             self._applied += changes
             self._cycle.commits += 1
             self._cycle.changes += changes
             self.at = self._reached(timestamp, changes)
             waiting += changes
-            computed += changes
-            if computed >= _BREATHING_CHANGES:
+            computed += max(changes, self.target.rows - written)
+            written = self.target.rows
+            if computed >= _BREATHING_ROWS:
                 computed = 0
                 self._breathe()
                 if monotonic() >= until:
                     until = monotonic() + _BATCH_SECONDS
                     self._tell()
-            if self._overlay.waiting >= self.together(_GATHERED_PUTS):
+            if self._is_enough(waiting):
                 yield self._gathered(waiting), self.at
                 waiting = 0
         steps = self._gathered(waiting)
         self.at = self._reached(max(upto, self.position), 0)
         yield steps, self.at
 
+    def _is_enough(self, changes: int) -> bool:
+        """Whether what so many changes have come to is to be put before more is applied."""
+        overlay = self._overlay
+        return max(changes, overlay.waiting) >= self.together(_GATHERED_PUTS) or (
+            overlay.waiting_bytes >= _GATHERED_BYTES
+        )
+
     def _breathe(self, times: float = 1.0) -> None:
-        """Rest from what was computed, `times` as long as usual; and as much shorter as pauses are."""
+        """Rest from what was computed, `times` as long as others do: longer where a latency target is missed, and as
+        much shorter as the pauses of who hurries are."""
         self._reads.close()
         self._reads.between()
-        super().rest(times=times * AT_LEISURE / self.urgency)
+        if self.breath is not None:
+            pace = self.pace
+            held_back = 1.0 if pace is None or pace.latency_target_ns is None else pace.factor
+            self.breath.draw(times * held_back * AT_LEISURE / self.urgency)
 
     def _gathered(self, changes: int) -> list[Step]:
         """Steps that put what so many changes have come to, which end where the work is at."""
         puts = self._overlay.taken()
-        if len(puts) > STEP_PUTS:
+        if not is_step(puts):
             return list(self._redo.steps(puts, self.at))
         return [self._step(puts, changes)] if changes else []
 

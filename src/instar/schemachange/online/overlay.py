@@ -26,6 +26,11 @@ _FIRST, _MOST = 16, 512
 Put = tuple[bytes, bytes | None]  # None: what is there is deleted
 
 
+def put_bytes(key: bytes, value: bytes | None) -> int:
+    """How many bytes a put is of."""
+    return len(key) + (0 if value is None else len(value))
+
+
 class Readable(Protocol):
     """What look-ups take: any view of the store, an overlay, short reads."""
 
@@ -102,6 +107,7 @@ class Overlay:
         self._put: dict[bytes, SortedSet] = {}
         self._deleted: set[bytes] = set()  # the rowsets in which something was
         self._taken: dict[bytes, bytes | None] = {}  # what was written since it was asked for last
+        self.waiting_bytes = 0  # that of all writes since then, of one key after the other, too
         # Of ranges by their start: up to where all that the view has was written over. A commit that takes away many
         # rows looks again and again for one that is left, and must not pass by those that are gone each time.
         self._passed: dict[bytes, bytes] = {}
@@ -185,6 +191,7 @@ class Overlay:
         until it is `settled`."""
         taken = sorted(self._taken.items(), key=lambda put: put[0])
         self._taken.clear()
+        self.waiting_bytes = 0
         return taken
 
     def settled(self) -> None:
@@ -205,3 +212,4 @@ class Overlay:
         elif put is not None:
             put.add(key)
         self._written[key] = self._taken[key] = value
+        self.waiting_bytes += put_bytes(key, value)

@@ -15,16 +15,17 @@ payload is `start`, and no rows are counted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import msgspec
 
 from instar.schemachange.job_records import Checkpoint, decode_checkpoint, encode_checkpoint
-from instar.schemachange.online.overlay import Put, Readable
+from instar.schemachange.online.overlay import Put, Readable, put_bytes
 from instar.schemachange.tasks import RANGES_PER_WORK, Step, Task
 from instar.store.engine import Section
 
-# So many puts are one step.
-STEP_PUTS = 256
+# So many puts are one step, or, but for a single one, puts of so many bytes: nobody commits while it is run.
+STEP_PUTS, STEP_BYTES = 256, 65_536
 # The number of the record that says that all chunks are there, and of the first chunk.
 _COMPLETE, _FIRST = 1, 2
 
@@ -40,14 +41,16 @@ class Redo:
     def steps(self, puts: Sequence[Put], reached: Checkpoint) -> Iterator[Step]:
         """Steps that put all of it, and have the work at `reached` then, or leave nothing but a record that is to be
         `resumed`."""
-        size = max(STEP_PUTS, -(-len(puts) // (RANGES_PER_WORK - _FIRST)))
-        chunks = _cut(puts, size)
-        for number, chunk in enumerate(chunks, _FIRST):
-            yield self._record(number, msgspec.msgpack.encode(chunk))
+        chunks = _cut(puts)
+        # There are only so many numbers: the chunks of a very large commit share records.
+        share = -(-len(chunks) // (RANGES_PER_WORK - _FIRST))
+        records = [chunks[start : start + share] for start in range(0, len(chunks), share)]
+        for number, record in enumerate(records, _FIRST):
+            yield self._record(number, msgspec.msgpack.encode(list(chain.from_iterable(record))))
         yield self._record(_COMPLETE, encode_checkpoint(reached))
         yield from map(putting, chunks)
         yield self._end(reached)
-        yield from self._dropping([self._task.checkpoint_key(_FIRST + number) for number in range(len(chunks))])
+        yield from self._dropping([self._task.checkpoint_key(_FIRST + number) for number in range(len(records))])
 
     def resumed(self, view: Readable) -> tuple[Iterator[Step], Checkpoint | None]:
         """Steps that put what was recorded whole, with the checkpoint that holds then, and drop what was not."""
@@ -62,7 +65,7 @@ class Redo:
 
     def _again(self, chunks: Sequence[Sequence[Put]], keys: Sequence[bytes], reached: Checkpoint) -> Iterator[Step]:
         for chunk in chunks:
-            yield from map(putting, _cut(chunk, STEP_PUTS))
+            yield from map(putting, _cut(chunk))
         yield self._end(reached)
         yield from self._dropping(keys)
 
@@ -75,11 +78,28 @@ class Redo:
         return putting([position, (self._task.checkpoint_key(_COMPLETE), None)])
 
     def _dropping(self, keys: Sequence[bytes]) -> Iterator[Step]:
-        yield from map(putting, _cut([(key, None) for key in keys], STEP_PUTS))
+        yield from map(putting, _cut([(key, None) for key in keys]))
 
 
-def _cut(puts: Sequence[Put], size: int) -> list[Sequence[Put]]:
-    return [puts[start : start + size] for start in range(0, len(puts), size)]
+def is_step(puts: Sequence[Put]) -> bool:
+    """Whether so much may be put by one step."""
+    return len(puts) <= 1 or (
+        len(puts) <= STEP_PUTS and sum(put_bytes(key, value) for key, value in puts) <= STEP_BYTES
+    )
+
+
+def _cut(puts: Sequence[Put]) -> list[Sequence[Put]]:
+    """The puts in pieces of which each is one step."""
+    pieces, start, size = [], 0, 0
+    for place, (key, value) in enumerate(puts):
+        more = put_bytes(key, value)
+        if place > start and (place - start >= STEP_PUTS or size + more > STEP_BYTES):
+            pieces.append(puts[start:place])
+            start, size = place, 0
+        size += more
+    if puts:
+        pieces.append(puts[start:])
+    return pieces
 
 
 def putting(puts: Sequence[Put]) -> Step:
