@@ -8,6 +8,7 @@ PostgreSQL, which has such locks, where it is installed.
 from __future__ import annotations
 
 import math
+import os
 import random
 import signal
 import subprocess
@@ -65,6 +66,7 @@ def run(options: Options) -> Iterator[Figure]:
     rows = options.size(ROWS, 30_000)
     with open_instar(options.directory / "md-mvcc.instar") as connection:
         fill_instar(connection, rows)
+        os.sync()  # else the disk is busy with the load in the first phase
         for workload, (short, long) in WORKLOADS.items():
             for locked in (False, True):
                 course = _instar(connection, options.directory / "md-mvcc.instar", rows, (short, long), seconds, locked)
@@ -244,6 +246,7 @@ def _postgres(options: Options, rows: int, seconds: float) -> Iterator[Figure]:
     try:
         with postgres.running(options.directory / "md-mvcc-postgres", "off") as server:
             server.fill(rows)
+            os.sync()
             for workload, clients in WORKLOADS.items():
                 name = f"{workload}, {server.version}"
                 course = _peer(server, rows, clients, seconds)
