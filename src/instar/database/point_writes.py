@@ -22,7 +22,6 @@ from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, internal_class, unfit
 from instar.store.engine import (
     ROW_HEADER,
-    Commit,
     Derive,
     EntryWrite,
     Lease,
@@ -30,10 +29,6 @@ from instar.store.engine import (
     Reader,
     Refused,
     RowCommit,
-    RowWrite,
-    StaleRow,
-    StaleSchema,
-    TableWrites,
     View,
 )
 from instar.store.lock_modes import Mode
@@ -213,6 +208,32 @@ def _deriving(
     return deriving
 
 
+def _inserting(
+    writer: TableWriter, codecs: Sequence[IndexCodec]
+) -> Callable[[int, Lease | None, bytes, bytes, tuple[Any, ...]], Derive]:
+    """From a catalog version, its lease, where a row is to be stored, its key and its image to what derives its insert:
+    nothing where one stands, or another version is due. A closure, for the same reason."""
+    table, layout = writer.table, writer.table.layout.id
+    table_id, table_version, whole = table.id, table.version, table.logged_whole
+    encode = writer.encode
+
+    def inserting(version: int, lease: Lease | None, stored_at: bytes, key: bytes, image: tuple[Any, ...]) -> Derive:
+        body = encode(image)
+        entries = _entries(codecs, key, None, image) if codecs else ()
+
+        def derive(view: View) -> RowCommit | None:
+            if view.catalog_version != version:
+                return None
+            stored = view.get(stored_at)
+            if stored is not None and not stored[LAYOUT_OFFSET] & 1:
+                return None
+            return RowCommit(table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole)
+
+        return derive
+
+    return inserting
+
+
 def _entries(
     codecs: Sequence[IndexCodec], key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None
 ) -> list[EntryWrite]:
@@ -284,12 +305,11 @@ class PointWriter:
         self._prefix = writer.prefix
         self.table = writer.table
         self._table_id = writer.table.id
-        self._layout = writer.table.layout.id
-        self._encode = writer.encode
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
         self._patchers = _patchers(write, writer, self._codecs)
         self._deriving = _deriving(write, writer, self._codecs, self._patchers)
+        self._inserting = _inserting(writer, self._codecs)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
@@ -319,16 +339,19 @@ class PointWriter:
 
     def run(self, parameters: Sequence[object], session: Session) -> int:
         """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
+        version = self._version  # another session may have it move on at any time
         try:
+            if self._draws and self._is_outdated(version):
+                return OUTDATED  # the sequence may be another by now
             # As `_frame_of` does it, without the call.
             frame = self._frame_of(parameters, session) if self._draws else self._frame(parameters, self._rest)
             if frame is None:
                 return UNSERVED
             if self._inserts:
-                return self._insert(frame)
+                return self._insert(version, frame)
             # What is updated or deleted is derived in the commit itself, since nothing in it can wait or ask for more
             # than the row.
-            version, key = self._version, self._write.key(frame)
+            key = self._write.key(frame)
             if key is None:
                 return self._none(version)
             derive = self._deriving(version, self._lease, self._prefix + key, frame)
@@ -344,9 +367,8 @@ class PointWriter:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
                 raise  # it may stand
             # What does not fit the schema that this was compiled for may fit the newest: a column was widened, say.
-            with self._store.read() as reader:
-                if reader.catalog_version != self._version:
-                    return OUTDATED
+            if self._is_outdated(version):
+                return OUTDATED
             raise
 
     def to_buffer(
@@ -384,7 +406,7 @@ class PointWriter:
         return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, self._write.image(old, frame))
 
     def _again(self, derive: Derive, refused: LeaseExpired | Locked | _Unlearnt) -> int:
-        """What becomes of an update or delete that was `refused`: as of `commit_derived`, or UNSERVED."""
+        """What becomes of a write that was `refused`: as of `commit_derived`, or UNSERVED."""
         for _ in range(MAX_EXPIRIES):
             if isinstance(refused, _Unlearnt):
                 self._learn(refused.stored)
@@ -404,38 +426,33 @@ class PointWriter:
 
     def _none(self, version: int) -> int:
         """No row was changed: 0 if the statement still means what it meant."""
-        with self._store.read() as reader:
-            return 0 if reader.catalog_version == version else OUTDATED
+        return OUTDATED if self._is_outdated(version) else 0
 
-    def _insert(self, frame: list[Any]) -> int:
-        # A default, a name or a check may be another by now, even where the row's layout still stands.
-        reader = self._store.read()
-        moved = reader.catalog_version != self._version
-        reader.close()
-        if moved:
-            return OUTDATED
+    def _is_outdated(self, version: int) -> bool:
+        """Whether there is another version of the catalog by now: a default, a name or a check may be another, even
+        where the row's layout still stands."""
+        with self._store.read() as reader:
+            return reader.catalog_version != version
+
+    def _insert(self, version: int, frame: list[Any]) -> int:
         image = self._write.image(None, frame)
         assert image is not None  # an insert has a new row
         key = self._write.key_of(image)
         stored_at = self._prefix + key
-        body = self._encode(image)
-        # Most inserts meet nothing at their key, which the store judges anyway: so it is not looked up before.
-        stored: bytes | None = None
+        derive = self._inserting(version, self._lease, stored_at, key, image)
         for _ in range(ROUNDS):
             try:
-                self._store.commit(self._request(RowWrite(stored_at, stored, body, self._layout), key, image))
+                timestamp = self._store.commit_derived(derive)
+            except (LeaseExpired, Locked) as refused:
+                timestamp = self._again(derive, refused)
+            if timestamp > 0:
                 self._after_commit()
                 return 1
-            except (StaleRow, StaleSchema):
-                pass
-            except Locked:
-                return UNSERVED  # the general way waits
-            except LeaseExpired:
-                if not self._renewed():
-                    return UNSERVED
+            if timestamp == UNSERVED:
+                return UNSERVED
             reader = self._store.read()
             try:
-                if reader.catalog_version != self._version:
+                if reader.catalog_version != version:
                     return OUTDATED
                 stored = reader.get(stored_at)
             finally:
@@ -445,12 +462,6 @@ class PointWriter:
                     return UNSERVED  # somebody may be about to remove the row
                 raise self._write.duplicate(image)
         return UNSERVED
-
-    def _request(self, row: RowWrite, key: bytes, image: tuple[Any, ...]) -> Commit:
-        table = self.table
-        writes = [TableWrites(table.id, table.version, table.checks_version, [row], whole=table.logged_whole)]
-        entries = _entries(self._codecs, key, None, image)
-        return Commit(catalog_version=self._version, tables=writes, entries=entries, lease=self._lease)
 
 
 def _lease(database: Database, version: int) -> Lease | None:

@@ -18,6 +18,7 @@ from instar.store.engine import (
     ENTRY_VALUE,
     NO_RECORD,
     PREFIX_LOG,
+    ROW_FLAGS,
     ROW_HEADER,
     ROW_TOMBSTONE,
     ClaimLost,
@@ -50,7 +51,6 @@ from instar.store.section import WriteSection
 
 _ENTRY_SIZE = ENTRY_VALUE.size  # a row value is longer: its header alone is
 _ENTRY_LIVE = 8  # where an entry's live byte lies
-_ROW_FLAGS = 12  # where the low byte of a row header's layout and flags lies
 
 # From so many rows on, a commit is judged and written in bulk: finding out costs more than it saves below.
 _BULK = 16
@@ -65,7 +65,7 @@ def is_live(value: bytes) -> bool:
     """Whether a stored row or entry is there, rather than a tombstone."""
     if len(value) == _ENTRY_SIZE:
         return value[_ENTRY_LIVE] == 1
-    return not value[_ROW_FLAGS] & ROW_TOMBSTONE
+    return not value[ROW_FLAGS] & ROW_TOMBSTONE
 
 
 def apply_commit(section: WriteSection, request: Commit | Derive, clock: Clock) -> int:
@@ -103,7 +103,10 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     if section.locks.may_be_held():
         section.locks.require_free(derived_demands(derived))
     timestamp = section.next_timestamp(clock, derived.lease)
-    _write_change(section, derived, derived, derived.stored, timestamp, 0)
+    if derived.stored is None:
+        _write_insert(section, derived, timestamp)
+    else:
+        _write_change(section, derived, derived, derived.stored, timestamp, 0)
     if derived.entries:
         _write_entries(section, derived.entries, timestamp)
     return timestamp
@@ -354,6 +357,17 @@ def _write_change(
 def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
     """Lock timestamps as they are stored; 0 is that of the commit."""
     return b"".join([_pack_lock(lock or timestamp) for lock in locks])
+
+
+def _write_insert(section: WriteSection, row: RowCommit, timestamp: int) -> None:
+    """As `_write_inserts`, and the log's record, of a commit that is of one row."""
+    assert row.body is not None, "what is not there is not deleted"
+    header = _pack_row_header(timestamp, NO_RECORD, row.layout << 8)
+    value = header + _lock_bytes(row.locks, timestamp) + row.body
+    section.put(row.key, value)
+    afters = (value,) if row.whole else ()
+    (record,) = encode_inserts(section.log_end, row.table, row.version, (row,), afters)
+    _append_log(section, timestamp, 0, record)
 
 
 def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> list[bytes]:

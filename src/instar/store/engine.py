@@ -49,6 +49,7 @@ PREFIX_LOG = b"\xf0"
 # commit timestamp u64, log sequence u32 (NO_RECORD: the version before does not exist), layout id << 8 | flags u32.
 ROW_HEADER = struct.Struct("<QII")
 ROW_TOMBSTONE = 0x01
+ROW_FLAGS = 12  # where the low byte of a row header's layout and flags lies
 NO_RECORD = 0xFFFFFFFF
 
 # commit timestamp u64, 1 live or 0 tombstone, offset of the primary key within the entry's key.
@@ -316,7 +317,7 @@ class Commit(msgspec.Struct, kw_only=True):
 
 
 class RowCommit(msgspec.Struct, gc=False):
-    """A commit of one row that stands in the store, derived from it on the very state that it is judged on.
+    """A commit of one row, derived from what the store has of it on the very state that it is judged on.
 
     Fields as in `RowWrite` and `TableWrites`: one object, since a commit of one row has microseconds.
     """
@@ -324,7 +325,7 @@ class RowCommit(msgspec.Struct, gc=False):
     table: int
     version: int  # e
     key: bytes
-    stored: bytes
+    stored: bytes | None  # None: an insert where nothing is, not even a tombstone
     body: bytes | None
     layout: int
     entries: Sequence[EntryWrite] = ()

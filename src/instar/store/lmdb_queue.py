@@ -1,9 +1,10 @@
 """The commits of one process on one lmdb store: a row alone, derived in the section, is committed in a straight line.
 
-An update by key in autocommit is the commit that there are most of, and of what it takes half would be the making of a
-section that can do everything. So where the store is written through its map, and a thread has nobody to commit for but
-itself, this is done on LMDB's transaction: what `apply`, `section` and `mapped_section` do, in their order, for one row
-that is put where one stands. Whatever else turns out to be due goes their way, in the same transaction.
+An update or insert by key in autocommit is the commit that there are most of, and of what it takes half would be the
+making of a section that can do everything. So where the store is written through its map, and a thread has nobody to
+commit for but itself, this is done on LMDB's transaction: what `apply`, `section` and `mapped_section` do, in their
+order, for one row that is put where one stands, or nothing ever did, and its index entries. Whatever else turns out to
+be due goes their way, in the same transaction.
 """
 
 from __future__ import annotations
@@ -17,17 +18,29 @@ import msgspec
 from instar import errors
 from instar.clock import Clock
 from instar.store.cursors import batch_of_range, read_head, scan_range
-from instar.store.engine import PREFIX_LOG, ROW_HEADER, Damaged, Derive, Refused, RowCommit
+from instar.store.engine import (
+    ENTRY_VALUE,
+    NO_RECORD,
+    PREFIX_LOG,
+    ROW_FLAGS,
+    ROW_HEADER,
+    ROW_TOMBSTONE,
+    Damaged,
+    Derive,
+    Refused,
+    RowCommit,
+)
 from instar.store.group import LEADER, CommitQueue
 from instar.store.header import SLACK_NS, TIMESTAMP_SHIFT
 from instar.store.lmdb_environment import APPENDING
 from instar.store.lmdb_section import LmdbSection, Newest
-from instar.store.log import LOG_KEY, encode_update
+from instar.store.log import LOG_KEY, encode_delete, encode_insert, encode_update
 from instar.store.mapped_section import DATA_FACTOR, EXCESS_BYTES, PATH_PAGES
 from instar.store.presence import Presence
 from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space
 
 _pack_row_header, _pack_log_key, _LOG_KEY_BYTES = ROW_HEADER.pack, LOG_KEY.pack, LOG_KEY.size
+_pack_entry, _ENTRY_BYTES = ENTRY_VALUE.pack, ENTRY_VALUE.size
 
 
 class _Newest(msgspec.Struct, gc=False):
@@ -124,11 +137,9 @@ class LmdbQueue(CommitQueue):
             transaction.abort()
             return 0
         monotonic, wall, lease = clock.monotonic_ns(), clock.wall_ns(), row.lease
-        space, stored, body = environment.space, row.stored, row.body
+        space, stored = environment.space, row.stored
         if (
             space is None
-            or body is None
-            or row.entries
             or row.locks
             or row.pair
             or row.renewed
@@ -136,16 +147,19 @@ class LmdbQueue(CommitQueue):
             or (lease is not None and monotonic >= lease.until)
             or boot != clock.boot
             or wall - wall_then > monotonic - then + SLACK_NS
-            or not _has_room(space, DATA_FACTOR * (2 * len(body) + len(stored)))
+            or (stored is not None and stored[ROW_FLAGS] & ROW_TOMBSTONE)
+            or not _has_room(space, 2 * len(row.body or b"") + len(stored or b""), len(row.entries))
         ):
             return self._alone(environment.section(transaction), _already(row))
         moment = wall // 1_000_000 << TIMESTAMP_SHIFT
         timestamp = moment if moment > timestamp else timestamp + 1  # a call of `max` takes longer
-        key, value = row.key, _pack_row_header(timestamp, 0, row.layout << 8) + body
-        record = encode_update(log_end, row.table, row.version, key, stored, value if row.whole else b"")
+        value, record = _written(row, log_end, timestamp)
         if not space.written.dirty:
             space.written.begin()
-        transaction.put(key, value)
+        transaction.put(row.key, value)
+        for entry, offset, live in row.entries:
+            if live or transaction.get(entry) is not None:  # a tombstone over an entry only (rule 4)
+                transaction.put(entry, _pack_entry(timestamp, live, offset))
         if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, 0), record, *APPENDING):
             raise Damaged("there are keys above the log's end")
         transaction.commit()
@@ -153,8 +167,24 @@ class LmdbQueue(CommitQueue):
         return timestamp
 
 
-def _has_room(space: Space, data: int) -> bool:
-    """Whether a row and its record, of so many bytes, may be written without anything being granted or given back."""
+def _written(row: RowCommit, log_end: int, timestamp: int) -> tuple[bytes, bytes]:
+    """What is stored of a row, which has one optimistic lock, and the log's record at `log_end`."""
+    body, stored, tag = row.body, row.stored, row.layout << 8
+    if body is None:
+        assert stored is not None, "what is not there is not deleted"
+        record = encode_delete(log_end, row.table, row.version, row.key, stored)
+        return _pack_row_header(timestamp, 0, tag | ROW_TOMBSTONE), record
+    value = _pack_row_header(timestamp, NO_RECORD if stored is None else 0, tag) + body
+    after = value if row.whole else b""
+    if stored is None:
+        return value, encode_insert(log_end, row.table, row.version, row.key, after)
+    return value, encode_update(log_end, row.table, row.version, row.key, stored, after)
+
+
+def _has_room(space: Space, data: int, entries: int) -> bool:
+    """Whether a row, its record, these two of so many bytes, and its entries may be written without anything being
+    granted or given back."""
     begun, page_bytes = space.used(), space.page_bytes
     room = space.reserved - begun - SLACK_BYTES - begun // SLACK_SHARE
-    return (PATH_PAGES + 1) * page_bytes + data <= room <= EXCESS_BYTES + begun
+    needed = (PATH_PAGES * (entries + 1) + 1) * page_bytes + DATA_FACTOR * (data + _ENTRY_BYTES * entries)
+    return needed <= room <= EXCESS_BYTES + begun

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from instar import errors
-from instar.store.engine import PREFIX_LOG, LogRecord, RowCommit, RowsetReplaced, RowWrite
+from instar.store.engine import PREFIX_LOG, ROW_FLAGS, ROW_TOMBSTONE, LogRecord, RowCommit, RowsetReplaced, RowWrite
 
 LOG_KEY = struct.Struct(">cQI")
 
@@ -22,6 +22,9 @@ REPLACED = 3
 # All begin alike: kind, flags, length of the key (number of keys), table, writer's schema version, place: how many
 # bytes the log had ever held before this record.
 _INSERTS = struct.Struct("<BBHIIQ")
+# Of one row, without pairs: the length of its key, of its bytes.
+_pack_insert = struct.Struct(_INSERTS.format + "H").pack
+_pack_whole_insert = struct.Struct(_INSERTS.format + "HI").pack
 # Pair, length of the before-image.
 _CHANGE = struct.Struct("<BBHIIQII")
 # Rowsets before and after.
@@ -41,7 +44,6 @@ _HAS_AFTERS = 0x02
 
 # What one page of LMDB holds as an overflow value: a fuller record would take two.
 PACK_BYTES = 4096 - 16
-_TOMBSTONE_BYTE = 12  # the low byte of the row header's third field holds the flags
 
 
 def log_key(timestamp: int, sequence: int) -> bytes:
@@ -60,7 +62,7 @@ def encode_change(
     """The record of an update or delete of `row`, whose stored bytes were `before`, and are `after`, if that is to be
     in the log."""
     key = row.key
-    flags = _BEFORE_TOMBSTONE if before[_TOMBSTONE_BYTE] & 1 else 0
+    flags = _BEFORE_TOMBSTONE if before[ROW_FLAGS] & ROW_TOMBSTONE else 0
     if row.body is None:
         flags |= _DELETED
     if row.renewed:
@@ -81,8 +83,20 @@ def encode_update(place: int, table: int, version: int, key: bytes, before: byte
     return _pack_change(CHANGE, flags, len(key), table, version, place, 0, len(before)) + key + before + after
 
 
+def encode_delete(place: int, table: int, version: int, key: bytes, before: bytes) -> bytes:
+    """The same of a delete."""
+    return _pack_change(CHANGE, _DELETED, len(key), table, version, place, 0, len(before)) + key + before
+
+
+def encode_insert(place: int, table: int, version: int, key: bytes, after: bytes) -> bytes:
+    """The record of the insert of one row that is its commit's only one; `after` as of `encode_update`."""
+    if not after:
+        return _pack_insert(INSERTS, 0, 1, table, version, place, len(key)) + key
+    return _pack_whole_insert(INSERTS, _HAS_AFTERS, 1, table, version, place, len(key), len(after)) + key + after
+
+
 def encode_inserts(
-    place: int, table: int, version: int, rows: Sequence[RowWrite], afters: Sequence[bytes] = ()
+    place: int, table: int, version: int, rows: Sequence[RowWrite | RowCommit], afters: Sequence[bytes] = ()
 ) -> list[bytes]:
     """The records of the rows that a commit inserted where nothing was, the first of which is at `place`. `afters`: the
     rows as they are stored, if they are to be in the log."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from instar.store.engine import ROW_TOMBSTONE, Commit, KeyExists, RowCommit, RowWrite
+from instar.store.engine import ROW_FLAGS, ROW_TOMBSTONE, Commit, KeyExists, RowCommit, RowWrite
 from instar.store.lock_modes import Mode
-
-_ROW_FLAGS = 12  # where the low byte of a row header's layout and flags lies
 
 Demand = tuple[bytes, Mode]
 
@@ -26,7 +24,7 @@ def part_of(row: bytes, number: int) -> bytes:
 def row_demands(row: RowWrite | RowCommit, *, keyed: bool) -> Iterator[Demand]:
     """What one row's write meets. `keyed`: a unique key of it changes."""
     stored = row.stored
-    if row.body is None or keyed or stored is None or stored[_ROW_FLAGS] & ROW_TOMBSTONE:
+    if row.body is None or keyed or stored is None or stored[ROW_FLAGS] & ROW_TOMBSTONE:
         yield row.key, Mode.UPDATE
     elif not row.locks:
         yield row.key, Mode.NO_KEY_UPDATE
