@@ -29,8 +29,8 @@ def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence
     """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
     where only the general way knows what to do."""
     database = session.database
-    if not session.in_block:
-        return ENTANGLED
+    if point.demands or not session.in_block:
+        return ENTANGLED  # what is demanded of other rows, a transaction's statement judges on its snapshot
     before, mark = open_.snapshot, open_.buffer.mark()
     try:
         with database.store.read() as reader:

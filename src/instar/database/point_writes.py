@@ -1,8 +1,8 @@
 """Writes of one row by its primary key: in autocommit read, derived and committed without transaction, buffer or plan.
 
 What the general way does in several objects is one function here, with everything that does not change from one
-execution to the next compiled when the statement is prepared. Whatever is not plain (another catalog version, a clock
-or a session's settings in the statement) is left to the general way.
+execution to the next compiled when the statement is prepared. Whatever is not plain (another catalog version, a
+parameter that a session's settings convert, a foreign key with an action) is left to the general way.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import State
+from instar.database.point_demands import Demands, Unmet, demands_of, require
 from instar.encoding.generate import compile_function
 from instar.sql import tree
 from instar.sql.defaults import Execution
@@ -76,7 +77,7 @@ def point_writer(
     """The short way of a write; see `PointWriter.run`.
 
     It serves parameters of the same classes as `parameters`, for which the statement was `bound`. None for statements
-    that have no such form: they read a clock, or convert what only a session's time zone can. Where a NULL was asked
+    that have no such form: they have parameters that only a session's time zone can convert, say. Where a NULL was asked
     for its type there is none either, until other values come.
     """
     types = bound.parameters
@@ -84,24 +85,22 @@ def point_writer(
         return None
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
     # So it does about copies under another key.
-    if writer.locks or writer.copies or writer.children or writer.parents or write.checks_read_context:
+    demands = demands_of(write, writer)
+    if demands is None or writer.locks or writer.copies or write.checks_read_context:
         return None
     # About constraints that tell their change what violates them, too, and about tables that close.
     transformed = write.table.transformed
     if writer.yields or (transformed is not None and transformed.closing):
         return None
-    if write.reads_context or not _zoneless(types, parameters):
+    if not _zoneless(types, parameters):
         return None
     # An update is derived inside the atomic section, where a sequence could not reserve its next block.
     if write.operation != "insert" and write.draws:
         return None
     codecs = _touched(writer, write.changed, write.operation)
-    if any(
-        codec.index.state is not State.PUBLIC or (codec.index.unique and write.operation != "delete")
-        for codec in codecs
-    ):
+    if any(codec.index.state is not State.PUBLIC for codec in codecs):
         return None
-    return PointWriter(database, write, bound, parameters, writer, version)
+    return PointWriter(database, write, bound, parameters, writer, demands, version)
 
 
 def _zoneless(types: Sequence[Type], parameters: Sequence[object]) -> bool:
@@ -157,16 +156,18 @@ def _slow_conversion(type_: Type, wanted: type, *, by_value: bool) -> Callable[[
     return slow
 
 
-def _patchers(write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec]) -> Patchers | None:
-    """Of an update that only puts values of its own into columns, which no index has."""
-    if write.assigned is None or codecs:
+def _patchers(
+    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
+) -> Patchers | None:
+    """Of an update that only puts values of its own into columns, which no index has and no foreign key."""
+    if write.assigned is None or codecs or demands.parents:
         return None
     reader = writer.reader
     return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.layout_at_hand, write.assigned[0])
 
 
 def _deriving(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None
+    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None, demands: Demands
 ) -> Callable[[int, Lease | None, bytes, list[Any]], Derive]:
     """From a catalog version, its lease, where a row is stored, and a frame to what derives an update or delete of it:
     what the row becomes, from what it is; nothing where it is not there, or another version is due.
@@ -174,12 +175,13 @@ def _deriving(
     A closure, since what it holds is found faster than attributes are: it runs in the atomic section.
     """
     table, layout = writer.table, writer.table.layout.id
-    table_id, table_version, whole = table.id, table.version, table.logged_whole
+    table_id, table_version, whole, keyed = table.id, table.version, table.logged_whole, bool(demands.unique)
     prefix_bytes = len(writer.prefix)
     patching = None
     if patchers is not None and write.assigned is not None:
         patching = (patchers.known, patchers.at_hand, write.assigned[1])
     decode, encode = writer.reader.decode, writer.encode
+    demanding = demands.of if demands else None
 
     def deriving(version: int, lease: Lease | None, stored_at: bytes, frame: list[Any]) -> Derive:
         def derive(view: View) -> RowCommit | None:
@@ -189,6 +191,7 @@ def _deriving(
             if stored is None or stored[LAYOUT_OFFSET] & 1:
                 return None
             entries: Sequence[EntryWrite] = ()
+            parents: Sequence[bytes] = ()
             body = None
             if patching is not None:
                 known, at_hand, values = patching
@@ -201,7 +204,14 @@ def _deriving(
                 new = write.image(old, frame)
                 body = None if new is None else encode(new)
                 entries = _entries(codecs, stored_at[prefix_bytes:], old, new)
-            return RowCommit(table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole)
+                if demanding is not None and new is not None:
+                    demanded = demanding(old, new)
+                    require(view, demanded, stored_at)
+                    parents = demanded.all_parents
+            return RowCommit(
+                table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
+                False, keyed, parents,
+            )  # fmt: skip
 
         return derive
 
@@ -209,17 +219,20 @@ def _deriving(
 
 
 def _inserting(
-    writer: TableWriter, codecs: Sequence[IndexCodec]
+    writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
 ) -> Callable[[int, Lease | None, bytes, bytes, tuple[Any, ...]], Derive]:
     """From a catalog version, its lease, where a row is to be stored, its key and its image to what derives its insert:
     nothing where one stands, or another version is due. A closure, for the same reason."""
     table, layout = writer.table, writer.table.layout.id
     table_id, table_version, whole = table.id, table.version, table.logged_whole
     encode = writer.encode
+    demanding = demands.of if demands else None
 
     def inserting(version: int, lease: Lease | None, stored_at: bytes, key: bytes, image: tuple[Any, ...]) -> Derive:
         body = encode(image)
         entries = _entries(codecs, key, None, image) if codecs else ()
+        demanded = None if demanding is None else demanding(None, image)
+        parents = () if demanded is None else demanded.all_parents
 
         def derive(view: View) -> RowCommit | None:
             if view.catalog_version != version:
@@ -227,7 +240,12 @@ def _inserting(
             stored = view.get(stored_at)
             if stored is not None and not stored[LAYOUT_OFFSET] & 1:
                 return None
-            return RowCommit(table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole)
+            if demanded is not None:
+                require(view, demanded, stored_at)
+            return RowCommit(
+                table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
+                False, False, parents,
+            )  # fmt: skip
 
         return derive
 
@@ -291,6 +309,7 @@ class PointWriter:
         bound: tree.BoundStatement,
         parameters: Sequence[object],
         writer: TableWriter,
+        demands: Demands,
         version: int,
     ) -> None:
         self._store = database.store
@@ -307,14 +326,16 @@ class PointWriter:
         self._table_id = writer.table.id
         self._decode = writer.reader.decode
         self._codecs = _touched(writer, write.changed, write.operation)
-        self._patchers = _patchers(write, writer, self._codecs)
-        self._deriving = _deriving(write, writer, self._codecs, self._patchers)
-        self._inserting = _inserting(writer, self._codecs)
+        self._patchers = _patchers(write, writer, self._codecs, demands)
+        self._deriving = _deriving(write, writer, self._codecs, self._patchers, demands)
+        self._inserting = _inserting(writer, self._codecs, demands)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._draws = write.draws
+        self._has_rest = write.draws or write.reads_context  # for each execution another
         self._classes = tuple(map(class_of, parameters))
         self._frame = _conversion(bound.parameters, self._classes, bound.by_value)
+        self.demands = demands
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
         self.mode = _mode(write, writer)
 
@@ -334,8 +355,11 @@ class PointWriter:
         return repository is not None and repository.schema().lease is self._lease
 
     def _frame_of(self, parameters: Sequence[object], session: Session) -> list[Any] | None:
-        rest = self._write.frame((), _CONSTANT, session.numbers) if self._draws else self._rest
-        return self._frame(parameters, rest)
+        if not self._has_rest:
+            return self._frame(parameters, self._rest)
+        context = session.function_context() if self._write.reads_context else _CONSTANT
+        execution = session.numbers if self._draws else Execution(self._database.next_value, context)
+        return self._frame(parameters, self._write.frame((), context, execution))
 
     def run(self, parameters: Sequence[object], session: Session) -> int:
         """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
@@ -344,7 +368,7 @@ class PointWriter:
             if self._draws and self._is_outdated(version):
                 return OUTDATED  # the sequence may be another by now
             # As `_frame_of` does it, without the call.
-            frame = self._frame_of(parameters, session) if self._draws else self._frame(parameters, self._rest)
+            frame = self._frame_of(parameters, session) if self._has_rest else self._frame(parameters, self._rest)
             if frame is None:
                 return UNSERVED
             if self._inserts:
@@ -363,6 +387,8 @@ class PointWriter:
                 self._after_commit()
                 return 1
             return UNSERVED if timestamp == UNSERVED else self._none(version)
+        except Unmet:
+            return ENTANGLED
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
                 raise  # it may stand

@@ -534,8 +534,10 @@ class Session:
         return self.transaction
 
     def function_context(self) -> Context:
-        """What stable functions read."""
-        return Context(now=self.open_transaction().started_us, zone=self.settings.get("timezone"))
+        """What stable functions read: the time is that at which the transaction was begun; now, where none is open."""
+        open_ = self.transaction
+        started_us = self.database.clock.wall_ns() // 1000 if open_ is None else open_.started_us
+        return Context(now=started_us, zone=self.settings.get("timezone"))
 
     def run_statement(self, statement: ast.Dml) -> Result:
         """Execute DML that belongs to the running statement (CREATE TABLE AS)."""

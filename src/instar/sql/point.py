@@ -381,8 +381,7 @@ def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]
 
 def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointWrite | None:
     table = statement.target.table
-    known = rules.of(table)
-    if statement.on_conflict is not None or known.unique or known.parents:
+    if statement.on_conflict is not None:
         return None
     row = single_row(statement)
     if row is None or any(column.is_unproven for column in table.columns):
@@ -410,13 +409,8 @@ def _inserted(statement: tree.Insert, columns: Sequence[tree.Expr], layout: Fram
 
 
 def _entangled(table: Table, rules: Rules) -> frozenset[int]:
-    """Ids of the columns whose change other rows have a say in: keys, unique columns, both sides of foreign keys."""
+    """Ids of the columns whose change moves the row, or others with it: of its key, and of what others refer to."""
     found = set(table.primary_key)
-    for index in table.indexes:
-        if index.unique:
-            found.update(part.column for part in index.columns)
-    for key in table.foreign_keys:
-        found.update(key.columns)
     for reference in rules.of(table).children:
         found.update(reference.key.parent_columns)
     return frozenset(found)

@@ -334,6 +334,8 @@ class RowCommit(msgspec.Struct, gc=False):
     pair: int = 0
     whole: bool = False
     renewed: bool = False
+    keyed: bool = False
+    parents: Sequence[bytes] = ()  # rows, or unique keys, that it relies on: locked by nobody who may take them away
 
 
 # What a commit derives from the state that it is judged on; None: nothing is to be written.

@@ -52,7 +52,9 @@ def demands(request: Commit) -> Iterator[Demand]:
 
 
 def derived_demands(derived: RowCommit) -> Iterator[Demand]:
-    """As `demands`, of a commit of one row, which changes no unique key but by removing the row."""
-    yield from row_demands(derived, keyed=False)
+    """As `demands`, of a commit of one row."""
+    yield from row_demands(derived, keyed=derived.keyed)
     for entry in derived.entries:
         yield entry.key[: entry.primary_offset], Mode.UPDATE
+    for parent in derived.parents:
+        yield parent, Mode.KEY_SHARE

@@ -156,10 +156,10 @@ class ForeignKeyProbe:
     def __init__(self, table: Table, foreign_key: ForeignKey, catalog: CatalogSnapshot) -> None:
         self.foreign_key = foreign_key
         ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
-        self._ordinals = [ordinals[column] for column in foreign_key.columns]
+        self.ordinals = [ordinals[column] for column in foreign_key.columns]
         parent = catalog.table(foreign_key.parent)
         self._parent = parent.name
-        self._columns = [table.columns[ordinal] for ordinal in self._ordinals]
+        self._columns = [table.columns[ordinal] for ordinal in self.ordinals]
         by_id = {column.id: column for column in parent.columns}
         if foreign_key.parent_index is None:
             order = list(parent.primary_key)
@@ -176,7 +176,7 @@ class ForeignKeyProbe:
 
     def values(self, image: tuple[object, ...]) -> tuple[object, ...]:
         """The child's values, in the order in which the constraint lists them."""
-        return tuple([image[ordinal] for ordinal in self._ordinals])
+        return tuple([image[ordinal] for ordinal in self.ordinals])
 
     def missing(self, image: tuple[object, ...]) -> str:
         """What is to be said of a row whose parent is not there."""
@@ -198,8 +198,8 @@ class ParentProbe:
         self.foreign_key = foreign_key
         self.child = child
         ordinals = {column.id: ordinal for ordinal, column in enumerate(parent.columns)}
-        self._ordinals = [ordinals[column] for column in foreign_key.parent_columns]
-        self._columns = [parent.columns[ordinal] for ordinal in self._ordinals]
+        self.ordinals = [ordinals[column] for column in foreign_key.parent_columns]
+        self._columns = [parent.columns[ordinal] for ordinal in self.ordinals]
         by_id = {column.id: column for column in child.columns}
         if foreign_key.child_index is None:
             order = list(child.primary_key)[: len(foreign_key.columns)]
@@ -215,7 +215,7 @@ class ParentProbe:
 
     def values(self, image: tuple[object, ...]) -> tuple[object, ...]:
         """The referenced values of a parent row, in the constraint's order."""
-        return tuple([image[ordinal] for ordinal in self._ordinals])
+        return tuple([image[ordinal] for ordinal in self.ordinals])
 
     def referred_to(self, values: tuple[object, ...]) -> str:
         """What is to be said of a key that is to go, and has children."""

@@ -1,0 +1,95 @@
+"""What a write of one row by its key demands of other rows: unique keys that are free, parents that stand.
+
+It is judged in the atomic section, on the very state that is committed on. What does not hold there is left to the
+general way, which tells what was violated. In tables/writes.py the same is derived for commits of any number of rows,
+as preconditions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from instar.sql.point import PointWrite
+from instar.store.apply import is_live
+from instar.store.engine import Refused, View, prefix_end
+from instar.tables.index import IndexCodec
+from instar.tables.writes import ForeignKeyProbe, TableWriter
+
+Row = tuple[Any, ...]
+
+
+class Unmet(Refused):
+    """Another row stands in the way of the write, or one that it needs is not there."""
+
+
+class Demanded(NamedTuple):
+    """Of one row: prefixes under which nothing may stand, keys that must, and prefixes under which something must."""
+
+    free: Sequence[bytes] = ()
+    parents: Sequence[bytes] = ()
+    parents_under: Sequence[bytes] = ()
+
+    @property
+    def all_parents(self) -> Sequence[bytes]:
+        """What it relies on, as a commit names it."""
+        return (*self.parents, *self.parents_under)
+
+
+class Demands:
+    """Those of a write, compiled once."""
+
+    def __init__(self, unique: Sequence[IndexCodec], parents: Sequence[ForeignKeyProbe]) -> None:
+        self.unique = unique
+        self.parents = parents
+
+    def __bool__(self) -> bool:
+        return bool(self.unique or self.parents)
+
+    def of(self, old: Row | None, new: Row) -> Demanded:
+        """Of the row that comes to be `new`."""
+        free: list[bytes] = []
+        keys: list[bytes] = []
+        prefixes: list[bytes] = []
+        for codec in self.unique:
+            prefix = codec.unique_prefix(new)
+            if prefix is not None and (old is None or codec.unique_prefix(old) != prefix):
+                free.append(prefix)
+        for probe in self.parents:
+            if old is not None and probe.values(old) == probe.values(new):
+                continue
+            key = probe.key(new)
+            if key is not None:
+                (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
+        return Demanded(free, keys, prefixes)
+
+
+def demands_of(write: PointWrite, writer: TableWriter) -> Demands | None:
+    """None where other rows may have to change with it, or to be asked whether they refer to it."""
+    if write.operation == "delete":
+        return None if writer.children else Demands((), ())
+    if write.operation == "insert":
+        return Demands([codec for codec in writer.codecs if codec.index.unique], writer.parents)
+    if any(not write.changed.isdisjoint(probe.ordinals) for probe in writer.children):
+        return None
+    unique = [codec for codec in writer.codecs if codec.index.unique and not write.changed.isdisjoint(codec.ordinals)]
+    return Demands(unique, [probe for probe in writer.parents if not write.changed.isdisjoint(probe.ordinals)])
+
+
+def require(view: View, demanded: Demanded, row: bytes) -> None:
+    """Unmet if something that is demanded for the row at the store key `row` does not hold at this moment."""
+    for prefix in demanded.free:
+        if _stands_under(view, prefix):
+            raise Unmet
+    for key in demanded.parents:
+        if key != row:  # which refers to itself
+            stored = view.get(key)
+            if stored is None or not is_live(stored):
+                raise Unmet
+    for prefix in demanded.parents_under:
+        if not _stands_under(view, prefix):
+            raise Unmet
+
+
+def _stands_under(view: View, prefix: bytes) -> bool:
+    return any(is_live(value) for _, value in view.scan(prefix, prefix_end(prefix)))
