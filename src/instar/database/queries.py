@@ -38,12 +38,14 @@ from instar.sql.plan_cache import Columns, Entry, Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, LookUp, PointWrite
 from instar.tables.view import View
+from instar.transactions.buffer import Buffer
 from instar.transactions.transaction import Snapshot
 
 if TYPE_CHECKING:
     from instar.database.session import Session
 
 _SYSTEM_VIEWS = {f"{view.schema}.{view.name}": view for view in SYSTEM_VIEWS}
+_NOTHING = Buffer()
 _COMMANDS = {tree.Insert: "INSERT", tree.Update: "UPDATE", tree.Delete: "DELETE"}
 
 
@@ -74,6 +76,34 @@ class Queries:
         if count == 1:
             return known[2]
         return written(known[0], count) if count >= 0 else self._renewed(text, parameters, count, PointWriter.run)
+
+    def alone(self, text: str, parameters: Sequence[object]) -> Result | None:
+        """A query that was planned before, in autocommit, on the newest snapshot and with no transaction around it; None
+        where the general way must be taken."""
+        session, database = self._session, self._database
+        with database.store.read() as reader:
+            timestamp, catalog = reader.timestamp, database.catalog.at(reader)
+        prepared = self._plans.find(text, parameters, catalog)
+        if prepared is None or not prepared.stands_alone:
+            return None
+        zone = session.settings.get("timezone")
+        context = ExecutionContext(
+            view=View(database.store, timestamp, None, database.layouts),
+            catalog=catalog,
+            buffer=_NOTHING,
+            parameters=prepared.convert(parameters, zone),
+            functions=session.function_context(),
+            next_value=database.next_value,
+            system_rows=_none_of_system,
+            check_cancel=session.check_cancel,
+            interruptible=session.interruptible,
+        )
+        token = database.store.register_snapshot(timestamp)  # see `execute`
+        try:
+            executed = prepared.run(context)
+        finally:
+            database.store.release_snapshot(token)
+        return Result.of("SELECT", executed, returns_rows=True)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
         """The same in an open transaction that is plain, which buffers what it writes."""
@@ -373,6 +403,10 @@ def _parsed(text: str) -> ast.Query | ast.Dml:
     if not isinstance(statement, ast.Query | ast.Dml):
         raise errors.error(errors.INTERNAL_ERROR, "a planned text is neither a query nor DML")
     return statement
+
+
+def _none_of_system(name: str) -> Iterable[Row]:
+    raise errors.error(errors.INTERNAL_ERROR, f"a query of {name} stands alone")
 
 
 def _system_rows(session: Session, catalog: CatalogSnapshot, name: str) -> Iterable[Row]:

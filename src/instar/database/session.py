@@ -107,20 +107,25 @@ class Session:
     def execute(self, text: str, parameters: Sequence[object] = ()) -> Result:
         """Execute one statement. `parameters` are Python values for `?` or `$1`."""
         open_ = self.transaction
-        if open_ is None and self.autocommit and not self.settings.locking:
+        alone = open_ is None and self.autocommit and not self.settings.locking
+        if alone:
             result = self._queries.fast(text, parameters)
             if result is not None:
                 return result
         if self._cancelled.is_set():
             self._cancelled.clear()
-        if open_ is None and not self.autocommit and self._queries.known(text) is not None:
+        writes = self._queries.known(text)
+        if alone and writes is False:
+            result = self._queries.alone(text, parameters)
+            if result is not None:
+                return result
+        if open_ is None and not self.autocommit and writes is not None:
             open_ = self.open(explicit=False)
         if open_ is not None and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
             if result is not None:
                 open_.queried = True
                 return result
-        writes = self._queries.known(text)
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:

@@ -100,6 +100,7 @@ class Prepared:
         # What it writes, and what is judged of that, it knows in one version only.
         self._written = frozenset(table.id for table in _written(bound, catalog))
         self._names = any(isinstance(found, tree.SystemScan) for found in nodes)
+        self._draws = any(isinstance(found, tree.OfSequence) for found in nodes)
         scans = [found for found in nodes if isinstance(found, tree.TableScan)]
         # The tables that it reads at levels of their own.
         hinted = {(found.table.id, found.level): found.table for found in scans}
@@ -118,6 +119,17 @@ class Prepared:
     def is_query(self) -> bool:
         """Whether it only reads (a query that calls nextval is one too)."""
         return isinstance(self.plan, QueryPlan)
+
+    @computed_once
+    def stands_alone(self) -> bool:
+        """Whether it is a query of nothing but tables as of a snapshot, which needs no transaction around it: it reads
+        nothing of its session and leaves nothing there, locks no rows and moves none."""
+        statement = self.statement
+        if not isinstance(statement, Query) or statement.as_of is not None or not self.is_query:
+            return False
+        if self._names or self._draws or self.hints or self.locks is not None:
+            return False
+        return all(table.migration != "read" for table in self.bound.tables)
 
     @property
     def unhinted(self) -> Iterator[Object]:
