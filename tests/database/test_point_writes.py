@@ -630,3 +630,83 @@ def test_a_sequence_that_is_another_under_a_shape_that_comes_back(engine: Engine
         run(c, "ALTER TABLE t ADD COLUMN b int", "DROP SEQUENCE s", f"CREATE SEQUENCE s START {number * 100 + 100}")
         run(c, "ALTER TABLE t DROP COLUMN b")
     assert rows(c, "SELECT id FROM t ORDER BY id") == [(1,), (100,), (200,)]
+
+
+RETURNING = (
+    ("INSERT INTO t (a) VALUES (?) RETURNING *", (5,)),
+    ("INSERT INTO t (a, b) VALUES (?, 'x') RETURNING id, upper(b) AS u, n", (6,)),
+    ("UPDATE t SET a = a + ? WHERE id = ? RETURNING *, a * 2 AS twice", (1, 1)),
+    ("UPDATE t SET a = ? WHERE id = ? RETURNING n", (7, 2)),
+    ("UPDATE t SET a = ? WHERE id = ? RETURNING b", (7, 99)),
+    ("DELETE FROM t WHERE id = ? RETURNING t.*", (3,)),
+    ("DELETE FROM t WHERE id = ? RETURNING n", (99,)),
+)
+CHANGES = (
+    "ALTER TABLE t ADD COLUMN m int DEFAULT 9",
+    "ALTER TABLE t ALTER n SET DEFAULT 4",
+    "ALTER TABLE t RENAME COLUMN n TO was",
+    "ALTER TABLE t RENAME COLUMN was TO n",
+    "ALTER TABLE t RENAME COLUMN m TO o",
+    "ALTER TABLE t ALTER n TYPE bigint",
+    "ALTER TABLE t ALTER n TYPE text",
+    "ALTER TABLE t DROP COLUMN n",
+    "ALTER TABLE t ADD COLUMN n date DEFAULT '2024-05-01'",
+    "ALTER TABLE t ADD CHECK (a < 1000)",
+    "CREATE INDEX ON t (b)",
+    "ALTER TABLE t DROP COLUMN b",
+)
+
+
+def _returned(connection: instar.Connection, text: str, parameters: tuple[object, ...]) -> object:
+    """What a statement returns, with its rows as they are on the outside."""
+    try:
+        cursor = connection.execute(text, parameters)
+    except instar.Error as failed:
+        return failed.sqlstate, failed.message
+    return cursor.description, cursor.fetchall(), cursor.rowcount
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_what_is_returned(engine: Engine, block: bool) -> None:
+    """As the general way returns it, which a text takes that was never seen, whatever was changed in between."""
+    short, general = engine.connect(), Engine(":memory:")
+    other = general.connect()
+    seen = 0
+    try:
+        for connection in (short, other):
+            run(connection, "CREATE TABLE t (id serial PRIMARY KEY, a int, b text, n int DEFAULT 1)")
+        for change in ("SELECT 1", *CHANGES):
+            for number in range(TIMES):
+                if not number:
+                    short.execute(change)
+                    other.execute(change)
+                if block:
+                    run(short, "BEGIN")
+                for text, parameters in RETURNING:
+                    if block:
+                        run(short, "SAVEPOINT s")
+                    seen += 1
+                    expected = _returned(other, f"{text} -- {seen}", parameters)
+                    assert _returned(short, text, parameters) == expected
+                    if block and isinstance(expected, tuple) and isinstance(expected[0], str):
+                        run(short, "ROLLBACK TO s")
+                if block:
+                    run(short, "COMMIT")
+        assert rows(short, "SELECT * FROM t ORDER BY id") == rows(other, "SELECT * FROM t ORDER BY id")
+    finally:
+        general.close()
+
+
+def test_what_fails_while_it_is_returned_is_not_written(engine: Engine) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+    for number in range(TIMES):
+        connection.execute("INSERT INTO t VALUES (?, ?) RETURNING 1 / a", (number, 1))
+        connection.execute("UPDATE t SET a = ? WHERE id = ? RETURNING 1 / a", (2, number))
+    for text, parameters in (
+        ("INSERT INTO t VALUES (?, ?) RETURNING 1 / a", (50, 0)),
+        ("UPDATE t SET a = ? WHERE id = ? RETURNING 1 / a", (0, 1)),
+    ):
+        with fails(errors.DIVISION_BY_ZERO):
+            connection.execute(text, parameters)
+    assert rows(connection, "SELECT count(*), sum(a) FROM t") == [(TIMES, 2 * TIMES)]

@@ -16,6 +16,7 @@ from instar.database.closing import Closed
 from instar.database.commit import SessionTransaction
 from instar.database.point_writes import ENTANGLED, Buffered, PointWriter
 from instar.database.row_locks import Moved
+from instar.sql.execution import Row
 from instar.sql.integrity import changed_columns
 from instar.store.lock_table import Locked
 from instar.transactions.commit import Conflict
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from instar.database.session import Session
 
 
-def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence[object], session: Session) -> int:
+def buffered(
+    open_: SessionTransaction, point: PointWriter, parameters: Sequence[object], session: Session
+) -> int | list[Row]:
     """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
     where only the general way knows what to do."""
     database = session.database
@@ -41,7 +44,7 @@ def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence
                 known = database.catalog.at(reader)
             made = point.to_buffer(reader, parameters, session, open_.buffer)
             timestamp = reader.timestamp
-        if isinstance(made, int):
+        if not isinstance(made, Buffered):
             return made
         open_.snapshot = Snapshot(timestamp, known)
         _put(open_, point, made)
@@ -58,7 +61,7 @@ def buffered(open_: SessionTransaction, point: PointWriter, parameters: Sequence
             return ENTANGLED
         session.fail(open_)
         raise
-    return 1
+    return 1 if made.returned is None else made.returned
 
 
 def _put(open_: SessionTransaction, point: PointWriter, made: Buffered) -> None:

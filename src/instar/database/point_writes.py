@@ -18,6 +18,7 @@ from instar.database.point_demands import Demands, Unmet, demands_of, require
 from instar.encoding.generate import compile_function
 from instar.sql import tree
 from instar.sql.defaults import Execution
+from instar.sql.execution import Row
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, internal_class, unfit
@@ -77,8 +78,8 @@ def point_writer(
     """The short way of a write; see `PointWriter.run`.
 
     It serves parameters of the same classes as `parameters`, for which the statement was `bound`. None for statements
-    that have no such form: they have parameters that only a session's time zone can convert, say. Where a NULL was asked
-    for its type there is none either, until other values come.
+    that have no such form: they have parameters that only a session's time zone can convert, say. Where a NULL was
+    asked for its type there is none either, until other values come.
     """
     types = bound.parameters
     if any(parameters[index] is None for index in bound.by_value):
@@ -168,9 +169,10 @@ def _patchers(
 
 def _deriving(
     write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None, demands: Demands
-) -> Callable[[int, Lease | None, bytes, list[Any]], Derive]:
-    """From a catalog version, its lease, where a row is stored, and a frame to what derives an update or delete of it:
-    what the row becomes, from what it is; nothing where it is not there, or another version is due.
+) -> Callable[[int, Lease | None, bytes, list[Any], list[Row] | None], Derive]:
+    """From a catalog version, its lease, where a row is stored, a frame and where to leave what is returned, to what
+    derives an update or delete of it: what the row becomes, from what it is; nothing where it is not there, or another
+    version is due.
 
     A closure, since what it holds is found faster than attributes are: it runs in the atomic section.
     """
@@ -183,7 +185,9 @@ def _deriving(
     decode, encode = writer.reader.decode, writer.encode
     demanding = demands.of if demands else None
 
-    def deriving(version: int, lease: Lease | None, stored_at: bytes, frame: list[Any]) -> Derive:
+    def deriving(
+        version: int, lease: Lease | None, stored_at: bytes, frame: list[Any], returned: list[Row] | None
+    ) -> Derive:
         def derive(view: View) -> RowCommit | None:
             if view.catalog_version != version:
                 return None
@@ -208,6 +212,8 @@ def _deriving(
                     demanded = demanding(old, new)
                     require(view, demanded, stored_at)
                     parents = demanded.all_parents
+                if returned is not None and write.returning is not None:
+                    returned[:] = [write.returning(old if new is None else new, frame)]
             return RowCommit(
                 table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
                 False, keyed, parents,
@@ -290,13 +296,14 @@ class _Unlearnt(Refused):
 
 
 class Buffered(NamedTuple):
-    """The change of one row: its key, the timestamp and image of what is stored there, and its new image. As of
+    """The change of one row: its key, the timestamp and image of what is stored there, and its new image, as of
     `Change`."""
 
     key: bytes
     base: int | None
     old: tuple[Any, ...] | None
     image: tuple[Any, ...] | None
+    returned: list[Row] | None  # what the statement returns, if it returns something
 
 
 class PointWriter:
@@ -315,6 +322,7 @@ class PointWriter:
         self._store = database.store
         followed = writer.table.has_followers
         self._after_commit = database.after_followed_commit if followed else database.after_commit
+        self.columns = write.columns
         self._database = database
         self._write = write
         self.writer = writer
@@ -331,6 +339,7 @@ class PointWriter:
         self._inserting = _inserting(writer, self._codecs, demands)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
+        self._returning = write.returning
         self._draws = write.draws
         self._has_rest = write.draws or write.reads_context  # for each execution another
         self._classes = tuple(map(class_of, parameters))
@@ -361,8 +370,9 @@ class PointWriter:
         execution = session.numbers if self._draws else Execution(self._database.next_value, context)
         return self._frame(parameters, self._write.frame((), context, execution))
 
-    def run(self, parameters: Sequence[object], session: Session) -> int:
-        """From Python parameters to the number of rows changed; UNSERVED: take the general way; or OUTDATED."""
+    def run(self, parameters: Sequence[object], session: Session) -> int | list[Row]:
+        """From Python parameters to the number of rows changed, or the rows that are returned, of internal values;
+        UNSERVED and ENTANGLED: take the general way; or OUTDATED."""
         version = self._version  # another session may have it move on at any time
         try:
             if self._draws and self._is_outdated(version):
@@ -378,14 +388,15 @@ class PointWriter:
             key = self._write.key(frame)
             if key is None:
                 return self._none(version)
-            derive = self._deriving(version, self._lease, self._prefix + key, frame)
+            returned: list[Row] | None = [] if self._returning is not None else None
+            derive = self._deriving(version, self._lease, self._prefix + key, frame, returned)
             try:
                 timestamp = self._store.commit_derived(derive)
             except (LeaseExpired, Locked, _Unlearnt) as refused:
                 timestamp = self._again(derive, refused)
             if timestamp > 0:
                 self._after_commit()
-                return 1
+                return 1 if returned is None else returned
             return UNSERVED if timestamp == UNSERVED else self._none(version)
         except Unmet:
             return ENTANGLED
@@ -403,9 +414,9 @@ class PointWriter:
         parameters: Sequence[object],
         session: Session,
         buffer: Buffer,
-    ) -> Buffered | int:
-        """What a transaction is to buffer, which has `buffer` already and goes on at what `reader` sees. Or the number
-        of rows changed, if that is 0; UNSERVED, OUTDATED, ENTANGLED. Errors as of the statement, and those of
+    ) -> Buffered | int | list[Row]:
+        """What a transaction is to buffer, which has `buffer` already and goes on at what `reader` sees. Or what `run`
+        gives for no row; UNSERVED, OUTDATED, ENTANGLED. Errors as of the statement, and those of
         the session's locks for a key whose row stands in the way."""
         if reader.catalog_version != self._version:
             return OUTDATED
@@ -414,8 +425,9 @@ class PointWriter:
             return UNSERVED
         image = self._write.image(None, frame) if self._inserts else None
         key = self._write.key(frame) if image is None else self._write.key_of(image)
+        nothing: int | list[Row] = 0 if self._returning is None else []
         if key is None:
-            return 0
+            return nothing
         own = buffer.tables.get(self._table_id)
         if own is not None and key in own.changes:
             return ENTANGLED
@@ -425,11 +437,16 @@ class PointWriter:
             if stands:
                 session.locks.require_unlocked(self._prefix + key)
                 raise self._write.duplicate(image)
-            return Buffered(key, None, None, image)
+            return Buffered(key, None, None, image, self._returned(image, frame))
         if stored is None or not stands:
-            return 0
+            return nothing
         old = self._decode(stored)
-        return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, self._write.image(old, frame))
+        new = self._write.image(old, frame)
+        returned = self._returned(old if new is None else new, frame)
+        return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, new, returned)
+
+    def _returned(self, image: Row, frame: list[Any]) -> list[Row] | None:
+        return None if self._returning is None else [self._returning(image, frame)]
 
     def _again(self, derive: Derive, refused: LeaseExpired | Locked | _Unlearnt) -> int:
         """What becomes of a write that was `refused`: as of `commit_derived`, or UNSERVED."""
@@ -450,9 +467,11 @@ class PointWriter:
         if self._patchers.learn(stored) is never:
             self._decode(stored)
 
-    def _none(self, version: int) -> int:
-        """No row was changed: 0 if the statement still means what it meant."""
-        return OUTDATED if self._is_outdated(version) else 0
+    def _none(self, version: int) -> int | list[Row]:
+        """No row was changed: that, if the statement still means what it meant."""
+        if self._is_outdated(version):
+            return OUTDATED
+        return 0 if self._returning is None else []
 
     def _is_outdated(self, version: int) -> bool:
         """Whether there is another version of the catalog by now: a default, a name or a check may be another, even
@@ -460,9 +479,10 @@ class PointWriter:
         with self._store.read() as reader:
             return reader.catalog_version != version
 
-    def _insert(self, version: int, frame: list[Any]) -> int:
+    def _insert(self, version: int, frame: list[Any]) -> int | list[Row]:
         image = self._write.image(None, frame)
         assert image is not None  # an insert has a new row
+        returned = self._returned(image, frame)
         key = self._write.key_of(image)
         stored_at = self._prefix + key
         derive = self._inserting(version, self._lease, stored_at, key, image)
@@ -473,7 +493,7 @@ class PointWriter:
                 timestamp = self._again(derive, refused)
             if timestamp > 0:
                 self._after_commit()
-                return 1
+                return 1 if returned is None else returned
             if timestamp == UNSERVED:
                 return UNSERVED
             reader = self._store.read()

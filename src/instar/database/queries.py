@@ -31,6 +31,7 @@ from instar.sql import tree
 from instar.sql.binder import bind, thaw_check, thaw_default, thaw_generated
 from instar.sql.binder.deparse import quote_identifier
 from instar.sql.execution import ExecutionContext, Row
+from instar.sql.execution import Result as Executed
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
 from instar.sql.parser import parse_one
@@ -75,11 +76,11 @@ class Queries:
         count = known[1].run(parameters, session)
         if count == 1:
             return known[2]
-        return written(known[0], count) if count >= 0 else self._renewed(text, parameters, count, PointWriter.run)
+        return _told(known[0], known[1], count) or self._renewed(text, parameters, count, PointWriter.run)
 
     def alone(self, text: str, parameters: Sequence[object]) -> Result | None:
-        """A query that was planned before, in autocommit, on the newest snapshot and with no transaction around it; None
-        where the general way must be taken."""
+        """A query that was planned before, in autocommit, on the newest snapshot and with no transaction around it;
+        None where the general way must be taken."""
         session, database = self._session, self._database
         with database.store.read() as reader:
             timestamp, catalog = reader.timestamp, database.catalog.at(reader)
@@ -116,9 +117,7 @@ class Queries:
         if known is None:
             return None
         count = buffered(open_, known[1], parameters, self._session)
-        if count >= 0:
-            return written(known[0], count)
-        return self._renewed(text, parameters, count, partial(buffered, open_))
+        return _told(known[0], known[1], count) or self._renewed(text, parameters, count, partial(buffered, open_))
 
     def _looked_up(
         self, entry: Entry, text: str, parameters: Sequence[object], own: SessionTransaction | None = None
@@ -142,17 +141,18 @@ class Queries:
         self,
         text: str,
         parameters: Sequence[object],
-        count: int,
-        run: Callable[[PointWriter, Sequence[object], Session], int],
+        count: int | list[Row],
+        run: Callable[[PointWriter, Sequence[object], Session], int | list[Row]],
     ) -> Result | None:
         """What `run` makes of a write whose short way has not served, as `count` says, but may under another schema."""
         known = self._writer(text)
+        point = None if known is None else known[1]
         if known is not None and count == OUTDATED:
-            renewed = self._writer_anew(text, known[0], parameters)
-            count = UNSERVED if renewed is None else run(renewed, parameters, self._session)
+            point = self._writer_anew(text, known[0], parameters)
+            count = UNSERVED if point is None else run(point, parameters, self._session)
         if count == UNSERVED:
             self._database.point_writers.pop(text, None)  # another thread may have found out as well
-        return None if known is None or count < 0 else written(known[0], count)
+        return None if known is None or point is None else _told(known[0], point, count)
 
     def known(self, text: str) -> bool | None:
         """Whether a text that was planned before is an INSERT, UPDATE or DELETE; None for other texts."""
@@ -403,6 +403,13 @@ def _parsed(text: str) -> ast.Query | ast.Dml:
     if not isinstance(statement, ast.Query | ast.Dml):
         raise errors.error(errors.INTERNAL_ERROR, "a planned text is neither a query nor DML")
     return statement
+
+
+def _told(command: str, point: PointWriter, count: int | list[Row]) -> Result | None:
+    """What the short way of a write has come to; None if it has not served."""
+    if isinstance(count, list):
+        return Result.of(command, Executed(point.columns, count, len(count)), returns_rows=True)
+    return written(command, count) if count >= 0 else None
 
 
 def _none_of_system(name: str) -> Iterable[Row]:

@@ -23,7 +23,7 @@ from instar.lazily import computed_once
 from instar.sql import tree
 from instar.sql.binder import bind_defaults
 from instar.sql.execution import Row
-from instar.sql.executor_dml import insert_image, single_row, updated_image
+from instar.sql.executor_dml import insert_image, returned_columns, single_row, updated_image
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
@@ -244,7 +244,8 @@ class PointWrite:
     a row stands there. Update and delete: `key(frame)` is the key sought (None: no row can have it) and
     `image(old, frame)` the new row (None: delete). `changed` are the ordinals that an update sets, and of what is
     derived of these. Images have all columns. `assigned` are the ordinals that an update sets and a function to their
-    new values, which needs nothing of the row, where only NOT NULL is to be judged; else None.
+    new values, which needs nothing of the row, where only NOT NULL is to be judged, and nothing returned; else None.
+    `returning(image, frame)` is what the statement returns, in `columns`, of the new row or of that which is deleted.
     """
 
     def __init__(
@@ -267,6 +268,10 @@ class PointWrite:
         self._layout = layout
         self._rules = rules.of(table)
         self._compute = compute
+        scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
+        outputs = [output.expr for output in statement.returning]
+        self.returning = Compiler(scope, layout).row(outputs) if outputs else None
+        self.columns = returned_columns(statement.returning)
         self.key_of = self._rules.key
         self.checks_read_context = self._rules.checks_read_context
 
@@ -316,7 +321,7 @@ class PointWrite:
 def point_write(plan: Plan, parameters: int, rules: Rules) -> PointWrite | None:
     """The lean form of a DML plan, if what it must keep to can be judged on its one row, and the columns that it sets
     are all that change."""
-    if isinstance(plan, QueryPlan) or plan.subplans or plan.statement.returning or plan.statement.target.kept:
+    if isinstance(plan, QueryPlan) or plan.subplans or plan.statement.target.kept:
         return None
     layout = FrameLayout(parameters)
     if isinstance(plan, InsertPlan):
@@ -347,7 +352,7 @@ def _modify(
     image = updated_image(Compiler(scope, layout), statement, statement.assignments)
     # There may be rows with NULL in such a column still, and whoever writes one is held to it.
     unproven = any(column.nullable and column.refuses_null for column in table.columns)
-    judged = derived or unproven or rules.of(table).has_checks
+    judged = derived or unproven or statement.returning or rules.of(table).has_checks
     assigned = None if judged else _assigned(statement.assignments, layout)
     return PointWrite("update", statement, layout, rules, key, image, changed, assigned)
 
