@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import instar
 from instar import errors
-from instar.database.point_writes import ENTANGLED, PointWriter
+from instar.database.point_writes import ENTANGLED, Buffered, PointWriter
 from instar.database.session import Session
 from support.databases import Engine, fails, rows, run, value
 
@@ -236,6 +236,7 @@ def test_as_sqlite_has_it(script: list[tuple[str, tuple[int | None, ...]]]) -> N
         for text in ("PRAGMA foreign_keys = ON", *SCHEMA):
             peer.execute(text)
         run(ours, *SCHEMA)
+        _warm_up(ours)
         for text, parameters in script:
             assert _outcome(ours, instar.IntegrityError, text, parameters) == _outcome(
                 peer, sqlite3.IntegrityError, text, parameters
@@ -250,6 +251,14 @@ def test_as_sqlite_has_it(script: list[tuple[str, tuple[int | None, ...]]]) -> N
     finally:
         peer.close()
         engine.close()
+
+
+def _warm_up(connection: instar.Connection) -> None:
+    """Have all statements come to their short way."""
+    for text, count in STATEMENTS:
+        for number in range(TIMES):
+            _outcome(connection, instar.IntegrityError, text, (number,) * count)
+    run(connection, "DELETE FROM c", "DELETE FROM p")
 
 
 def _outcome(connection: Any, refusal: type[Exception], text: str, parameters: tuple[int | None, ...]) -> int | None:
@@ -302,3 +311,109 @@ def test_several_processes(tmp_path: Path) -> None:
         assert value(c, "SELECT count(u) - count(DISTINCT u) FROM c") == 0
         assert value(c, "SELECT count(*) FROM c") > 0
         assert not rows(c, "CHECK DATABASE")
+
+
+# --- in transactions --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def buffered_counts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the short way into a transaction's buffer has served, each time that it was tried."""
+    found: list[bool] = []
+    to_buffer = PointWriter.to_buffer
+
+    def counted(self: PointWriter, *given_: Any) -> Any:
+        made = to_buffer(self, *given_)
+        found.append(isinstance(made, Buffered))
+        return made
+
+    monkeypatch.setattr(PointWriter, "to_buffer", counted)
+    return found
+
+
+def test_what_a_transaction_has_buffered_counts(engine: Engine, buffered_counts: list[bool]) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE p (id int PRIMARY KEY, a text UNIQUE)")
+    run(c, "CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p, a text REFERENCES p (a), u text UNIQUE)")
+    parent, child = "INSERT INTO p VALUES (?, ?)", "INSERT INTO c VALUES (?, ?, ?, ?)"
+    for number in range(TIMES):
+        c.execute(parent, (number, f"a{number}"))
+        c.execute(child, (number, number, None, f"u{number}"))
+    run(c, "BEGIN")
+    c.execute(parent, (10, "a10"))
+    c.execute(child, (10, 10, None, "u10"))  # its parent is buffered
+    c.execute(child, (11, 1, "a1", None))
+    assert buffered_counts == [True, True, False]  # a unique key of a parent that may be buffered takes more
+    c.execute(child, (12, 1, "a10", None))
+    run(c, "DELETE FROM c WHERE id = 2", "DELETE FROM p WHERE id = 2", "UPDATE c SET u = 'moved' WHERE id = 3")
+    buffered_counts.clear()
+    c.execute(child, (13, 1, None, "u2"))  # what has been deleted and moved is in nobody's way
+    c.execute(child, (14, 1, None, "u3"))
+    assert buffered_counts == [True, True]
+    for blocked, sqlstate in (
+        ((20, 2, None, None), errors.FOREIGN_KEY_VIOLATION),
+        ((20, 1, None, "u10"), errors.UNIQUE_VIOLATION),
+        ((20, 1, None, "u0"), errors.UNIQUE_VIOLATION),
+        ((20, 1, None, "moved"), errors.UNIQUE_VIOLATION),
+        ((20, 1, "a2", None), errors.FOREIGN_KEY_VIOLATION),
+    ):
+        run(c, "SAVEPOINT s")
+        with fails(sqlstate):
+            c.execute(child, blocked)
+        run(c, "ROLLBACK TO s")
+    run(c, "COMMIT")
+    assert rows(c, "SELECT id FROM c ORDER BY id") == [(n,) for n in (0, 1, 3, 10, 11, 12, 13, 14)]
+    assert not rows(c, "CHECK DATABASE")
+
+
+def test_a_transaction_keeps_its_parents_and_unique_keys(engine: Engine, buffered_counts: list[bool]) -> None:
+    """From the statement on nobody takes them away: others wait."""
+    c, other = engine.connect(), engine.connect(lock_timeout="50ms")
+    run(
+        c, "CREATE TABLE p (id int PRIMARY KEY, a int)", "INSERT INTO p SELECT g, 0 FROM generate_series(0, 9) AS s (g)"
+    )
+    run(c, "CREATE TABLE c (id int PRIMARY KEY, p int REFERENCES p, u int UNIQUE)")
+    for number in range(TIMES):
+        c.execute("INSERT INTO c VALUES (?, ?, ?)", (number, 1, number))
+    run(c, "BEGIN")
+    c.execute("INSERT INTO c VALUES (?, ?, ?)", (20, 5, 20))
+    assert buffered_counts == [True]
+    for blocked in ("DELETE FROM p WHERE id = 5", "INSERT INTO c VALUES (21, 1, 20)"):
+        with fails(errors.LOCK_NOT_AVAILABLE):
+            other.execute(blocked)
+    run(other, "UPDATE p SET a = 1 WHERE id = 5", "INSERT INTO c VALUES (21, 5, 21)")
+    run(c, "COMMIT")
+    assert not rows(c, "CHECK DATABASE")
+
+
+@given(st.lists(st.tuples(st.one_of([_given(statement) for statement in STATEMENTS]), st.integers(0, 9)), max_size=60))
+@settings(max_examples=40, deadline=None)
+def test_transactions_as_sqlite_has_them(script: list[tuple[tuple[str, tuple[int | None, ...]], int]]) -> None:
+    """Each statement under a savepoint, for sqlite3 a failed one ends no transaction."""
+    peer = sqlite3.connect(":memory:", isolation_level=None)
+    engine = Engine(":memory:")
+    ours = engine.connect()
+    try:
+        for text in ("PRAGMA foreign_keys = ON", *SCHEMA):
+            peer.execute(text)
+        run(ours, *SCHEMA)
+        _warm_up(ours)
+        run(ours, "BEGIN")
+        peer.execute("BEGIN")
+        for (text, parameters), ends in script:
+            run(ours, "SAVEPOINT s")
+            outcome = _outcome(ours, instar.IntegrityError, text, parameters)
+            assert outcome == _outcome(peer, sqlite3.IntegrityError, text, parameters)
+            run(ours, "ROLLBACK TO s" if outcome is None else "RELEASE s")
+            if ends < 2:
+                for each in (ours, peer):
+                    each.execute("COMMIT" if ends else "ROLLBACK")
+                    each.execute("BEGIN")
+        run(ours, "COMMIT")
+        for table in "pc":
+            everything = f"SELECT * FROM {table} ORDER BY id"
+            assert rows(ours, everything) == peer.execute(everything).fetchall()
+        assert not rows(ours, "CHECK DATABASE")
+    finally:
+        peer.close()
+        engine.close()

@@ -32,8 +32,8 @@ def buffered(
     """As `PointWriter.run`, within a transaction that is plain (`Transaction.is_plain`) and may write; or ENTANGLED,
     where only the general way knows what to do."""
     database = session.database
-    if point.demands or not session.in_block:
-        return ENTANGLED  # what is demanded of other rows, a transaction's statement judges on its snapshot
+    if not session.in_block:
+        return ENTANGLED
     before, mark = open_.snapshot, open_.buffer.mark()
     try:
         with database.store.read() as reader:
@@ -50,7 +50,7 @@ def buffered(
         _put(open_, point, made)
         if point.table.id not in open_.enlisted:
             session.enlist()
-        if point.mode is None:
+        if point.mode is None or point.demands:
             session.locks.have_written(open_, mark)
         else:
             session.locks.have_row(open_, point.writer, made.key, point.mode, arrives=made.old is None)

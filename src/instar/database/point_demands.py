@@ -7,14 +7,16 @@ as preconditions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from instar.encoding.keys import successor
 from instar.sql.point import PointWrite
 from instar.store.apply import is_live
 from instar.store.engine import Refused, View, prefix_end
 from instar.tables.index import IndexCodec
 from instar.tables.writes import ForeignKeyProbe, TableWriter
+from instar.transactions.buffer import Buffer
 
 Row = tuple[Any, ...]
 
@@ -48,20 +50,28 @@ class Demands:
 
     def of(self, old: Row | None, new: Row) -> Demanded:
         """Of the row that comes to be `new`."""
-        free: list[bytes] = []
+        free = [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
         keys: list[bytes] = []
         prefixes: list[bytes] = []
-        for codec in self.unique:
-            prefix = codec.unique_prefix(new)
-            if prefix is not None and (old is None or codec.unique_prefix(old) != prefix):
-                free.append(prefix)
-        for probe in self.parents:
-            if old is not None and probe.values(old) == probe.values(new):
-                continue
+        for probe in self._comes_under(old, new):
             key = probe.key(new)
             if key is not None:
                 (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
         return Demanded(free, keys, prefixes)
+
+    def are_met(self, view: View, buffer: Buffer, row: bytes, old: Row | None, new: Row) -> bool:
+        """Whether all holds for the row at the store key `row` as a transaction sees it that has buffered so much, on
+        the newest state. False also where it takes more to find out."""
+        free = all(_is_free(view, buffer, codec, new) for codec in self._comes_free(old, new))
+        return free and all(_has_parent(view, buffer, probe, row, new) for probe in self._comes_under(old, new))
+
+    def _comes_free(self, old: Row | None, new: Row) -> Iterator[IndexCodec]:
+        """The unique indexes in which the row comes to another key than it had, if it has one."""
+        return (c for c in self.unique if old is None or c.unique_prefix(old) != c.unique_prefix(new))
+
+    def _comes_under(self, old: Row | None, new: Row) -> Iterator[ForeignKeyProbe]:
+        """The foreign keys by which it comes under another parent."""
+        return (probe for probe in self.parents if old is None or probe.values(old) != probe.values(new))
 
 
 def demands_of(write: PointWrite, writer: TableWriter) -> Demands | None:
@@ -89,6 +99,33 @@ def require(view: View, demanded: Demanded, row: bytes) -> None:
     for prefix in demanded.parents_under:
         if not _stands_under(view, prefix):
             raise Unmet
+
+
+def _is_free(view: View, buffer: Buffer, codec: IndexCodec, new: Row) -> bool:
+    prefix = codec.unique_prefix(new)
+    if prefix is None:
+        return True
+    own = buffer.table(codec.table)
+    whole = codec.whole(new)
+    if own is not None and own.rows_between(codec.order, codec.whole, whole, successor(whole)):
+        return False
+    gone = {} if own is None else own.changes  # none of which has that key any more
+    entries = view.scan(prefix, prefix_end(prefix))
+    return not any(is_live(value) and entry[len(prefix) :] not in gone for entry, value in entries)
+
+
+def _has_parent(view: View, buffer: Buffer, probe: ForeignKeyProbe, row: bytes, new: Row) -> bool:
+    key = probe.key(new)
+    if key is None or key == row:
+        return True
+    theirs = buffer.table(probe.foreign_key.parent)
+    if probe.foreign_key.parent_index is not None:
+        return theirs is None and _stands_under(view, key)
+    change = None if theirs is None else theirs.changes.get(key[len(probe.prefix) :])
+    if change is not None:
+        return change.image is not None
+    stored = view.get(key)
+    return stored is not None and is_live(stored)
 
 
 def _stands_under(view: View, prefix: bytes) -> bool:

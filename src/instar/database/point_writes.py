@@ -437,11 +437,15 @@ class PointWriter:
             if stands:
                 session.locks.require_unlocked(self._prefix + key)
                 raise self._write.duplicate(image)
+            if self.demands and not self.demands.are_met(reader, buffer, self._prefix + key, None, image):
+                return ENTANGLED
             return Buffered(key, None, None, image, self._returned(image, frame))
         if stored is None or not stands:
             return nothing
         old = self._decode(stored)
         new = self._write.image(old, frame)
+        if self.demands and new is not None and not self.demands.are_met(reader, buffer, self._prefix + key, old, new):
+            return ENTANGLED
         returned = self._returned(old if new is None else new, frame)
         return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, new, returned)
 

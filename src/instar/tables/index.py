@@ -23,7 +23,8 @@ from instar.tables.view import END, RowVersion, View
 from instar.transactions.buffer import Change, TableBuffer
 from instar.transactions.reads import Place
 
-ENTRIES_PER_READ = 512
+# A scan's first read, which is all that most take, and the largest that follow.
+_FIRST_ENTRIES, ENTRIES_PER_READ = 8, 512
 CUT = keys.MAX_INDEX_PART_BYTES
 
 
@@ -32,6 +33,7 @@ class IndexCodec:
 
     def __init__(self, table: Table, index: Index) -> None:
         self.index = index
+        self.table = table.id
         self.prefix = rowset_prefix(index.rowset)
         ordinals = {column.id: ordinal for ordinal, column in enumerate(table.columns)}
         self.ordinals = tuple(ordinals[part.column] for part in index.columns)
@@ -164,25 +166,27 @@ class IndexReader:
     def _accepted(
         self, view: View, start: bytes, stop: bytes, reverse: bool, changes: dict[bytes, Change]
     ) -> Iterator[_Hit]:
-        """Accepted entries with their rows, some hundred per short read."""
+        """Accepted entries with their rows, at most some hundred per short read."""
         prefix = self.codec.prefix
         lower, upper = prefix + start, prefix + stop
+        size = _FIRST_ENTRIES
         while True:
             guarded = view.guard is not None and view.guard.is_held(self._rows.prefix, self._rows.prefix + END)
             with view.store.read_at(view.snapshot) as reader:
-                entries = list(islice(reader.scan(lower, upper, reverse=reverse), ENTRIES_PER_READ))
+                entries = list(islice(reader.scan(lower, upper, reverse=reverse), size))
                 hits = [hit for key, value in entries if (hit := self._accept(view, reader, key, value, changes))]
             if view.reads is not None:
                 keys_read = [key for key, _value in entries]
-                read = scanned(lower, upper, keys_read, ENTRIES_PER_READ, reverse=reverse)
+                read = scanned(lower, upper, keys_read, size, reverse=reverse)
                 view.reads.add_range(self._place, *read, len(entries))
                 rows_read = [self._rows.prefix + hit.version.key for hit in hits]
                 view.reads.add_keys(self._wanted.place, rows_read)
             if guarded:
                 hits = [now for hit in hits if (now := self._now(view, hit)) is not None]
             yield from hits
-            if len(entries) < ENTRIES_PER_READ:
+            if len(entries) < size:
                 return
+            size = min(size * 4, ENTRIES_PER_READ)
             if reverse:
                 upper = entries[-1][0]
             else:

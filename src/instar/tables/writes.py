@@ -163,12 +163,12 @@ class ForeignKeyProbe:
         by_id = {column.id: column for column in parent.columns}
         if foreign_key.parent_index is None:
             order = list(parent.primary_key)
-            self._prefix = rowset_prefix(parent.rowset)
+            self.prefix = rowset_prefix(parent.rowset)
             descending = [False] * len(order)
         else:
             index = next(found for found in parent.indexes if found.id == foreign_key.parent_index)
             order = [part.column for part in index.columns]
-            self._prefix = rowset_prefix(index.rowset)
+            self.prefix = rowset_prefix(index.rowset)
             descending = [part.descending for part in index.columns]
         # The constraint may list the columns in another order than the parent's key does.
         self._order = [foreign_key.parent_columns.index(column) for column in order]
@@ -188,7 +188,7 @@ class ForeignKeyProbe:
         if None in values:
             return None
         part = self._encode([values[position] for position in self._order])
-        return self._prefix + (part if self.foreign_key.parent_index is None else limited_index_key(part))
+        return self.prefix + (part if self.foreign_key.parent_index is None else limited_index_key(part))
 
 
 class ParentProbe:
