@@ -28,6 +28,7 @@ _FILE_WIDTH = 140  # characters, where the output is no terminal
 NAMES = (
     "lookup",
     "update",
+    "statements",
     "bulk_insert",
     "scan",
     "ddl",

@@ -12,11 +12,12 @@ import pytest
 from benchmarks.__main__ import NAMES
 from benchmarks.harness import Options, end_workers
 
-from benchmarks import clients, curve, layouts, leases, metadata, servers, tpc_like, update, versions
+from benchmarks import clients, curve, layouts, leases, metadata, servers, statements, tpc_like, update, versions
 
 FIGURES = {
     "lookup": 1,
     "update": 4,
+    "statements": 19,
     "bulk_insert": 3,
     "scan": 2,
     "ddl": 7,
@@ -54,6 +55,7 @@ def tiny(monkeypatch):
     monkeypatch.setattr(servers, "SERVERS", (2,))
     monkeypatch.setattr(tpc_like, "TRANSACTIONS", 5)
     monkeypatch.setattr(update, "COUNT", 100)
+    monkeypatch.setattr(statements, "COUNT", 100)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as directory:
         gc.freeze()  # a round collects garbage first: not that of the tests before
         yield Options(quick=True, directory=Path(directory), rows=2000, seconds=0.3, repeated=1, output=Path(directory))

@@ -417,3 +417,30 @@ def test_transactions_as_sqlite_has_them(script: list[tuple[tuple[str, tuple[int
     finally:
         peer.close()
         engine.close()
+
+
+def test_a_parent_that_is_the_row_itself_by_a_unique_key(engine: Engine, counts: list[int]) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id serial PRIMARY KEY, u int UNIQUE, r int REFERENCES t (u))")
+    for number in range(TIMES):
+        c.execute("INSERT INTO t (u, r) VALUES (?, ?)", (number, number))
+        c.execute("UPDATE t SET u = ?, r = ? WHERE id = ?", (50 + number, 50 + number, number + 1))
+    assert set(counts) == {1}
+    assert value(c, "SELECT max(id) FROM t") == TIMES  # each has drawn once
+    run(c, "BEGIN")
+    c.execute("INSERT INTO t (u, r) VALUES (?, ?)", (90, 90))
+    with fails(errors.FOREIGN_KEY_VIOLATION):
+        c.execute("INSERT INTO t (u, r) VALUES (?, ?)", (91, 92))
+    run(c, "ROLLBACK")
+    assert not rows(c, "CHECK DATABASE")
+
+
+def test_what_is_set_of_a_sequence_is_set_once(engine: Engine) -> None:
+    """Also where something is violated, which is found out twice."""
+    c = engine.connect()
+    run(c, "CREATE SEQUENCE s", "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE)", "SELECT nextval('s')")
+    for number in range(TIMES):
+        c.execute("INSERT INTO t VALUES (setval('s', currval('s') + 10), ?)", (number,))
+        with fails(errors.UNIQUE_VIOLATION):
+            c.execute("INSERT INTO t VALUES (setval('s', currval('s') + 100), ?)", (number,))
+    assert value(c, "SELECT currval('s')") == 1 + TIMES * 110

@@ -22,6 +22,7 @@ from instar.store.engine import (
     EntryWrite,
     Lease,
     LeaseExpired,
+    Refused,
     RowCommit,
     RowWrite,
     TableWrites,
@@ -195,6 +196,18 @@ def test_locks_take_no_section(store: LmdbStore, monkeypatch: pytest.MonkeyPatch
     assert store.commit_derived(putting(2, b"b"))
     store.locks.end(owner)
     assert store.commit_derived(putting(1, b"b"))
+
+
+def test_a_commit_that_was_refused_is_judged_no_more(store: LmdbStore) -> None:
+    """Else who locks next would enter the section, to see what it has done."""
+
+    def refuse(view: View) -> RowCommit | None:
+        raise Refused
+
+    with pytest.raises(Refused):
+        store.commit_derived(refuse)
+    with store.read() as view:
+        assert store._presence.judged() <= view.number
 
 
 def test_a_lease_that_has_run_out(store: LmdbStore) -> None:

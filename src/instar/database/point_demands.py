@@ -55,15 +55,22 @@ class Demands:
         prefixes: list[bytes] = []
         for probe in self._comes_under(old, new):
             key = probe.key(new)
-            if key is not None:
+            if key is not None and key not in free:  # which is the row's own
                 (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
         return Demanded(free, keys, prefixes)
 
     def are_met(self, view: View, buffer: Buffer, row: bytes, old: Row | None, new: Row) -> bool:
         """Whether all holds for the row at the store key `row` as a transaction sees it that has buffered so much, on
         the newest state. False also where it takes more to find out."""
-        free = all(_is_free(view, buffer, codec, new) for codec in self._comes_free(old, new))
-        return free and all(_has_parent(view, buffer, probe, row, new) for probe in self._comes_under(old, new))
+        own = {row}
+        for codec in self._comes_free(old, new):
+            prefix = codec.unique_prefix(new)
+            if prefix is not None:
+                if not _is_free(view, buffer, codec, prefix, new):
+                    return False
+                own.add(prefix)
+        parents = ((probe, probe.key(new)) for probe in self._comes_under(old, new))
+        return all(key is None or key in own or _has_parent(view, buffer, probe, key) for probe, key in parents)
 
     def _comes_free(self, old: Row | None, new: Row) -> Iterator[IndexCodec]:
         """The unique indexes in which the row comes to another key than it had, if it has one."""
@@ -101,10 +108,7 @@ def require(view: View, demanded: Demanded, row: bytes) -> None:
             raise Unmet
 
 
-def _is_free(view: View, buffer: Buffer, codec: IndexCodec, new: Row) -> bool:
-    prefix = codec.unique_prefix(new)
-    if prefix is None:
-        return True
+def _is_free(view: View, buffer: Buffer, codec: IndexCodec, prefix: bytes, new: Row) -> bool:
     own = buffer.table(codec.table)
     whole = codec.whole(new)
     if own is not None and own.rows_between(codec.order, codec.whole, whole, successor(whole)):
@@ -114,10 +118,7 @@ def _is_free(view: View, buffer: Buffer, codec: IndexCodec, new: Row) -> bool:
     return not any(is_live(value) and entry[len(prefix) :] not in gone for entry, value in entries)
 
 
-def _has_parent(view: View, buffer: Buffer, probe: ForeignKeyProbe, row: bytes, new: Row) -> bool:
-    key = probe.key(new)
-    if key is None or key == row:
-        return True
+def _has_parent(view: View, buffer: Buffer, probe: ForeignKeyProbe, key: bytes) -> bool:
     theirs = buffer.table(probe.foreign_key.parent)
     if probe.foreign_key.parent_index is not None:
         return theirs is None and _stands_under(view, key)

@@ -98,6 +98,9 @@ def point_writer(
     # An update is derived inside the atomic section, where a sequence could not reserve its next block.
     if write.operation != "insert" and write.draws:
         return None
+    # What is violated the general way finds, too, which draws anew: a number is lost, and nothing else may be.
+    if demands and write.knows_numbers:
+        return None
     codecs = _touched(writer, write.changed, write.operation)
     if any(codec.index.state is not State.PUBLIC for codec in codecs):
         return None

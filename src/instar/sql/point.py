@@ -285,6 +285,11 @@ class PointWrite:
         """Whether the statement takes values of sequences, sets them, or asks for what its session has taken."""
         return any(isinstance(found, tree.OfSequence) for found in walk(self.statement))
 
+    @computed_once
+    def knows_numbers(self) -> bool:
+        """Whether the statement sets values of sequences, or asks for what its session has taken."""
+        return any(isinstance(found, tree.CurrentValue | tree.SetValue) for found in walk(self.statement))
+
     def frame(self, parameters: Sequence[object], functions: Context, execution: object) -> Frame:
         """`parameters` are internal values; `execution` needs what `Execution` has (defaults.py)."""
         return self._layout.frame(parameters, functions, execution)

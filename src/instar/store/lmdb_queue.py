@@ -131,7 +131,11 @@ class LmdbQueue(CommitQueue):
             head = read_head(transaction)
         timestamp, log_end, header = head
         version, _, watermark, _, _, boot, then, wall_then = header
-        row = derive(_Newest(transaction.get, version, timestamp, watermark, transaction))
+        try:
+            row = derive(_Newest(transaction.get, version, timestamp, watermark, transaction))
+        except BaseException:
+            self._say_judged(number - 1)
+            raise
         if row is None:
             self._say_judged(number - 1)
             transaction.abort()
