@@ -434,6 +434,15 @@ def test_a_write_under_a_schema_below_the_floor(script: Script, level: str, lose
     assert script.names() == ({"write under a schema below the floor"} if loses else set())
 
 
+def test_what_a_transaction_has_taken_back_is_lost_to_no_change(script: Script) -> None:
+    writer = script.begin(REPEATABLE_READ)
+    script.write(writer, 20, (TABLE, 30), (), under=(TABLE,))
+    script.write(writer, 21, (TABLE, 30), (20,), deletes=True, under=(TABLE,))
+    changed(script, ADDED._replace(loses=True))
+    script.end(writer)
+    assert script.names() == set()
+
+
 def test_under_a_lease_statements_may_be_behind_and_writes_may_not(script: Script) -> None:
     changed(script, ADDED._replace(loses=True))
     late = script.begin(READ_COMMITTED)

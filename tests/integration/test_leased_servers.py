@@ -16,7 +16,7 @@ import pytest
 import instar
 from instar import errors
 from instar.dbapi import Connection
-from instar.store.engine import Commit
+from instar.store.engine import Commit, Derive
 from integration.test_populated_columns import ROWS, Table
 from integration.test_serializability import SESSIONS, Program, drawn, serial, stored
 from support.databases import Engine, rows, run, value
@@ -274,15 +274,24 @@ def test_a_process_that_is_stopped_between_deriving_and_committing(
         connection = instar.connect(path, synchronous="off", autocommit=True)
         connection.execute(statement, (first,))
         store, naps = connection.database.store, [True]
-        real = store.commit
+        commit, commit_derived = store.commit, store.commit_derived
 
-        def late(request: Commit) -> int:
-            if request.lease is not None and naps:
+        def nap() -> None:
+            if naps:
                 naps.pop()
                 os.kill(os.getpid(), signal.SIGSTOP)
-            return real(request)
+
+        def late(request: Commit) -> int:
+            if request.lease is not None:
+                nap()
+            return commit(request)
+
+        def late_derived(derive: Derive) -> int:
+            nap()
+            return commit_derived(derive)
 
         store.commit = late  # type: ignore[method-assign]  # of this process
+        store.commit_derived = late_derived  # type: ignore[method-assign]
         connection.execute(statement, (second,))
         connection.close()
 

@@ -203,7 +203,6 @@ def test_what_is_no_point_write(world: World) -> None:
     for sql in (
         "update t set id = 5 where id = 1",
         "update t set a = 5 where a = 1",
-        "update t set a = 5 where id = 1 returning a",
         "insert into t values (1), (2)",
         "insert into t values (1) on conflict do nothing",
         "delete from t",

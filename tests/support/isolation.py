@@ -406,9 +406,16 @@ class _Judge:
                 self.graph.add(self._reads(number, index), commit, "schema")
             if found.empties:
                 self.graph.add(self._holds(number, index), commit, "rw")
-            wrote = statement.undone is None and any(write.key[0] == seen.table for write in statement.writes)
+            wrote = statement.undone is None and any(
+                write.key[0] == seen.table and self._leaves(number, write.key) for write in statement.writes
+            )
             if (found.loses or found.empties) and wrote and self.transactions[number].committed:
                 self.graph.add(("commit", number, 0), commit, "floor")
+
+    def _leaves(self, number: int, key: Key) -> bool:
+        """Whether the transaction leaves something at a key: not if it has inserted what it then deleted."""
+        writes = [write for write in self.transactions[number].writes if write.key == key]
+        return not writes or bool(writes[0].base) or not writes[-1].deletes
 
     # --- what is said of a cycle -------------------------------------------------------------------------------------
 

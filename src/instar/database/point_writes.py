@@ -170,6 +170,34 @@ def _patchers(
     return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.layout_at_hand, write.assigned[0])
 
 
+# What becomes of a row, of its index entries, and the parents that it relies on.
+Changed = tuple[bytes | None, Sequence[EntryWrite], Sequence[bytes]]
+
+
+def _changing(
+    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
+) -> Callable[[View, bytes, bytes, list[Any], list[Row] | None], Changed]:
+    """From where a row is stored, its bytes there, a frame and where to leave what is returned, to what an update or
+    delete makes of it, by way of its values. Unmet if other rows do not allow it."""
+    decode, encode, prefix_bytes = writer.reader.decode, writer.encode, len(writer.prefix)
+    demanding = demands.of if demands else None
+
+    def changed(view: View, stored_at: bytes, stored: bytes, frame: list[Any], returned: list[Row] | None) -> Changed:
+        old = decode(stored)
+        new = write.image(old, frame)
+        parents: Sequence[bytes] = ()
+        if demanding is not None and new is not None:
+            demanded = demanding(old, new)
+            require(view, demanded, stored_at)
+            parents = demanded.all_parents
+        if returned is not None and write.returning is not None:
+            returned[:] = [write.returning(old if new is None else new, frame)]
+        body = None if new is None else encode(new)
+        return body, _entries(codecs, stored_at[prefix_bytes:], old, new), parents
+
+    return changed
+
+
 def _deriving(
     write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None, demands: Demands
 ) -> Callable[[int, Lease | None, bytes, list[Any], list[Row] | None], Derive]:
@@ -181,12 +209,10 @@ def _deriving(
     """
     table, layout = writer.table, writer.table.layout.id
     table_id, table_version, whole, keyed = table.id, table.version, table.logged_whole, bool(demands.unique)
-    prefix_bytes = len(writer.prefix)
     patching = None
     if patchers is not None and write.assigned is not None:
         patching = (patchers.known, patchers.at_hand, write.assigned[1])
-    decode, encode = writer.reader.decode, writer.encode
-    demanding = demands.of if demands else None
+    changed = _changing(write, writer, codecs, demands)
 
     def deriving(
         version: int, lease: Lease | None, stored_at: bytes, frame: list[Any], returned: list[Row] | None
@@ -207,16 +233,7 @@ def _deriving(
                     raise _Unlearnt(stored)
                 body = patch(stored, values((), frame))
             if body is None:
-                old = decode(stored)
-                new = write.image(old, frame)
-                body = None if new is None else encode(new)
-                entries = _entries(codecs, stored_at[prefix_bytes:], old, new)
-                if demanding is not None and new is not None:
-                    demanded = demanding(old, new)
-                    require(view, demanded, stored_at)
-                    parents = demanded.all_parents
-                if returned is not None and write.returning is not None:
-                    returned[:] = [write.returning(old if new is None else new, frame)]
+                body, entries, parents = changed(view, stored_at, stored, frame, returned)
             return RowCommit(
                 table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
                 False, keyed, parents,

@@ -79,8 +79,8 @@ class Queries:
         return _told(known[0], known[1], count) or self._renewed(text, parameters, count, PointWriter.run)
 
     def alone(self, text: str, parameters: Sequence[object]) -> Result | None:
-        """A query that was planned before, in autocommit, on the newest snapshot and with no transaction around it;
-        None where the general way must be taken."""
+        """A query that was planned before, on the newest snapshot, as if no transaction were around it; None where the
+        general way must be taken."""
         session, database = self._session, self._database
         with database.store.read() as reader:
             timestamp, catalog = reader.timestamp, database.catalog.at(reader)
@@ -88,8 +88,13 @@ class Queries:
         if prepared is None or not prepared.stands_alone:
             return None
         zone = session.settings.get("timezone")
+        open_ = session.transaction
+        migrated = self._migrated(prepared, catalog, session.settings.read_only if open_ is None else open_.read_only)
+        view = View(database.store, timestamp, None, database.layouts)
+        if migrated:
+            view.older = database.migration.notes_for(migrated)
         context = ExecutionContext(
-            view=View(database.store, timestamp, None, database.layouts),
+            view=view,
             catalog=catalog,
             buffer=_NOTHING,
             parameters=prepared.convert(parameters, zone),
@@ -104,6 +109,8 @@ class Queries:
             executed = prepared.run(context)
         finally:
             database.store.release_snapshot(token)
+        if view.older is not None:
+            database.migration.take(view.older, migrated)
         return Result.of("SELECT", executed, returns_rows=True)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
@@ -209,7 +216,10 @@ class Queries:
         context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
         if prepared.is_query and not self._session.in_block:
             context.view.reads = None  # nothing will be written that what is read now could have to do with
-        migrated = self._migrated(prepared) if prepared.is_query else {}
+        open_ = self._session.open_transaction()
+        migrated = {}
+        if prepared.is_query and not open_.ddl:
+            migrated = self._migrated(prepared, self._session.catalog(), open_.read_only)
         if migrated:
             context.view.older = self._database.migration.notes_for(migrated)
         # A query may take longer than retention keeps the log: the collector is told what it still needs.
@@ -227,13 +237,12 @@ class Queries:
             self._session.enlist()
         return Result.of(command, executed, returns_rows=prepared.is_query or bool(prepared.columns))
 
-    def _migrated(self, prepared: Prepared) -> dict[int, Table]:
+    @staticmethod
+    def _migrated(prepared: Prepared, catalog: CatalogSnapshot, read_only: bool) -> dict[int, Table]:
         """The tables of a query whose rows it is to put into their newest layouts: not where it may not write."""
-        found = [table.id for table in prepared.bound.tables if table.migration == "read"]
-        open_ = self._session.open_transaction()
-        if not found or open_.read_only or open_.ddl:
+        if read_only:
             return {}
-        return {number: self._session.catalog().table(number) for number in found}
+        return {table.id: catalog.table(table.id) for table in prepared.bound.tables if table.migration == "read"}
 
     def execute_many(self, text: str, statement: ast.Dml, sets: Iterable[Sequence[object]]) -> Result:
         """Execute DML once per parameter set. Rows of an INSERT that one plan serves are one statement where that makes

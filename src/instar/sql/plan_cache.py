@@ -123,13 +123,11 @@ class Prepared:
     @computed_once
     def stands_alone(self) -> bool:
         """Whether it is a query of nothing but tables as of a snapshot, which needs no transaction around it: it reads
-        nothing of its session and leaves nothing there, locks no rows and moves none."""
+        nothing of its session and leaves nothing there, and locks no rows."""
         statement = self.statement
         if not isinstance(statement, Query) or statement.as_of is not None or not self.is_query:
             return False
-        if self._names or self._draws or self.hints or self.locks is not None:
-            return False
-        return all(table.migration != "read" for table in self.bound.tables)
+        return not (self._names or self._draws or self.hints or self.locks is not None)
 
     @property
     def unhinted(self) -> Iterator[Object]:
