@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import instar
+from instar import errors
+from instar.database.queries import Queries
+from instar.database.result import Result
+from instar.sql.execution import ExecutionContext
+from instar.sql.plan_cache import Prepared
+from support.databases import Engine, fails, rows, run, value
 
 ROWS = 6000  # more than the executor reads by keys
 
@@ -112,3 +119,128 @@ def test_a_table_that_is_there_takes_rows_however_deep_its_expressions(sql: str)
             assert connection.execute("SELECT a FROM t").fetchall() == [(1,)]
     assert 0 < len(told) < 15
     assert set(told) == {"54001"}
+
+
+# --- queries that stand alone -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether a query was executed with no transaction around it, each time that it was tried."""
+    found: list[bool] = []
+    execute = Queries.alone
+
+    def counted(self: Queries, text: str, parameters: Sequence[object]) -> Result | None:
+        result = execute(self, text, parameters)
+        found.append(result is not None)
+        return result
+
+    monkeypatch.setattr(Queries, "alone", counted)
+    return found
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT count(*), sum(a) FROM t",
+        "SELECT x.a FROM t AS x JOIN t AS y ON y.id = x.a WHERE x.id = 1",
+        "SELECT id FROM t WHERE a IN (SELECT a FROM t WHERE id < 3) ORDER BY id",
+        "SELECT now() = now(), upper('a')",
+        "SELECT id FROM v WHERE id < 3 ORDER BY id",
+        "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r",
+    ],
+)
+def test_what_needs_no_transaction(engine: Engine, alone: list[bool], query: str) -> None:
+    c = engine.connect()
+    run(
+        c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t SELECT g, g FROM generate_series(1, 9) AS s (g)"
+    )
+    run(c, "CREATE VIEW v AS SELECT * FROM t")
+    first = rows(c, query)
+    assert rows(c, query) == first
+    assert alone == [True]
+    run(c, "BEGIN")
+    assert rows(c, query) == first
+    assert alone == [True, True]
+    run(c, "ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT nextval('s')",
+        "SELECT currval('s')",
+        "SELECT id FROM t FOR UPDATE",
+        "SELECT id FROM t WITH (NOLOCK)",
+        "SELECT count(*) FROM information_schema.tables",
+        "SELECT count(*) FROM t AS OF SYSTEM TIME '-1ms'",
+    ],
+)
+def test_what_needs_one(engine: Engine, alone: list[bool], query: str) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE SEQUENCE s", "SELECT nextval('s')")
+    time.sleep(0.01)
+    for _ in range(3):
+        c.execute(query)
+    assert not any(alone)
+
+
+def test_each_statement_of_a_transaction_sees_what_is_there(engine: Engine, alone: list[bool]) -> None:
+    c, other = engine.connect(), engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    query = "SELECT sum(a) FROM t"
+    assert value(c, query) == 1
+    run(c, "BEGIN")
+    for number in range(2, 5):
+        run(other, f"UPDATE t SET a = {number}", f"ALTER TABLE t ADD COLUMN c{number} int")
+        assert value(c, query) == number
+    assert alone == [True] * 3
+    run(c, "UPDATE t SET a = 10")
+    assert value(c, query) == 10  # its own
+    assert alone == [True] * 3
+    run(c, "COMMIT", "BEGIN ISOLATION LEVEL REPEATABLE READ")
+    assert value(c, query) == 10
+    run(other, "UPDATE t SET a = 20")
+    assert value(c, query) == 10
+    run(c, "COMMIT")
+    assert value(c, query) == 20
+    assert alone == [True] * 4
+
+
+def test_a_query_that_fails_alone_fails_its_transaction(engine: Engine, alone: list[bool]) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    query = "SELECT 1 / (a - ?) FROM t WHERE a < ?"
+    assert c.execute(query, (2, 5)).fetchall() == [(-1,)]
+    run(c, "BEGIN")
+    assert c.execute(query, (2, 5)).fetchall() == [(-1,)]
+    with fails(errors.DIVISION_BY_ZERO):
+        c.execute(query, (1, 5))
+    assert len(alone) == 1
+    with fails(errors.IN_FAILED_TRANSACTION):
+        c.execute(query, (2, 5))
+    run(c, "ROLLBACK")
+    assert c.execute(query, (2, 5)).fetchall() == [(-1,)]
+    assert alone == [True] * 2
+
+
+def test_the_collector_is_told_of_the_snapshot_of_a_query_alone(
+    engine: Engine, alone: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    store = c.database.store
+    seen: list[int | None] = []
+    execute = Prepared.run
+
+    def looked(self: Prepared, context: ExecutionContext) -> object:
+        seen.append(store.oldest_snapshot())
+        return execute(self, context)
+
+    monkeypatch.setattr(Prepared, "run", looked)
+    for _ in range(3):
+        rows(c, "SELECT count(*) FROM t")
+    assert alone == [True] * 2
+    assert len(seen) == 3
+    assert None not in seen
+    assert store.oldest_snapshot() is None

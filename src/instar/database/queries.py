@@ -122,9 +122,19 @@ class Queries:
                 return found
         known = None if open_.read_only else self._writer(text)
         if known is None:
-            return None
+            return self._alone_within(text, parameters, open_)
         count = buffered(open_, known[1], parameters, self._session)
         return _told(known[0], known[1], count) or self._renewed(text, parameters, count, partial(buffered, open_))
+
+    def _alone_within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
+        """A query in a transaction that has done nothing yet which a query could see, nor relies on."""
+        if open_.enlisted or self._session.locks.selected_of or self.known(text) is not False:
+            return None
+        try:
+            return self.alone(text, parameters)
+        except BaseException:
+            self._session.fail(open_)
+            raise
 
     def _looked_up(
         self, entry: Entry, text: str, parameters: Sequence[object], own: SessionTransaction | None = None

@@ -123,8 +123,6 @@ class Session:
             open_ = self.open(explicit=False)
         if open_ is not None and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
-            if result is None and writes is False and not (open_.enlisted or self.locks.selected_of):
-                result = self._alone_within(text, parameters, open_)
             if result is not None:
                 open_.queried = True
                 return result
@@ -140,14 +138,6 @@ class Session:
             raise
         finally:
             self.deliver_notices()
-
-    def _alone_within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
-        """A query of a transaction that has done nothing yet which a query could see."""
-        try:
-            return self._queries.alone(text, parameters)
-        except BaseException:
-            self.fail(open_)
-            raise
 
     def _require_sound(self) -> None:
         """25P02 in a transaction that waits for its ROLLBACK; 25000 in one that the parent process has begun."""
