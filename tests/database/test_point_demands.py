@@ -23,12 +23,12 @@ TIMES = 4  # the first execution goes the general way, the second compiles the s
 
 
 @pytest.fixture
-def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What the short way has answered, each time that it was taken."""
-    found: list[int] = []
+    found: list[object] = []
     run_ = PointWriter.run
 
-    def counted(self: PointWriter, parameters: Any, session: Session) -> int:
+    def counted(self: PointWriter, parameters: Any, session: Session) -> object:
         found.append(run_(self, parameters, session))
         return found[-1]
 
@@ -36,7 +36,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_unique_keys(engine: Engine, counts: list[int]) -> None:
+def test_unique_keys(engine: Engine, counts: list[object]) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id int PRIMARY KEY, a text UNIQUE, b int, UNIQUE (b, id))")
     insert, update = "INSERT INTO t VALUES (?, ?, ?)", "UPDATE t SET a = ? WHERE id = ?"
@@ -62,7 +62,7 @@ def test_unique_keys(engine: Engine, counts: list[int]) -> None:
     assert not rows(c, "CHECK DATABASE")
 
 
-def test_long_unique_keys(engine: Engine, counts: list[int]) -> None:
+def test_long_unique_keys(engine: Engine, counts: list[object]) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id int PRIMARY KEY, a text UNIQUE)")
     long = "x" * 3000
@@ -82,7 +82,7 @@ PARENTS = {
 
 
 @pytest.mark.parametrize("kind", PARENTS)
-def test_parents(engine: Engine, counts: list[int], kind: str) -> None:
+def test_parents(engine: Engine, counts: list[object], kind: str) -> None:
     c = engine.connect()
     run(c, PARENTS[kind], "CREATE TABLE c (id int PRIMARY KEY, x int, y int, FOREIGN KEY (x, y) REFERENCES p (x, y))")
     insert, update = "INSERT INTO c VALUES (?, ?, ?)", "UPDATE c SET x = ? WHERE id = ?"
@@ -109,7 +109,7 @@ def test_parents(engine: Engine, counts: list[int], kind: str) -> None:
     assert not rows(c, "CHECK DATABASE")
 
 
-def test_rows_that_refer_to_themselves(engine: Engine, counts: list[int]) -> None:
+def test_rows_that_refer_to_themselves(engine: Engine, counts: list[object]) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id int PRIMARY KEY, up int REFERENCES t)")
     for number in range(TIMES):
@@ -137,7 +137,7 @@ def test_a_foreign_key_that_comes_between_two_executions(engine: Engine) -> None
             c.execute("INSERT INTO c VALUES (?, ?, ?)", (30, 1, 7))
 
 
-def test_locks_of_others_are_waited_for(engine: Engine, counts: list[int]) -> None:
+def test_locks_of_others_are_waited_for(engine: Engine, counts: list[object]) -> None:
     """A parent that is about to go, and a unique key that is about to come."""
     c, other = engine.connect(lock_timeout="50ms"), engine.connect()
     run(c, "CREATE TABLE p (id int PRIMARY KEY)", "INSERT INTO p SELECT g FROM generate_series(1, 9) AS s (g)")
@@ -174,7 +174,7 @@ def test_a_transaction_judges_on_its_snapshot(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-def test_clocks(engine: Engine, counts: list[int], zone: str) -> None:
+def test_clocks(engine: Engine, counts: list[object], zone: str) -> None:
     """now() is the time of the statement, which is a transaction by itself, and dates are the session's."""
     c = engine.connect(timezone=zone)
     run(c, "CREATE TABLE t (id int PRIMARY KEY, at timestamptz DEFAULT now(), day date DEFAULT current_date, b int)")
@@ -419,7 +419,7 @@ def test_transactions_as_sqlite_has_them(script: list[tuple[tuple[str, tuple[int
         engine.close()
 
 
-def test_a_parent_that_is_the_row_itself_by_a_unique_key(engine: Engine, counts: list[int]) -> None:
+def test_a_parent_that_is_the_row_itself_by_a_unique_key(engine: Engine, counts: list[object]) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id serial PRIMARY KEY, u int UNIQUE, r int REFERENCES t (u))")
     for number in range(TIMES):

@@ -17,6 +17,7 @@ from instar.database.point_writes import PointWriter
 from instar.database.session import Session
 from instar.encoding.generate import compile_source
 from instar.encoding.patching import RowPatcher
+from instar.sql.execution import Row
 from instar.tables.patching import Patchers
 from instar.tables.rowset import TableReader
 from support.databases import Engine, fails, rows, run, value
@@ -320,7 +321,7 @@ def test_generated_columns_are_computed_on_the_short_way(engine: Engine, monkeyp
     taken = 0
     run_short = PointWriter.run
 
-    def counted(self: PointWriter, parameters: Sequence[object], session: Session) -> int:
+    def counted(self: PointWriter, parameters: Sequence[object], session: Session) -> int | list[Row]:
         nonlocal taken
         taken += 1
         return run_short(self, parameters, session)
@@ -416,7 +417,7 @@ def test_two_threads_find_out_at_once_that_the_schema_has_moved(
     writers = engine._held.point_writers
     fast = PointWriter.run
 
-    def beside(writer: PointWriter, parameters: Sequence[object], session: Session) -> int:
+    def beside(writer: PointWriter, parameters: Sequence[object], session: Session) -> int | list[Row]:
         count = fast(writer, parameters, session)
         del writers[text]  # the other thread
         return count
