@@ -41,6 +41,8 @@ from store.building import (
     ALL,
     ALL_ENTRIES,
     ALL_ROWS,
+    INDEX,
+    ROWS,
     TABLE,
     body_of,
     change,
@@ -178,6 +180,35 @@ def test_the_newest_value_of_a_key_under_a_version_of_the_catalog(store: Store) 
     raw(store, bump=True)
     assert store.newest(row_key(1), 0) is store.newest(row_key(2), 0) is MOVED
     assert body_of(store.newest(row_key(1), 1)) == b"new"
+
+
+def test_the_newest_values_of_rows_under_an_index_key(store: Store) -> None:
+    """In the order of the entries; tombstones lead nowhere, but are counted."""
+    prefix = INDEX + b"\x02k"
+    entries = {number: EntryWrite(prefix + row_key(number)[5:], len(prefix), True) for number in (3, 1, 2)}
+    change(store, {1: b"one", 2: b"two", 3: b"three"})
+    with store.read() as reader:
+        version = reader.catalog_version
+    assert store.newest_under(prefix, ROWS, 9, version) == []
+    store.commit(Commit(catalog_version=version, entries=list(entries.values()), raw=[(b"\x03\x01", b"x")]))
+
+    def found(most: int) -> object:
+        values = store.newest_under(prefix, ROWS, most, version)
+        return values if values is None else [body_of(value) for value in values]
+
+    assert found(9) == found(3) == [b"one", b"two", b"three"]
+    assert found(2) is None
+    assert store.newest_under(INDEX + b"\x03", ROWS, 9, version) == []
+    gone = entries[2]._replace(live=False)
+    store.commit(Commit(catalog_version=version, entries=[gone], raw=[(b"\x03\x01", b"y")]))
+    assert found(3) == [b"one", b"three"]
+    assert found(2) is None
+    cut = INDEX + b"\x02" + b"k" * 200
+    store.commit(
+        Commit(catalog_version=version, entries=[EntryWrite(cut + b"1", len(cut), True)], raw=[(b"\x03\x01", b"z")])
+    )
+    assert store.newest_under(cut, ROWS, 9, version) is None
+    assert store.newest_under(prefix, ROWS, 9, version + 1) is MOVED
 
 
 # Writing: golden bytes.

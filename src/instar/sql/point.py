@@ -45,8 +45,9 @@ Written = tree.Insert | tree.Update | tree.Delete
 class Own(Protocol):
     """What a transaction has written itself."""
 
-    def hides(self, version: int, table: int, key: bytes) -> bool:
-        """Whether what is committed at a key of a table may not be what is to be seen, under this catalog version."""
+    def hides(self, version: int, table: int, key: bytes | None) -> bool:
+        """Whether what is committed at a key of a table (None: at any) may not be what is to be seen, under this
+        catalog version."""
         ...
 
 
@@ -55,7 +56,10 @@ LookUp = Callable[[Store, Sequence[object], Own | None], Any]
 # Parameters of exactly this class are internal values of these types as they are.
 _CLASSES: dict[Kind, str] = {Kind.BOOLEAN: "bool", Kind.BYTEA: "bytes"} | dict.fromkeys(INTEGER_RANGES, "int")
 
-_LOOKUP = """
+# What is read at once through an index: more may take long, which the general way lets be cancelled.
+_MOST_ENTRIES = 64
+
+_BEGIN = """
 def fast(store, parameters, own=None):
     try:
         {names}= parameters
@@ -66,6 +70,10 @@ def fast(store, parameters, own=None):
     key = encode({key})
     if {too_long}:
         return FALLBACK
+"""
+_LOOKUP = (
+    _BEGIN
+    + """
     if own is not None and own.hides(VERSION, {table}, key[{prefix}:]):
         return FALLBACK
     value = store.newest(key, VERSION)
@@ -74,15 +82,34 @@ def fast(store, parameters, own=None):
     if value is MOVED:
         return FALLBACK
     {decode}
-    {result}
+    return [{row}]
 
 def older(value):
     if value[12] & TOMBSTONE:
         return []
     {migrate}
     r = (decoders.get(value[12:16]) or learn(value))(value)
-    {result}
+    return [{row}]
 """
+)
+_INDEX_LOOKUP = (
+    _BEGIN
+    + """
+    if own is not None and own.hides(VERSION, {table}, None):
+        return FALLBACK
+    values = store.newest_under(key, ROWS, {most}, VERSION)
+    if values is None or values is MOVED:
+        return FALLBACK
+    found = []
+    for value in values:
+        r = decode(value)
+        if r is None:
+            {migrate}
+            r = (decoders.get(value[12:16]) or learn(value))(value)
+        found.append({row})
+    return found
+"""
+)
 
 _NEWEST_FIRST = """r = decode(value)
     if r is None:
@@ -95,7 +122,7 @@ _BY_LAYOUT = """decode = decoders.get(value[12:16])
 
 
 class PointLookup:
-    """`SELECT columns FROM table WHERE primary key = parameters`, on the newest state.
+    """`SELECT columns FROM table WHERE primary key = parameters`, or leading columns of an index, on the newest state.
 
     `fast(store, parameters, own)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
     version, a parameter that needs conversion, something that `own` hides. `own` is the transaction that the query is
@@ -104,30 +131,37 @@ class PointLookup:
 
     def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
         self.table = table = access.table
-        types = [table.columns[ordinal].type for ordinal in access.path.columns]
-        prefix = rowset_prefix(table.rowset)
+        path = access.path
+        types = [table.columns[ordinal].type for ordinal in path.columns[: len(path.equal)]]
+        descending = [] if path.index is None else [part.descending for part in path.index.columns[: len(types)]]
+        prefix = rowset_prefix(table.rowset if path.index is None else path.index.rowset)
+        longest = keys.MAX_PRIMARY_KEY_BYTES if path.index is None else keys.MAX_INDEX_PART_BYTES
         self._reader = reader = TableReader(table, ordinals, layouts)
         self._decoders: dict[bytes, Decoder] = {}  # by a row's tag
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
             "MOVED": MOVED,
             "VERSION": None,
-            "encode": keys.compile_encoder(types, prefix=prefix),
+            "encode": keys.compile_encoder(types, descending, prefix=prefix),
+            "ROWS": rowset_prefix(table.rowset),
             "TOMBSTONE": ROW_TOMBSTONE,
             "decoders": self._decoders,
             "learn": self._learn,
         }
         values = [alternatives[0] for alternatives in access.path.equal]
-        self._source = _LOOKUP.format(
+        self._source = (_LOOKUP if path.index is None else _INDEX_LOOKUP).format(
             names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
             unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
-            too_long="False" if keys.is_fixed_size(types) else f"len(key) > {len(prefix) + keys.MAX_PRIMARY_KEY_BYTES}",
+            too_long="False"
+            if path.index is None and keys.is_fixed_size(types)
+            else f"len(key) > {len(prefix) + longest}",
             table=table.id,
             prefix=len(prefix),
             # A row that is to be migrated by who reads it is read by the general way, which does that.
             migrate="return FALLBACK" if table.migration == "read" else "pass",
-            result=self._result([table.columns[ordinal].type for ordinal in ordinals]),
+            row=self._row([table.columns[ordinal].type for ordinal in ordinals]),
+            most=_MOST_ENTRIES,
             decode="{decode}",
         )
         # Rows come into the newest layout: one that is in it pays for no more than the comparison, however many others
@@ -170,18 +204,19 @@ class PointLookup:
                 names.append(f"k{position}")
         return "(" + "".join(f"{name}, " for name in names) + ")"
 
-    def _result(self, types: Sequence[Type]) -> str:
+    def _row(self, types: Sequence[Type]) -> str:
+        """Source of the Python tuple of a row `r`."""
         converters = {
             number: convert for number, type_ in enumerate(types) if (convert := to_python(type_)) is not None
         }
         if not converters:
-            return "return [r]"
+            return "r"
         self._scope |= {f"f{number}": convert for number, convert in converters.items()}
         outputs = "".join(
             f"None if r[{number}] is None else f{number}(r[{number}]), " if number in converters else f"r[{number}], "
             for number in range(len(types))
         )
-        return f"return [({outputs})]"
+        return f"({outputs})"
 
 
 def tag_of(layout: int) -> bytes:
@@ -214,7 +249,7 @@ def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> Po
     if not isinstance(plan, QueryPlan) or not isinstance(plan.root, Project):
         return None
     access = plan.root.child
-    if not isinstance(access, Access) or access.filter or not _is_point(access):
+    if not isinstance(access, Access) or access.filter or not (_is_point(access) or _is_of_index(access)):
         return None
     if not all(isinstance(output, tree.ColumnRef) for output in plan.root.outputs):
         return None
@@ -235,6 +270,14 @@ def _is_point(access: Access) -> bool:
     path = access.path
     is_key = path.index is None and path.unique and all(is_single(values) for values in path.equal)
     return is_key and access.level is None
+
+
+def _is_of_index(access: Access) -> bool:
+    """Whether it is all that stands in an index under values of its leading columns."""
+    path = access.path
+    if path.index is None or not path.equal or path.low is not None or path.high is not None or path.reverse:
+        return False
+    return all(is_single(values) for values in path.equal) and access.level is None and not access.versions
 
 
 class PointWrite:

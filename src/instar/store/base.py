@@ -10,7 +10,7 @@ from typing import Any
 from instar.clock import Clock
 from instar.store.apply import judge_locked, snapshot_too_old
 from instar.store.collector import cut_steps
-from instar.store.engine import MOVED, ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View
+from instar.store.engine import MOVED, ClaimLost, Commit, Derive, LogRecord, RangeUnchanged, Reader, View, prefix_end
 from instar.store.gate import SYNCED, UNSYNCED, Step, run_gated, with_calls
 from instar.store.group import CommitQueue
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Identity, believed_wall, wall_timestamp
@@ -20,6 +20,7 @@ from instar.store.log import LOG_KEY, TABLE, decode, log_key, tables_told
 from instar.store.pace import Pace
 from instar.store.presence import Presence, Process, Writer
 from instar.store.section import WriteSection
+from instar.store.versions import rows_of_entries
 
 _LOG_BATCH = 1024
 
@@ -46,6 +47,13 @@ class BaseStore(ABC):
         """As in `Store`."""
         with self.read() as reader:
             return reader.get(key) if reader.catalog_version == catalog_version else MOVED
+
+    def newest_under(self, start: bytes, rows: bytes, most: int, catalog_version: int) -> Any:
+        """As in `Store`."""
+        with self.read() as reader:
+            if reader.catalog_version != catalog_version:
+                return MOVED
+            return rows_of_entries(reader.scan(start, prefix_end(start)), reader.get, rows, most)
 
     @abstractmethod
     def close(self) -> None:

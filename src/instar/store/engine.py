@@ -427,6 +427,12 @@ class Store(Protocol):
         not of this version."""
         ...
 
+    def newest_under(self, start: bytes, rows: bytes, most: int, catalog_version: int) -> Any:
+        """The same of rows through an index: the newest values of those whose live entries' keys begin with `start`, in
+        the order of the entries, in a list; `rows` is the prefix of the rows. None where there are more entries than
+        `most`, or cut ones."""
+        ...
+
     def now(self) -> int:
         """The least timestamp that a commit would get now."""
         ...

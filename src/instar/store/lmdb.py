@@ -22,8 +22,9 @@ from instar import errors
 from instar.clock import Clock, SystemClock
 from instar.store.apply import judge_locked
 from instar.store.base import BaseStore
+from instar.store.cursors import scan_range
 from instar.store.directory import prepare, require_same
-from instar.store.engine import MOVED, Derive, LogRecord, RangeUnchanged, Store
+from instar.store.engine import MOVED, Derive, LogRecord, RangeUnchanged, Store, prefix_end
 from instar.store.filling import MAX_KEY_BYTES
 from instar.store.group import CommitQueue
 from instar.store.header import (
@@ -43,6 +44,7 @@ from instar.store.lock_modes import Mode
 from instar.store.presence import SharedPresence
 from instar.store.recovery import first_checkpoint
 from instar.store.section import WriteSection
+from instar.store.versions import rows_of_entries
 
 SYNCHRONOUS = ("full", "normal", "off")
 
@@ -102,6 +104,24 @@ class LmdbStore(BaseStore):
                 transaction.abort()
         except lmdb.Error:  # another thread may have closed the environment since, or opened it anew
             return super().newest(key, catalog_version)
+
+    def newest_under(self, start: bytes, rows: bytes, most: int, catalog_version: int) -> Any:
+        """As in `Store`."""
+        environment = self._environment
+        try:
+            transaction = environment.begin()
+            try:
+                known, head = environment.newest
+                if transaction.id() != known:
+                    head = environment.learn(transaction)
+                if head[2].catalog_version != catalog_version:
+                    return MOVED
+                entries = scan_range(transaction.cursor(), start, prefix_end(start), False)
+                return rows_of_entries(entries, transaction.get, rows, most)
+            finally:
+                transaction.abort()
+        except lmdb.Error:  # as above
+            return super().newest_under(start, rows, most, catalog_version)
 
     def _head(self) -> Head:
         with self.read() as reader:

@@ -6,7 +6,7 @@ A snapshot is a timestamp; readers here were opened with `read_at(snapshot)`, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from instar import errors
 from instar.encoding.joined import Joined
+from instar.encoding.keys import is_cut
 from instar.store.apply import snapshot_too_old
-from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, ROW_TOMBSTONE, Store, View
+from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_FLAGS, ROW_HEADER, ROW_TOMBSTONE, Store, View
 from instar.store.log import before_image, log_key
 
 # Rows per read transaction: renewing so often costs nothing, and pins no pages for long.
@@ -24,6 +25,7 @@ BATCH_ROWS = 8192
 _HEADER_BYTES = ROW_HEADER.size
 _HEADER = np.dtype([("timestamp", "<u8"), ("sequence", "<u4"), ("tag", "<u4")])
 _unpack = ROW_HEADER.unpack_from
+_unpack_entry = ENTRY_VALUE.unpack
 
 
 def read_row(reader: View, key: bytes, snapshot: int) -> bytes | None:
@@ -73,6 +75,27 @@ def version_chain(reader: View, key: bytes, snapshot: int) -> Iterator[tuple[int
     if snapshot < reader.watermark:
         raise snapshot_too_old(snapshot, reader.watermark)
     yield reader.watermark, None
+
+
+def rows_of_entries(
+    entries: Iterable[tuple[bytes, bytes]], get: Callable[[bytes], bytes | None], rows: bytes, most: int
+) -> list[bytes] | None:
+    """The newest values of the rows of live index entries, read in one state with these; `rows` is the prefix of the
+    rows. None where there are more than `most` entries, tombstones too, or cut ones, which the rows decide about."""
+    found: list[bytes] = []
+    for key, value in entries:
+        most -= 1
+        if most < 0:
+            return None
+        _timestamp, live, offset = _unpack_entry(value)
+        if not live:
+            continue
+        if is_cut(offset):
+            return None
+        stored = get(rows + key[offset:])
+        if stored is not None and not stored[ROW_FLAGS] & ROW_TOMBSTONE:
+            found.append(stored)
+    return found
 
 
 def visible_rows(

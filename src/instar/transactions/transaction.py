@@ -149,15 +149,15 @@ class Transaction(Generic[C, D, T, K]):
         """Whether a statement sees the newest committed state, and what the transaction has buffered itself."""
         return self.isolation is Isolation.READ_COMMITTED and not (self.failed or self.behind) and self.ddl is None
 
-    def hides(self, version: int, table: int, key: bytes) -> bool:
-        """Whether a statement under this catalog version may have to see something else at a key than what is
-        committed: changes of the row, or what is buffered under another schema still."""
+    def hides(self, version: int, table: int, key: bytes | None) -> bool:
+        """Whether a statement under this catalog version may have to see something else at a key (None: at any key of
+        the table) than what is committed: changes of the row, or what is buffered under another schema still."""
         if not self.enlisted:
             return False
         if self.snapshot is None or self.snapshot.catalog.version != version or self.behind:
             return True
         own = self.buffer.tables.get(table)
-        return own is not None and key in own.changes
+        return own is not None and (bool(own.changes) if key is None else key in own.changes)
 
     def mark(self, ddl: D | None, kept: K, name: str = "") -> Savepoint[D, T, K]:
         """Where the transaction stands now; `ddl` is a copy of the catalog change that nobody else changes."""
