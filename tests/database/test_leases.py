@@ -230,6 +230,23 @@ def test_a_transaction_never_goes_back_to_an_older_schema(pair: tuple[Connection
         run(two, "UPDATE t SET b = 1 WHERE id = 1", "COMMIT")
 
 
+@pytest.mark.parametrize(
+    "query", ["SELECT count(*) FROM t", "SELECT * FROM t WHERE id = 1", "SELECT id FROM t WHERE a = 10"]
+)
+def test_nor_does_one_whose_queries_leave_no_snapshot(pair: tuple[Connection, Connection], query: str) -> None:
+    """A query that stands alone, and look-ups: what they have seen is what the write after them goes by."""
+    one, two = pair
+    run(one, "CREATE INDEX ON t (a)")
+    for _ in range(3):
+        rows(two, query)
+    run(two, "UPDATE t SET a = 20 WHERE a = 20")  # which leases this version
+    run(one, "ALTER TABLE t ALTER COLUMN a SET DEFAULT 9")
+    run(two, "BEGIN")
+    rows(two, query)
+    assert rows(two, "INSERT INTO t (id) VALUES (3) RETURNING *") == [(3, 9)]
+    run(two, "COMMIT")
+
+
 def test_a_transaction_of_an_older_schema_may_span_renewals(
     servers: Servers, pair: tuple[Connection, Connection]
 ) -> None:

@@ -711,3 +711,8 @@ def test_what_fails_while_it_is_returned_is_not_written(engine: Engine) -> None:
         with fails(errors.DIVISION_BY_ZERO):
             connection.execute(text, parameters)
     assert rows(connection, "SELECT count(*), sum(a) FROM t") == [(TIMES, 2 * TIMES)]
+    for begin, end in (("SELECT 1", "SELECT 1"), ("BEGIN", "ROLLBACK")):
+        run(connection, begin)
+        with fails(errors.DIVISION_BY_ZERO):  # before it is seen that a row stands there
+            connection.execute("INSERT INTO t VALUES (?, ?) RETURNING 1 / a", (0, 0))
+        run(connection, end)

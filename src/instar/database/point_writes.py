@@ -454,12 +454,13 @@ class PointWriter:
         stored = reader.get(self._prefix + key)
         stands = stored is not None and not stored[LAYOUT_OFFSET] & 1
         if image is not None:
+            returned = self._returned(image, frame)
             if stands:
                 session.locks.require_unlocked(self._prefix + key)
                 raise self._write.duplicate(image)
             if self.demands and not self.demands.are_met(reader, buffer, self._prefix + key, None, image):
                 return ENTANGLED
-            return Buffered(key, None, None, image, self._returned(image, frame))
+            return Buffered(key, None, None, image, returned)
         if stored is None or not stands:
             return nothing
         old = self._decode(stored)

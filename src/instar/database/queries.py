@@ -126,6 +126,13 @@ class Queries:
         count = buffered(open_, known[1], parameters, self._session)
         return _told(known[0], known[1], count) or self._renewed(text, parameters, count, partial(buffered, open_))
 
+    def note(self, open_: SessionTransaction) -> None:
+        """What `within` has given, the transaction has seen: under leases it goes back to no schema before that."""
+        open_.queried = True
+        if self._database.repository is not None:
+            with self._database.store.read() as reader:
+                open_.seen_version = reader.catalog_version
+
     def _alone_within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
         """A query in a transaction that has done nothing yet which a query could see, nor relies on."""
         if open_.enlisted or self._session.locks.selected_of or self.known(text) is not False:

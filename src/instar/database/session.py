@@ -124,7 +124,7 @@ class Session:
         if open_ is not None and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
             if result is not None:
-                open_.queried = True
+                self._queries.note(open_)
                 return result
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
@@ -514,7 +514,7 @@ class Session:
         repository = self.database.repository
         if repository is not None and (writes or open_.buffer) and not self._needs_newest(open_):
             seen = 0 if open_.snapshot is None else open_.snapshot.catalog.version
-            return Snapshot(*repository.snapshot(seen))
+            return Snapshot(*repository.snapshot(max(seen, open_.seen_version)))
         with self.database.store.read() as reader:
             return Snapshot(reader.timestamp, self.database.catalog.at(reader))
 

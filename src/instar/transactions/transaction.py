@@ -104,6 +104,7 @@ class Transaction(Generic[C, D, T, K]):
         self.snapshot: Snapshot[C] | None = None
         self.began_under: C | None = None
         self.queried = False
+        self.seen_version = 0  # of the catalog, by queries that have left no snapshot
         self.reads: ReadSet | None = None
         self.ddl: D | None = None
         self.enlisted: dict[int, T] = {}
