@@ -19,8 +19,8 @@ _CONSTANT = Context(now=0)
 
 
 class SessionNumbers:
-    """What a session has drawn, and the execution of those of its writes that read no clock (`Execution` in
-    sql/defaults.py), each of which may find another descriptor of the sequence."""
+    """What a session has drawn, and the execution (`Execution` in sql/defaults.py) of its writes on the short way,
+    whose checks read no clock, and each of which may find another descriptor of the sequence."""
 
     __slots__ = ("_database", "_drawn", "_last", "functions")
 

@@ -296,9 +296,9 @@ def _entries(
 
 
 def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
-    """The mode in which the write's row is to be locked, of a table without foreign keys and with one optimistic lock.
-    None where that is not all (a row that goes gives up its unique keys), or too much (nobody else can come to a row
-    id)."""
+    """The mode in which the write's row is to be locked, of a table with one optimistic lock, where nothing is demanded
+    of other rows. None where that is not all (a row that goes gives up its unique keys), or too much (nobody else can
+    come to a row id)."""
     if write.operation == "update":
         return Mode.NO_KEY_UPDATE
     if write.operation == "insert":
