@@ -133,7 +133,7 @@ def looked_up(cache: PlanCache, world: World, parameters: tuple[object, ...]) ->
     entry = cache.entry(LOOKUP)
     if entry is None or entry.fast is None:
         return FALLBACK
-    look_up, columns = entry.fast
+    look_up, columns, _ = entry.fast
     rows = look_up(world.store, parameters, None)
     return FALLBACK if rows is FALLBACK else (columns, rows)
 

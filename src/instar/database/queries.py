@@ -35,9 +35,9 @@ from instar.sql.execution import Result as Executed
 from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
 from instar.sql.parser import parse_one
-from instar.sql.plan_cache import Columns, Entry, Prepared, class_of, hints_of
+from instar.sql.plan_cache import Entry, Lean, Prepared, class_of, hints_of
 from instar.sql.planner import plan_statement
-from instar.sql.point import FALLBACK, LookUp, PointWrite
+from instar.sql.point import FALLBACK, PointWrite
 from instar.tables.view import View
 from instar.transactions.buffer import Buffer
 from instar.transactions.transaction import Snapshot
@@ -111,6 +111,8 @@ class Queries:
             database.store.release_snapshot(token)
         if view.older is not None:
             database.migration.take(view.older, migrated)
+        if open_ is not None:
+            open_.seen_version = catalog.version
         return Result.of("SELECT", executed, returns_rows=True)
 
     def within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
@@ -125,13 +127,6 @@ class Queries:
             return self._alone_within(text, parameters, open_)
         count = buffered(open_, known[1], parameters, self._session)
         return _told(known[0], known[1], count) or self._renewed(text, parameters, count, partial(buffered, open_))
-
-    def note(self, open_: SessionTransaction) -> None:
-        """What `within` has given, the transaction has seen: under leases it goes back to no schema before that."""
-        open_.queried = True
-        if self._database.repository is not None:
-            with self._database.store.read() as reader:
-                open_.seen_version = reader.catalog_version
 
     def _alone_within(self, text: str, parameters: Sequence[object], open_: SessionTransaction) -> Result | None:
         """A query in a transaction that has done nothing yet which a query could see, nor relies on."""
@@ -159,6 +154,8 @@ class Queries:
         if fast is None or rows is FALLBACK:
             return None
         entry.used = True
+        if own is not None:
+            own.seen_version = fast[2].version
         return Result("SELECT", fast[1], rows, len(rows))
 
     def _renewed(
@@ -183,7 +180,7 @@ class Queries:
         statement = self._plans.statement(text)
         return None if statement is None else isinstance(statement, ast.Dml)
 
-    def _lookup_anew(self, text: str, parameters: Sequence[object]) -> tuple[LookUp, Columns] | None:
+    def _lookup_anew(self, text: str, parameters: Sequence[object]) -> Lean | None:
         """The lean form of a point lookup, which was made for another schema than the newest, for that; None if it
         cannot be made. The general way knows who uses which schema, and what failed."""
         database, plans = self._database, self._plans

@@ -124,7 +124,7 @@ class Session:
         if open_ is not None and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
             if result is not None:
-                self._queries.note(open_)
+                open_.queried = True
                 return result
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)

@@ -42,6 +42,8 @@ DEFAULT_CAPACITY = 1024
 _MAX_SHAPES = 3
 
 Columns = tuple[tuple[str, Type], ...]
+# The lean form of a query, the columns of its rows, and whose it is.
+Lean = tuple[LookUp, Columns, PointLookup]
 # Descriptors that a plan was made from, and what there is of these ids now.
 _Moved = Sequence[tuple[Object, Object | None]]
 _LOW, _HIGH = INTEGER_RANGES[Kind.BIGINT]
@@ -292,7 +294,7 @@ class Entry:
     __slots__ = ("fast", "plans", "statement", "used")
 
     def __init__(self, statement: Query | Dml) -> None:
-        self.fast: tuple[LookUp, Columns] | None = None
+        self.fast: Lean | None = None
         self.statement = statement
         self.plans: list[_Form] = []
         self.used = False
@@ -390,7 +392,7 @@ def _offer_lookup(entry: Entry, prepared: Prepared, catalog: CatalogSnapshot) ->
     lookup = prepared.lookup
     if lookup is not None:
         lookup.revalidate(catalog.version, prepared.table(lookup.table))
-        entry.fast = lookup.fast, prepared.columns
+        entry.fast = lookup.fast, prepared.columns, lookup
 
 
 def class_of(value: Any) -> type:

@@ -137,6 +137,7 @@ class PointLookup:
         prefix = rowset_prefix(table.rowset if path.index is None else path.index.rowset)
         longest = keys.MAX_PRIMARY_KEY_BYTES if path.index is None else keys.MAX_INDEX_PART_BYTES
         self._reader = reader = TableReader(table, ordinals, layouts)
+        self.version = 0  # of the catalog at which it serves
         self._decoders: dict[bytes, Decoder] = {}  # by a row's tag
         self._scope: dict[str, Any] = {
             "FALLBACK": FALLBACK,
@@ -178,6 +179,7 @@ class PointLookup:
 
     def revalidate(self, catalog_version: int, table: Table) -> None:
         """The lookup holds at this catalog version, where `table` is the table's."""
+        self.version = catalog_version  # before anybody is served at it
         self._scope["VERSION"] = catalog_version
         if self._newest_first and table.layout.id != self.table.layout.id:
             # The layout that was the newest is one of several now.
