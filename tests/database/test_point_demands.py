@@ -162,6 +162,23 @@ def test_locks_of_others_are_waited_for(engine: Engine, counts: list[object]) ->
     assert counts == [1]
 
 
+def test_a_unique_key_that_is_locked_as_a_parent_stays(engine: Engine) -> None:
+    """FOR KEY SHARE lets a row's other columns be changed, and no key that others may refer to."""
+    c, other = engine.connect(lock_timeout="50ms"), engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, a int)", "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)")
+    key, plain = "UPDATE t SET u = ? WHERE id = ?", "UPDATE t SET a = ? WHERE id = ?"
+    for number in range(TIMES):
+        c.execute(key, (10 + number, 1))
+        c.execute(plain, (number, 1))
+    run(other, "BEGIN", "SELECT u FROM t WHERE id = 1 FOR KEY SHARE")
+    c.execute(plain, (50, 1))
+    c.execute(key, (50, 2))
+    with fails(errors.LOCK_NOT_AVAILABLE):
+        c.execute(key, (51, 1))
+    run(other, "ROLLBACK")
+    c.execute(key, (51, 1))
+
+
 def test_a_transaction_judges_on_its_snapshot(engine: Engine) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id int PRIMARY KEY, a int UNIQUE)")
@@ -429,8 +446,9 @@ def test_what_is_set_of_a_sequence_is_set_once(engine: Engine) -> None:
     """Also where something is violated, which is found out twice."""
     c = engine.connect()
     run(c, "CREATE SEQUENCE s", "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE)", "SELECT nextval('s')")
+    insert = "INSERT INTO t VALUES (setval('s', currval('s') + 10), ?)"
     for number in range(TIMES):
-        c.execute("INSERT INTO t VALUES (setval('s', currval('s') + 10), ?)", (number,))
-        with fails(errors.UNIQUE_VIOLATION):
-            c.execute("INSERT INTO t VALUES (setval('s', currval('s') + 100), ?)", (number,))
-    assert value(c, "SELECT currval('s')") == 1 + TIMES * 110
+        c.execute(insert, (number,))
+    with fails(errors.UNIQUE_VIOLATION):
+        c.execute(insert, (1,))
+    assert value(c, "SELECT currval('s')") == 1 + (TIMES + 1) * 10

@@ -224,6 +224,19 @@ def test_a_query_that_fails_alone_fails_its_transaction(engine: Engine, alone: l
     assert alone == [True] * 2
 
 
+def test_rows_that_were_locked_and_are_replaced_are_told_at_once(engine: Engine, alone: list[bool]) -> None:
+    c, other = engine.connect(), engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    for _ in range(2):
+        rows(c, "SELECT count(*) FROM t")
+    run(c, "BEGIN", "SELECT id FROM t FOR UPDATE")
+    run(other, "TRUNCATE t")
+    alone.clear()
+    with fails(errors.SERIALIZATION_FAILURE, "replaced"):
+        rows(c, "SELECT count(*) FROM t")
+    assert not alone
+
+
 def test_the_collector_is_told_of_the_snapshot_of_a_query_alone(
     engine: Engine, alone: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:

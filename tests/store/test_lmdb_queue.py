@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,9 +33,11 @@ from instar.store.group import CommitQueue
 from instar.store.header import HEADER_KEY, IDENTITY_KEY
 from instar.store.lmdb import LmdbStore
 from instar.store.lmdb_opened import Environment, ForkedEnvironment
-from instar.store.lmdb_queue import LmdbQueue
+from instar.store.lmdb_queue import LmdbQueue, _has_room
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
+from instar.store.mapped_section import PATH_PAGES
+from instar.store.space import SLACK_BYTES
 from store.building import ROWS, TABLE, body_of, change, contents, ended, in_child, raw, row_key
 
 ROW_COUNT = 4
@@ -208,6 +211,16 @@ def test_a_commit_that_was_refused_is_judged_no_more(store: LmdbStore) -> None:
         store.commit_derived(refuse)
     with store.read() as view:
         assert store._presence.judged() <= view.number
+
+
+@pytest.mark.parametrize("entries", [0, 1, 5])
+def test_entries_need_room_as_rows_do(entries: int) -> None:
+    """Each put may copy and split a whole path, as a section allows for."""
+    page = 4096
+    needed = SLACK_BYTES + (1 + entries) * PATH_PAGES * page + page
+    for spare, expected in ((0, False), (page, True)):
+        space = SimpleNamespace(used=lambda: 0, page_bytes=page, reserved=needed + spare)
+        assert _has_room(space, 100, entries) is expected  # type: ignore[arg-type]  # that is all it asks for
 
 
 def test_a_lease_that_has_run_out(store: LmdbStore) -> None:

@@ -8,17 +8,16 @@ as preconditions.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from instar.encoding.keys import successor
+from instar.sql.execution import Row
 from instar.sql.point import PointWrite
 from instar.store.apply import is_live
 from instar.store.engine import Refused, View, prefix_end
 from instar.tables.index import IndexCodec
 from instar.tables.writes import ForeignKeyProbe, TableWriter
 from instar.transactions.buffer import Buffer
-
-Row = tuple[Any, ...]
 
 
 class Unmet(Refused):
@@ -99,10 +98,8 @@ def require(view: View, demanded: Demanded, row: bytes) -> None:
         if _stands_under(view, prefix):
             raise Unmet
     for key in demanded.parents:
-        if key != row:  # which refers to itself
-            stored = view.get(key)
-            if stored is None or not is_live(stored):
-                raise Unmet
+        if key != row and not _stands(view, key):  # it may refer to itself
+            raise Unmet
     for prefix in demanded.parents_under:
         if not _stands_under(view, prefix):
             raise Unmet
@@ -123,8 +120,10 @@ def _has_parent(view: View, buffer: Buffer, probe: ForeignKeyProbe, key: bytes) 
     if probe.foreign_key.parent_index is not None:
         return theirs is None and _stands_under(view, key)
     change = None if theirs is None else theirs.changes.get(key[len(probe.prefix) :])
-    if change is not None:
-        return change.image is not None
+    return _stands(view, key) if change is None else change.image is not None
+
+
+def _stands(view: View, key: bytes) -> bool:
     stored = view.get(key)
     return stored is not None and is_live(stored)
 

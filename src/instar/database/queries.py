@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from instar.database.session import Session
 
 _SYSTEM_VIEWS = {f"{view.schema}.{view.name}": view for view in SYSTEM_VIEWS}
-_NOTHING = Buffer()
+_NOTHING = Buffer()  # of queries, none of which puts anything into it
 _COMMANDS = {tree.Insert: "INSERT", tree.Update: "UPDATE", tree.Delete: "DELETE"}
 
 
