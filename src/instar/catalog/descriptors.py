@@ -188,7 +188,7 @@ class ForeignKey(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.state is not State.DELETE_ONLY
 
 
-class Layout(msgspec.Struct, frozen=True, gc=False):
+class Layout(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """The physical row layout of one version: columns in storage order. Found by id, outside any version (rule 26).
 
     `locks` are the ids of the locks whose timestamps each row stores, in their order; none where the table has one lock

@@ -75,6 +75,7 @@ class Database:
         self.path = path
         self.name = os.path.basename(path)
         self.clock = clock
+        self.known_version = -1  # of the catalog, without leases: the newest that this process has met
         leased = bool(store.schema_lease)
         # Without leases nobody uses a schema that he has not just seen to be the newest.
         loaded = (lambda _: None) if leased else self._loaded
@@ -273,6 +274,7 @@ class Database:
         self.outdate_schema()
 
     def _loaded(self, version: int) -> None:
+        self.known_version = version
         self.store.publish_schema(version, 0)
 
     def outdate_schema(self) -> None:

@@ -352,11 +352,14 @@ class PointWriter:
         self._prefix = writer.prefix
         self.table = writer.table
         self._table_id = writer.table.id
-        self._decode = writer.reader.decode
-        self._codecs = _touched(writer, write.changed, write.operation)
-        self._patchers = _patchers(write, writer, self._codecs, demands)
-        self._deriving = _deriving(write, writer, self._codecs, self._patchers, demands)
-        self._inserting = _inserting(writer, self._codecs, demands)
+        self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
+        codecs = _touched(writer, write.changed, write.operation)
+        if self._inserts:  # it is made anew with every change of the table: no more of it than serves
+            self._inserting = _inserting(writer, codecs, demands)
+        else:
+            self._decode = writer.reader.decode
+            self._patchers = _patchers(write, writer, codecs, demands)
+            self._deriving = _deriving(write, writer, codecs, self._patchers, demands)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._returning = write.returning
@@ -365,7 +368,6 @@ class PointWriter:
         self._classes = tuple(map(class_of, parameters))
         self._frame = _conversion(bound.parameters, self._classes, bound.by_value)
         self.demands = demands
-        self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
         self.mode = _mode(write, writer)
 
     def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
@@ -394,6 +396,8 @@ class PointWriter:
         """From Python parameters to the number of rows changed, or the rows that are returned, of internal values;
         UNSERVED and ENTANGLED: take the general way; or OUTDATED."""
         version = self._version  # another session may have it move on at any time
+        if version < self._database.known_version:
+            return OUTDATED  # as the commit would find out
         try:
             if self._draws and self._is_outdated(version):
                 return OUTDATED  # the sequence may be another by now

@@ -319,7 +319,7 @@ def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], b
     """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
     lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
     if tagged:
-        lines += ["        if tag != wanted_tag:", "            return None"]
+        lines += ["        if tag != wanted_tag and tag not in tags:", "            return None"]
     if unpacking.ends:
         lines.append(f"        if not {' <= '.join(unpacking.ends)} <= len(data) - {base}:")
         lines.append("            raise damaged_row(data, 'bad offsets')")
@@ -332,7 +332,8 @@ def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], b
     ]
     if tagged:
         # A deleted row has no body, and a row of another layout may have a shorter one.
-        lines += [f"        if len(data) >= {BODY_OFFSET} and data[{_TAG_OFFSET}:{BODY_OFFSET}] != tag_bytes:"]
+        header = f"data[{_TAG_OFFSET}:{BODY_OFFSET}]"
+        lines += [f"        if len(data) >= {BODY_OFFSET} and int.from_bytes({header}, 'little') not in tags:"]
         lines += ["            return None"]
     lines += [
         "        raise damaged_row(data) from None",
@@ -342,22 +343,32 @@ def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], b
     return lines
 
 
+@lru_cache(maxsize=1024)
+def _plain_reader(lines: tuple[str, ...], code: str) -> RowReader:
+    """The reader of these lines, which unpacks by a struct's format and needs nothing else. One for all formats that it
+    serves: so rows of two of them are known to be read alike."""
+    scope = {**SLOT_SCOPE, "unpack": struct.Struct(code).unpack_from, "damaged_row": damaged_row}
+    reader: RowReader = compile_function("read_row", lines, scope)
+    return reader
+
+
 def compile_reader(
-    form: RowFormat, outputs: Sequence[Output], offset: int | None = None, tag: int | None = None
+    form: RowFormat, outputs: Sequence[Output], offset: int | None = None, tags: set[int] | None = None
 ) -> RowReader:
     """A function from a store value, whose body begins at `offset` (None: where the format says), to the tuple of
-    `outputs`.
+    `outputs`; the same one where values are read alike, and nothing is converted nor constant.
 
-    With `tag`, layout and flags of the row's header are read along, and values that bear another one give None. XX001
-    for bytes that are no row of this format. Errors of an output's `convert` pass through.
+    With `tags`, layout and flags of the row's header are read along, and values that bear none of those give None.
+    There is one at first, and may come more, of rows that are read alike. XX001 for bytes that are no row of this
+    format. Errors of an output's `convert` pass through.
     """
     offset = form.start if offset is None else offset
     positions = {output.position for output in outputs if output.position is not None}
-    constants = {f"k{i}": output.constant for i, output in enumerate(outputs)}
-    if not positions and tag is None:
+    constants = {f"k{i}": output.constant for i, output in enumerate(outputs) if output.position is None}
+    if not positions and tags is None:
         fixed = tuple(constants.values())
         return lambda data: fixed
-    unpacking = Unpacking(form, positions, offset, tag is not None)
+    unpacking = Unpacking(form, positions, offset, tags is not None)
     base = offset + form.fixed_size
     plain, checked = [], []
     for i, output in enumerate(outputs):
@@ -372,10 +383,13 @@ def compile_reader(
         word, bit = divmod(output.position, 64)
         plain.append(value)
         checked.append(f"None if n{word} & {1 << bit:#x} else {value}")
-    lines = _reader_source(unpacking, plain, checked, base, tagged=tag is not None)
+    lines = _reader_source(unpacking, plain, checked, base, tagged=tags is not None)
+    if not constants and tags is None:
+        return _plain_reader(tuple(lines), unpacking.struct.format)
     scope = {**SLOT_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
-    if tag is not None:
-        scope |= {"wanted_tag": tag, "tag_bytes": tag.to_bytes(4, "little")}
+    if tags is not None:
+        (tag,) = tags
+        scope |= {"wanted_tag": tag, "tags": tags}
     reader: RowReader = compile_function("read_row", lines, scope)
     return reader
 

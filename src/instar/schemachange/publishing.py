@@ -35,8 +35,9 @@ from instar.schemachange.online.seeing import seen
 from instar.schemachange.probed_indexes import handed_on, heirs, without_keys
 from instar.schemachange.stages import Edit, Move, Publication, Published, Stage, Superseded
 
-# So many steps of a table are listed. Of those before them one is enough to judge who crosses them: see `listed`.
-KEPT_STEPS = 64
+# So many steps of a table are listed: the descriptor is read and written with every change. Of those before them one is
+# enough to judge who crosses them: see `listed`.
+KEPT_STEPS = 16
 
 
 def listed(table: Table, *steps: Step) -> dict[str, object]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from instar import errors
 from instar.catalog.catalog import CatalogSnapshot
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.generate import compile_source
@@ -166,9 +166,10 @@ class PointLookup:
             decode="{decode}",
         )
         # Rows come into the newest layout: one that is in it pays for no more than the comparison, however many others
-        # there are.
+        # there are. So do those of layouts where the wanted columns stand as they do in this one.
         self._newest_first = True
-        self._scope["decode"] = tagged_resolver(table.layout, reader.wanted)
+        self._alike: set[int] = set()  # tags of these layouts
+        self._scope["decode"] = tagged_resolver(table.layout, reader.wanted, self._alike)
         self.fast: LookUp = self._made()
 
     def _made(self) -> LookUp:
@@ -181,16 +182,26 @@ class PointLookup:
         """The lookup holds at this catalog version, where `table` is the table's."""
         self.version = catalog_version  # before anybody is served at it
         self._scope["VERSION"] = catalog_version
-        if self._newest_first and table.layout.id != self.table.layout.id:
-            # The layout that was the newest is one of several now.
+        if self._newest_first and table.layout.id << 8 not in self._alike:
+            self._met(table.layout)
+
+    def _met(self, newest: Layout) -> None:
+        """Another layout is the newest. If its rows are read otherwise, that which was is one of several now."""
+        own = self.table.layout
+        if self._reader.decoder_of(newest) is self._reader.decoder_of(own):
+            self._alike.add(newest.id << 8)
+        else:
             self._newest_first = False
-            self._decoders[tag_of(self.table.layout.id)] = self._reader.decoder(self.table.layout.id)
+            self._decoders[tag_of(own.id)] = self._reader.decoder_of(own)
             self.fast = self._made()
 
     def _learn(self, value: bytes) -> Decoder:
         """The decoder of the layout that a stored value is in."""
         tag = value[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
-        decode = self._decoders[tag] = self._reader.decoder(int.from_bytes(tag, "little") >> 8)
+        layout = int.from_bytes(tag, "little") >> 8
+        decode = self._decoders[tag] = self._reader.decoder(layout)
+        if decode is self._reader.decoder_of(self.table.layout):
+            self._alike.add(layout << 8)
         return decode
 
     def _key(self, values: Sequence[tree.Expr], parameters: int) -> str:

@@ -203,11 +203,29 @@ class Wants:
             self.key = tuple([(numbers[found[0]], *found[1:]) for found in self.key])
 
     def written(self, layout: Layout) -> Layout:
-        """What readers ask of a layout."""
-        columns, numbers = layout.columns, self._numbers
-        if numbers is not None:
-            columns = tuple([(numbers.get(column, 0), type_) for column, type_ in columns])
-        return Layout(0, columns, layout.locks)
+        """What readers ask of a layout: of those alike the same object, so that caches find it by its hash at once."""
+        numbers = self._numbers
+        if numbers is None:
+            return Layout(0, layout.columns, layout.locks)
+        number = numbers.get
+        return _numbered(_shape(layout), tuple([number(column, 0) for column, _ in layout.columns]))
+
+
+@lru_cache(maxsize=4096)
+def _shape(layout: Layout) -> Layout:
+    """A layout but for which columns it has, the same object for all of that shape."""
+    return _shaped(tuple([type_ for _, type_ in layout.columns]), layout.locks)
+
+
+@lru_cache(maxsize=1024)
+def _shaped(types: tuple[Type, ...], locks: tuple[int, ...]) -> Layout:
+    return Layout(0, tuple([(0, type_) for type_ in types]), locks)
+
+
+@lru_cache(maxsize=4096)
+def _numbered(shape: Layout, numbers: tuple[int, ...]) -> Layout:
+    columns = zip(numbers, shape.columns, strict=True)
+    return Layout(0, tuple([(number, type_) for number, (_, type_) in columns]), shape.locks)
 
 
 class _Derived(NamedTuple):
@@ -261,12 +279,12 @@ def _resolver(written: Layout, wanted: Key) -> RowReader:
     return _reader(written, wanted, None)
 
 
-def _reader(written: Layout, wanted: Key, tag: int | None) -> RowReader:
-    """The reader of one layout; with `tag`, as `tagged_resolver` says."""
+def _reader(written: Layout, wanted: Key, tags: set[int] | None) -> RowReader:
+    """The reader of one layout; with `tags`, as `tagged_resolver` says."""
     read, derived = _with_sources(written, wanted)
     if not derived:
-        return compile_reader(layout_format(written), _outputs(written, wanted), tag=tag)
-    return _computed(_reader(written, read, tag), derived, len(wanted))
+        return compile_reader(layout_format(written), _outputs(written, wanted), tags=tags)
+    return _computed(_reader(written, read, tags), derived, len(wanted))
 
 
 def _computed(
@@ -310,10 +328,16 @@ def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
     return _resolver(wants.written(written), wants.key)
 
 
-def tagged_resolver(written: Layout, wanted: Sequence[Wanted]) -> Callable[[bytes], tuple[Any, ...] | None]:
+def tagged_resolver(
+    written: Layout, wanted: Sequence[Wanted], tags: set[int]
+) -> Callable[[bytes], tuple[Any, ...] | None]:
     """As `resolver`, but for any stored value: None for one that is deleted or in another layout. One look at a row's
-    header, on the way to its columns, is all that several layouts cost a table that has one."""
-    return _reader(written, _key(wanted), written.id << 8)
+    header, on the way to its columns, is all that several layouts cost a table that has one.
+
+    `tags`, which is empty, is to hold those of the layouts whose rows it reads: `written`, and others that `resolver`
+    has the same function for, as soon as they are put there."""
+    tags.add(written.id << 8)
+    return _reader(written, _key(wanted), tags)
 
 
 @lru_cache(maxsize=1024)

@@ -130,9 +130,13 @@ class TableReader:
 
     def decoder(self, layout_id: int) -> Decoder:
         """Stored bytes in that layout to the wanted columns."""
-        found = self._decoders.get(layout_id)
+        return self._decoders.get(layout_id) or self.decoder_of(self._layout(layout_id))
+
+    def decoder_of(self, layout: Layout) -> Decoder:
+        """Stored bytes in that layout to the wanted columns. One function serves several layouts where it can."""
+        found = self._decoders.get(layout.id)
         if found is None:
-            found = self._decoders[layout_id] = self._resolvers.of(self._layout(layout_id))
+            found = self._decoders[layout.id] = self._resolvers.of(layout)
         return found
 
     def layout_of(self, value: bytes) -> Layout:

@@ -19,6 +19,7 @@ from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import DEFAULT_LOCK, ForeignKey, Index, State, Table, changes_since
 from instar.catalog.layouts import Layouts
 from instar.encoding.keys import compile_encoder, limited_index_key
+from instar.lazily import computed_once
 from instar.store.apply import is_live
 from instar.store.engine import (
     ROW_TOMBSTONE,
@@ -240,8 +241,8 @@ class TableWriter:
         if [column.id for column in table.columns] != stored or table.layout.locks != locks:
             raise errors.error(errors.DATA_CORRUPTED, f'table "{table.name}" does not match its layout')
         self.table = table
+        self._layouts = layouts
         self.prefix = rowset_prefix(table.rowset)
-        self.reader = TableReader(table, range(len(table.columns)), layouts)
         self.encode = body_encoder(table.layout)
         self.locks = RowLocks(table, layouts) if table.layout.locks else None
         self.has_row_id = any(column.hidden and column.id in table.primary_key for column in table.columns)
@@ -258,6 +259,11 @@ class TableWriter:
         ]
         self.yielding = yielding_checks(table)
         self.yields = bool(self.yielding) or any(index.yields for index in table.indexes)
+
+    @computed_once
+    def reader(self) -> TableReader:
+        """Of whole rows. Who only inserts has no use for it."""
+        return TableReader(self.table, range(len(self.table.columns)), self._layouts)
 
 
 class Derivation:

@@ -89,7 +89,10 @@ def freeze_default(
         message = f'column "{column}" is of type {type_} but default expression is of type {expr.type}'
         hint = "You will need to rewrite or cast the expression."
         raise errors.error(errors.DATATYPE_MISMATCH, message, hint=hint)
-    text = Deparser(catalog, by_ids=True).expression(kept(expr, found))
+    lasts = kept(expr, found)
+    text = Deparser(catalog, by_ids=True).expression(lasts)
+    if isinstance(lasts, tree.Literal):
+        return text, found  # nothing in it is nested
     again = QueryBinder(Context(catalog), by_ids=True)
     return lasting(text, lambda node: _default(again, node)), found
 
