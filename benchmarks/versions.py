@@ -16,7 +16,7 @@ import instar
 from benchmarks.harness import Figure, Options, Pair, paired, rate
 from benchmarks.tables import CREATE, fill_instar, open_instar
 from instar.catalog.descriptors import Layout, Table
-from instar.encoding.rows import RowReader
+from instar.encoding.rows import RowReader, Tags
 from instar.sql import point
 from instar.tables import rowset
 from instar.tables.resolver import Wanted, _decoder, _key, resolver
@@ -84,7 +84,7 @@ def _without_look_in_lookup(connection: instar.Connection, rows: int, rounds: in
     text = LOOKUP.format(name="t")
     other = text + " "  # another text is another plan
 
-    def untagged(written: Layout, wanted: Sequence[Wanted], _tags: set[int]) -> RowReader:
+    def untagged(written: Layout, wanted: Sequence[Wanted], _tags: Tags) -> RowReader:
         return resolver(written, wanted)
 
     with _patched(point, "_NEWEST_FIRST", _WITHOUT_LOOK), _patched(point, "tagged_resolver", untagged):

@@ -97,6 +97,74 @@ CHANGES = (
 )
 
 
+LAYOUTS = "CREATE TABLE l (id int PRIMARY KEY, a smallint, b bigint NOT NULL, c text)"
+BY_KEY, OF_FIXED = "SELECT id, b, c, a FROM l WHERE id = ?", "SELECT a, id FROM l WHERE id = ?"
+
+
+def _newest_first(c: instar.Connection, text: str) -> bool:
+    entry = c.database.plans.entry(text)
+    assert entry is not None
+    assert entry.fast is not None
+    return entry.fast[2]._newest_first
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_many_layouts(engine: Engine, served: list[bool], seed: int) -> None:
+    """A plan that goes on through changes finds rows in each layout, by the key and by an index, and none that was
+    deleted, whoever has made the change."""
+    draw = random.Random(seed)
+    c, other = engine.connect(), engine.connect()
+    run(c, LAYOUTS, "CREATE INDEX ON l (b)")
+    c.executemany("INSERT INTO l (id, a, b, c) VALUES (?, ?, ?, ?)", [(n, n, n % 9, f"c{n}") for n in range(40)])
+    by_index = "SELECT a, id FROM l WHERE b = ?"
+    extra: list[str] = []
+    for number in range(30):
+        kind = draw.choice(("bigint DEFAULT 5", "text DEFAULT 'x'", "drop", "drop"))
+        if kind != "drop":
+            extra.append(f"e{number}")
+            draw.choice((c, other)).execute(f"ALTER TABLE l ADD COLUMN e{number} {kind}")
+        elif extra:
+            draw.choice((c, other)).execute(f"ALTER TABLE l DROP COLUMN {extra.pop(draw.randrange(len(extra)))}")
+        if number == 20:
+            other.execute("ALTER TABLE l ALTER COLUMN a TYPE int")
+        for _ in range(4):
+            key = draw.randrange(50)
+            writer = draw.choice((c, other))
+            writer.execute("UPDATE l SET a = ?, c = ? WHERE id = ?", (number, "cc" * draw.randrange(3), key))
+            writer.execute("DELETE FROM l WHERE id = ?", (draw.randrange(50),))
+            writer.execute("INSERT INTO l (id, b) VALUES (?, ?) ON CONFLICT DO NOTHING", (key, number % 9))
+        for text in (BY_KEY, OF_FIXED, by_index):
+            for value in range(50) if text != by_index else range(9):
+                expected = c.execute(f"{text} -- {number}", (value,)).fetchall()
+                assert sorted(c.execute(text, (value,)).fetchall(), key=str) == sorted(expected, key=str)
+    assert served.count(True) > len(served) * 0.5
+
+
+def test_a_column_that_comes_and_goes_leaves_rows_read_alike(engine: Engine) -> None:
+    """Those in layouts with it, and without it, take the way of those in the newest one. No other do."""
+    c = engine.connect()
+    run(c, LAYOUTS, "INSERT INTO l VALUES (1, 1, 1, 'one'), (2, 2, 2, 'two')")
+    for _ in range(TIMES):
+        for text in (BY_KEY, OF_FIXED):
+            c.execute(text, (1,)).fetchall()
+        c.execute("ALTER TABLE l ADD COLUMN e bigint DEFAULT 5")
+        c.execute("UPDATE l SET a = 7 WHERE id = 1")
+        assert c.execute(OF_FIXED, (1,)).fetchall() == [(7, 1)]
+        c.execute("ALTER TABLE l DROP COLUMN e")
+        assert c.execute(OF_FIXED, (1,)).fetchall() == [(7, 1)]
+        assert c.execute(BY_KEY, (1,)).fetchall() == [(1, 1, "one", 7)]
+        assert c.execute(BY_KEY, (2,)).fetchall() == [(2, 2, "two", 2)]
+    assert _newest_first(c, OF_FIXED)
+    assert _newest_first(c, BY_KEY)
+    c.execute("ALTER TABLE l ADD COLUMN e bigint DEFAULT 5")
+    c.execute("UPDATE l SET a = 8 WHERE id = 1")
+    assert c.execute(BY_KEY, (2,)).fetchall() == [(2, 2, "two", 2)]
+    assert not _newest_first(c, BY_KEY)  # what comes before a text moves it
+    assert c.execute(BY_KEY, (1,)).fetchall() == [(1, 1, "one", 8)]
+    c.execute("ALTER TABLE l ALTER COLUMN a TYPE int")
+    assert c.execute(OF_FIXED, (1,)).fetchall() == [(8, 1)]
+
+
 def test_after_changes_by_others(engine: Engine, filled: instar.Connection, served: list[bool]) -> None:
     other = engine.connect()
     for number, change in enumerate(CHANGES):

@@ -210,6 +210,29 @@ def test_rows_of_many_layouts_that_differ_in_nothing_are_changed_at_once(
     assert rows(c, "CHECK DATABASE") == []
 
 
+def test_layouts_of_changes_that_did_not_come_about(engine: Engine) -> None:
+    """Another change gets their number: what was known of them is not what its rows are read, or moved, by."""
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+    c.executemany("INSERT INTO t (id, a) VALUES (?, 0)", [(number,) for number in range(4)])
+    text, look_up = "UPDATE t SET a = ? WHERE id = ?", "SELECT id, a FROM t WHERE id = ?"
+    for number in range(TIMES):
+        c.execute(text, (number, 0))
+        c.execute(look_up, (0,)).fetchall()
+    run(c, "BEGIN", "ALTER TABLE t ADD COLUMN gone text DEFAULT 'gone'")
+    for number in range(TIMES):
+        c.execute(text, (number, 1))
+        assert c.execute(look_up, (1,)).fetchall() == [(1, number)]
+    run(c, "ROLLBACK", "ALTER TABLE t DROP COLUMN a, ADD COLUMN a text DEFAULT 'a'")
+    for number in range(TIMES):
+        assert c.execute(text, (f"b{number}", 2)).rowcount == 1
+    run(c, "ALTER TABLE t ADD COLUMN e int DEFAULT 5")
+    for number in range(TIMES):
+        assert c.execute(text, (f"c{number}", 2)).rowcount == 1
+        assert c.execute(look_up, (2,)).fetchall() == [(2, f"c{number}")]
+    assert rows(c, "SELECT * FROM t ORDER BY id") == [(0, "a", 5), (1, "a", 5), (2, f"c{TIMES - 1}", 5), (3, "a", 5)]
+
+
 def test_as_many_columns_as_a_table_may_have(engine: Engine) -> None:
     """Put in place and, into rows of an older layout, by moving them; the generated source is not too deep."""
     c = engine.connect()

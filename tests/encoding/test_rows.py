@@ -13,6 +13,7 @@ from instar import errors
 from instar.encoding.rows import (
     BODY_OFFSET,
     Output,
+    Tags,
     compile_decoder,
     compile_encoder,
     compile_reader,
@@ -137,3 +138,49 @@ def test_sizes() -> None:
     """What the documents promise: one byte of bitmap, slots of their size, four bytes per variable column."""
     assert row_format((BOOLEAN, INTEGER, DOUBLE, UUID)).fixed_size == 1 + 1 + 4 + 8 + 16
     assert row_format((Type(Kind.NUMERIC, 18, 2), Type(Kind.NUMERIC, 19, 2), TEXT)).fixed_size == 1 + 8 + 16 + 4
+
+
+@given(st.integers(0, 40), st.lists(st.integers(0, 40)))
+def test_tags_of_layouts(first: int, others: list[int]) -> None:
+    """They are a set, however much of it is a run. Tags with flags are not in it."""
+    tags = Tags(first)
+    for layout in others:
+        tags.add(layout)
+    expected = {first, *others}
+    assert {layout for layout in range(50) if layout << 8 in tags} == expected
+    assert not any(layout << 8 | flags in tags for layout in range(50) for flags in (1, 2, 255))
+    run = next(n for n in range(first, 99) if n + 1 not in expected) - first
+    assert tags.high - tags.low >= run << 8
+    assert not any(tags.low <= tag <= tags.high for tag in tags.others)
+
+
+def test_a_reader_of_several_layouts() -> None:
+    """What is stored alike is read by one function; with tags, rows of their layouts only, and none that is deleted."""
+    narrow, wide, text = (
+        row_format((BIGINT, INTEGER)),
+        row_format((BIGINT, INTEGER, BIGINT)),
+        row_format((BIGINT, TEXT)),
+    )
+    outputs = [Output(1), Output(0)]
+    assert compile_reader(narrow, outputs) is compile_reader(wide, outputs)
+    assert compile_reader(narrow, outputs) is not compile_reader(text, outputs)
+    constant = [*outputs, Output(None, None, 5)]
+    assert compile_reader(narrow, constant) is not compile_reader(wide, constant)
+
+    tags = Tags(7)
+    read = compile_reader(narrow, outputs, tags=tags)
+
+    def stored(layout: int, flags: int, body: bytes) -> bytes:
+        return ROW_HEADER.pack(1, 0, layout << 8 | flags) + body
+
+    body = compile_encoder(wide)((1, 2, 3))
+    assert read(stored(7, 0, body)) == (2, 1)
+    assert read(stored(6, 0, body)) is read(stored(6, 0, b"")) is None
+    for layout in (9, 6, 8):
+        tags.add(layout)
+        assert read(stored(layout, 0, body)) == (2, 1)
+        assert read(stored(layout, 1, body)) is read(stored(layout, 1, b"")) is None
+    with pytest.raises(errors.Error, match="damaged"):
+        read(stored(8, 0, b""))
+    with pytest.raises(errors.Error, match="damaged"):
+        read(b"")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar.catalog.descriptors import Layout
+from instar.catalog.layouts import Outline, outline_of
 from instar.encoding.rows import RowFormat
 from instar.tables.layout import body_encoder, layout_format
 from instar.tables.patching import Patchers, never
@@ -25,7 +26,8 @@ def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int
     def layout_of(row: bytes) -> Layout:
         return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
 
-    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, layout_of, positions)
+    outlines = {number: outline_of(layout) for number, layout in by_id.items()}
+    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, outlines, positions)
 
 
 def alike(old: Type, new: Type) -> bool:
@@ -71,10 +73,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, lambda _: old, [1])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [1])
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, lambda _: old, [0])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [0])
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 
@@ -94,15 +96,15 @@ def test_tables_that_change_alike_share_patchers() -> None:
 def test_what_is_at_hand() -> None:
     """A layout that was read before, and a patcher that was made before: of any that asks for the same."""
     old, new = Layout(1, ((1, INTEGER), (2, TEXT))), Layout(9, ((1, INTEGER), (2, TEXT), (3, BIGINT)))
-    known: dict[bytes, Layout] = {}
+    known: dict[int, Outline] = {}
     wants = Wants(wanted_of(new, {3: 12345678901}))
-    made = Patchers(new, wants, lambda _: old, known.get, [0])
+    made = Patchers(new, wants, lambda _: old, known, [0])
     value = stored(old, (4, "a"))
     assert made.at_hand(value) is None
-    known[value] = old
+    known[1] = outline_of(old)
     assert made.at_hand(value) is None, "nobody has made it yet"
     patch = made.learn(value)
     alike = Layout(5, ((1, INTEGER), (2, TEXT)))
-    known[other := stored(alike, (4, "a"))] = alike
+    known[5], other = outline_of(alike), stored(alike, (4, "a"))
     assert made.at_hand(other) is patch
     assert made.known[other[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] is patch

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from instar import errors
 from instar.catalog.descriptors import Layout
+from instar.catalog.layouts import outline_of
 from instar.encoding.row_batches import arrow_type
 from instar.encoding.rows import numeric_text
 from instar.tables.layout import row_start
-from instar.tables.resolver import Wanted, is_widening, mixed_batch_reader, resolver, rewriter
+from instar.tables.resolver import Wanted, Wants, is_widening, mixed_batch_reader, resolver, rewriter
 from instar.types import (
     BIGINT,
     BYTEA,
@@ -225,3 +226,15 @@ def test_a_column_that_is_wanted_twice() -> None:
     assert resolver(LAYOUT_OF_THREE, [Wanted(3, TEXT), Wanted(1, BIGINT), Wanted(3, TEXT)])(
         stored(LAYOUT_OF_THREE, (5, "c"))
     ) == ("c", 5, "c")
+
+
+def test_layouts_alike_are_the_same_to_readers() -> None:
+    """The same object, which is found in caches without a look at what it is made of."""
+    wants = Wants([Wanted(1, BIGINT), Wanted(2, TEXT)])
+    one = Layout(4, ((1, BIGINT), (2, TEXT), (7, BIGINT)))
+    other = Layout(9, ((1, BIGINT), (2, TEXT), (12, BIGINT)))
+    assert wants.written(one) is wants.written(other)
+    assert wants.written(one) is wants.outlined(outline_of(other))
+    assert wants.written(one).columns == ((1, BIGINT), (2, TEXT), (0, BIGINT))
+    assert wants.written(Layout(9, ((1, BIGINT), (12, TEXT), (2, TEXT)))).columns == ((1, BIGINT), (0, TEXT), (2, TEXT))
+    assert wants.written(Layout(9, one.columns, (3,))) is not wants.written(one)

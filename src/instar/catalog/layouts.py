@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -15,6 +17,7 @@ from instar import errors
 from instar.catalog.descriptors import Column, Layout, Table
 from instar.store.engine import Store, View
 from instar.store.records import Latest, latest_key
+from instar.types import Type
 
 _KEY = struct.Struct(">II")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -56,12 +59,32 @@ def wide_layout(layout: Layout, lost: Iterable[Column]) -> Layout:
     return Layout(layout.id - 1, (*layout.columns, *kept), layout.locks)
 
 
+class Outline(NamedTuple):
+    """A layout as those take it apart who ask which of its columns are wanted: their ids, and all else, which is the
+    same object for all layouts of one shape (its columns have the id 0)."""
+
+    columns: tuple[int, ...]
+    shape: Layout
+
+
+def outline_of(layout: Layout) -> Outline:
+    """The outline of a layout."""
+    shape = _shaped(tuple([type_ for _, type_ in layout.columns]), layout.locks)
+    return Outline(tuple([column for column, _ in layout.columns]), shape)
+
+
+@lru_cache(maxsize=1024)
+def _shaped(types: tuple[Type, ...], locks: tuple[int, ...]) -> Layout:
+    return Layout(0, tuple([(0, type_) for type_ in types]), locks)
+
+
 class Layouts:
     """The process's cache of layouts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: dict[tuple[int, int], Layout] = {}
+        self._outlines: dict[int, dict[int, Outline]] = {}
 
     def get(self, table: int, layout: int) -> Layout:
         """The layout of that id; XX001 if its record is missing although a row names it."""
@@ -72,17 +95,18 @@ class Layouts:
 
     def find(self, table: int, layout: int) -> Layout | None:
         """The layout of that id, or None if nobody has committed one."""
-        found = self.at_hand(table, layout)
+        found = self._known.get((table, layout))
         if found is None:
             with self._store.read() as reader:
                 record = reader.get(layout_key(table, layout))
             if record is not None:
                 found = self._known[table, layout] = _DECODER.decode(record)
+                self.outlines(table)[layout] = outline_of(found)
         return found
 
-    def at_hand(self, table: int, layout: int) -> Layout | None:
-        """The layout of that id if it was read before."""
-        return self._known.get((table, layout))
+    def outlines(self, table: int) -> dict[int, Outline]:
+        """The layouts of a table that were read before, by their ids."""
+        return self._outlines.setdefault(table, {})
 
     def of_row(self, table: Table, layout: int) -> Layout:
         """The layout of a row that is stored in the one of that id; a table's own is known without a look."""

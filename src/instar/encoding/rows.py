@@ -25,6 +25,7 @@ from instar.errors import (
 from instar.types import MAX_NUMERIC_DIGITS, STRINGS, Kind, Type
 
 BODY_OFFSET = 16  # of a body in a store value: the size of the row header
+_LAYOUT, _FLAGS = 1 << 8, 0xFF  # a tag is a layout's id, and flags
 _TAG_OFFSET = 12  # of layout id and flags in the row header
 LOCK_BYTES = 8  # of a lock timestamp, of which there may be several between header and body
 
@@ -319,7 +320,9 @@ def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], b
     """The lines of a reader; `plain` and `checked` are its outputs for rows without and with NULLs."""
     lines = ["def read_row(data):", "    try:", f"        {unpacking.names} = unpack(data)"]
     if tagged:
-        lines += ["        if tag != wanted_tag and tag not in tags:", "            return None"]
+        # Written out: most rows are in the newest layout, and most others in a run of those before it.
+        run = f"(tags.low <= tag <= tags.high and not tag & {_FLAGS})"
+        lines += [f"        if tag != wanted_tag and not {run} and tag not in tags.others:", "            return None"]
     if unpacking.ends:
         lines.append(f"        if not {' <= '.join(unpacking.ends)} <= len(data) - {base}:")
         lines.append("            raise damaged_row(data, 'bad offsets')")
@@ -343,6 +346,33 @@ def _reader_source(unpacking: Unpacking, plain: list[str], checked: list[str], b
     return lines
 
 
+class Tags:
+    """The tags, without flags, that rows of the layouts bear which one reader reads: `first`, all from `low` to `high`,
+    and `others`. Layouts that come one after the other are a run, not a set without end: that would be cold memory."""
+
+    __slots__ = ("first", "high", "low", "others")
+
+    def __init__(self, layout: int) -> None:
+        self.first = self.low = self.high = layout * _LAYOUT
+        self.others: set[int] = set()
+
+    def __contains__(self, tag: int) -> bool:
+        return tag in self.others or (self.low <= tag <= self.high and not tag & _FLAGS)
+
+    def add(self, layout: int) -> None:
+        """Of what two threads add at once, some may be forgotten: it is met again."""
+        tag = layout * _LAYOUT
+        if tag in self:
+            return
+        self.others.add(tag)
+        while self.high + _LAYOUT in self.others:
+            self.high += _LAYOUT
+            self.others.discard(self.high)
+        while self.low - _LAYOUT in self.others:
+            self.low -= _LAYOUT
+            self.others.discard(self.low)
+
+
 @lru_cache(maxsize=1024)
 def _plain_reader(lines: tuple[str, ...], code: str) -> RowReader:
     """The reader of these lines, which unpacks by a struct's format and needs nothing else. One for all formats that it
@@ -353,7 +383,7 @@ def _plain_reader(lines: tuple[str, ...], code: str) -> RowReader:
 
 
 def compile_reader(
-    form: RowFormat, outputs: Sequence[Output], offset: int | None = None, tags: set[int] | None = None
+    form: RowFormat, outputs: Sequence[Output], offset: int | None = None, tags: Tags | None = None
 ) -> RowReader:
     """A function from a store value, whose body begins at `offset` (None: where the format says), to the tuple of
     `outputs`; the same one where values are read alike, and nothing is converted nor constant.
@@ -388,8 +418,7 @@ def compile_reader(
         return _plain_reader(tuple(lines), unpacking.struct.format)
     scope = {**SLOT_SCOPE, **constants, "unpack": unpacking.struct.unpack_from, "damaged_row": damaged_row}
     if tags is not None:
-        (tag,) = tags
-        scope |= {"wanted_tag": tag, "tags": tags}
+        scope |= {"wanted_tag": tags.first, "tags": tags}
     reader: RowReader = compile_function("read_row", lines, scope)
     return reader
 

@@ -19,6 +19,7 @@ from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.generate import compile_source
+from instar.encoding.rows import Tags
 from instar.lazily import computed_once
 from instar.sql import tree
 from instar.sql.binder import bind_defaults
@@ -168,7 +169,7 @@ class PointLookup:
         # Rows come into the newest layout: one that is in it pays for no more than the comparison, however many others
         # there are. So do those of layouts where the wanted columns stand as they do in this one.
         self._newest_first = True
-        self._alike: set[int] = set()  # tags of these layouts
+        self._alike = Tags(table.layout.id)
         self._scope["decode"] = tagged_resolver(table.layout, reader.wanted, self._alike)
         self.fast: LookUp = self._made()
 
@@ -189,7 +190,7 @@ class PointLookup:
         """Another layout is the newest. If its rows are read otherwise, that which was is one of several now."""
         own = self.table.layout
         if self._reader.decoder_of(newest) is self._reader.decoder_of(own):
-            self._alike.add(newest.id << 8)
+            self._alike.add(newest.id)
         else:
             self._newest_first = False
             self._decoders[tag_of(own.id)] = self._reader.decoder_of(own)
@@ -201,7 +202,7 @@ class PointLookup:
         layout = int.from_bytes(tag, "little") >> 8
         decode = self._decoders[tag] = self._reader.decoder(layout)
         if decode is self._reader.decoder_of(self.table.layout):
-            self._alike.add(layout << 8)
+            self._alike.add(layout)
         return decode
 
     def _key(self, values: Sequence[tree.Expr], parameters: int) -> str:

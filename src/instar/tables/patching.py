@@ -7,11 +7,12 @@ is derived, converted or NULL where it may not be takes the way over values, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
 from instar.catalog.descriptors import Layout
+from instar.catalog.layouts import Outline
 from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
 from instar.encoding.rows import Output, row_format
 from instar.tables.layout import layout_format
@@ -21,20 +22,20 @@ from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
 class Patchers:
     """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
-    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row, and
-    `layout_at_hand` does so where that takes no look into the store."""
+    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row, `outlines`
+    those that it takes no look into the store to know."""
 
     def __init__(
         self,
         layout: Layout,
         wants: Wants,
         layout_of: Callable[[bytes], Layout],
-        layout_at_hand: Callable[[bytes], Layout | None],
+        outlines: Mapping[int, Outline],
         positions: Sequence[int],
     ) -> None:
         self.known: dict[bytes, RowPatcher] = {}
         self._layout_of = layout_of
-        self._layout_at_hand = layout_at_hand
+        self._outlines = outlines
         self._wants = wants
         self._target = _target(wants.written(layout), wants.key, tuple(positions))
 
@@ -47,12 +48,13 @@ class Patchers:
     def at_hand(self, stored: bytes) -> RowPatcher | None:
         """As `learn`, where nothing has to be read or compiled for it; else None. Changes of a schema leave rows in
         layouts without end, but few that differ in what is asked of them."""
-        layout = self._layout_at_hand(stored)
+        tag = stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
+        layout = self._outlines.get(int.from_bytes(tag, "little") >> 8)
         if layout is None:
             return None
-        patch = _made.get((self._target, self._wants.written(layout)))
+        patch = _made.get((self._target, self._wants.outlined(layout)))
         if patch is not None:
-            self.known[stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] = patch
+            self.known[tag] = patch
         return patch
 
 

@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from instar.catalog.descriptors import Column, Derivation, Layout
+from instar.catalog.layouts import Outline, outline_of
 from instar.encoding import arrow_compute
 from instar.encoding.arrow_values import arrow_array, internal_values
 from instar.encoding.joined import Joined, join_values
 from instar.encoding.keys import WIDE
 from instar.encoding.row_batches import arrow_type, decode_columns
-from instar.encoding.rows import BODY_OFFSET, Output, RowReader, compile_reader, damaged_row
+from instar.encoding.rows import BODY_OFFSET, Output, RowReader, Tags, compile_reader, damaged_row
 from instar.errors import SERIALIZATION_FAILURE, Error, error, unsupported
 from instar.tables.derivations import Compute, computation
 from instar.tables.layout import body_encoder, layout_format
@@ -204,22 +205,15 @@ class Wants:
 
     def written(self, layout: Layout) -> Layout:
         """What readers ask of a layout: of those alike the same object, so that caches find it by its hash at once."""
-        numbers = self._numbers
-        if numbers is None:
-            return Layout(0, layout.columns, layout.locks)
-        number = numbers.get
-        return _numbered(_shape(layout), tuple([number(column, 0) for column, _ in layout.columns]))
+        return self.outlined(outline_of(layout))
 
-
-@lru_cache(maxsize=4096)
-def _shape(layout: Layout) -> Layout:
-    """A layout but for which columns it has, the same object for all of that shape."""
-    return _shaped(tuple([type_ for _, type_ in layout.columns]), layout.locks)
-
-
-@lru_cache(maxsize=1024)
-def _shaped(types: tuple[Type, ...], locks: tuple[int, ...]) -> Layout:
-    return Layout(0, tuple([(0, type_) for type_ in types]), locks)
+    def outlined(self, layout: Outline) -> Layout:
+        """As `written`, of an outline that is at hand."""
+        columns, shape = layout
+        if self._numbers is None:
+            return _numbered(shape, columns)
+        number = self._numbers.get
+        return _numbered(shape, tuple([number(column, 0) for column in columns]))
 
 
 @lru_cache(maxsize=4096)
@@ -279,7 +273,7 @@ def _resolver(written: Layout, wanted: Key) -> RowReader:
     return _reader(written, wanted, None)
 
 
-def _reader(written: Layout, wanted: Key, tags: set[int] | None) -> RowReader:
+def _reader(written: Layout, wanted: Key, tags: Tags | None) -> RowReader:
     """The reader of one layout; with `tags`, as `tagged_resolver` says."""
     read, derived = _with_sources(written, wanted)
     if not derived:
@@ -328,15 +322,12 @@ def resolver(written: Layout, wanted: Sequence[Wanted]) -> RowReader:
     return _resolver(wants.written(written), wants.key)
 
 
-def tagged_resolver(
-    written: Layout, wanted: Sequence[Wanted], tags: set[int]
-) -> Callable[[bytes], tuple[Any, ...] | None]:
+def tagged_resolver(written: Layout, wanted: Sequence[Wanted], tags: Tags) -> Callable[[bytes], tuple[Any, ...] | None]:
     """As `resolver`, but for any stored value: None for one that is deleted or in another layout. One look at a row's
     header, on the way to its columns, is all that several layouts cost a table that has one.
 
-    `tags`, which is empty, is to hold those of the layouts whose rows it reads: `written`, and others that `resolver`
-    has the same function for, as soon as they are put there."""
-    tags.add(written.id << 8)
+    `tags` are those of the layouts whose rows it reads: of `written` first, and of others that `resolver` has the same
+    function for, as soon as they are put there."""
     return _reader(written, _key(wanted), tags)
 
 

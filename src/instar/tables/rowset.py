@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from instar.catalog.descriptors import Column, Layout, Table
-from instar.catalog.layouts import Layouts
+from instar.catalog.layouts import Layouts, Outline, outline_of
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
 from instar.lazily import computed_once
@@ -143,10 +143,12 @@ class TableReader:
         """The layout that a stored row value is in."""
         return self._layout(_LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8)
 
-    def layout_at_hand(self, value: bytes) -> Layout | None:
-        """As `layout_of`, unless its record would have to be read."""
-        layout_id, own = _LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8, self.table.layout
-        return own if layout_id == own.id else self._layouts.at_hand(self.table.id, layout_id)
+    def outlines(self, table: Table) -> Mapping[int, Outline]:
+        """The layouts, by their ids, whose records need not be read: those that were, and that of `table`, a committed
+        version of its table."""
+        outlines = self._layouts.outlines(table.id)
+        outlines[table.layout.id] = outline_of(table.layout)
+        return outlines
 
     def decode(self, value: bytes) -> tuple[object, ...]:
         """The wanted columns of a stored row value, whichever layout it is in."""
