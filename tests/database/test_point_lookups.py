@@ -140,6 +140,28 @@ def test_rows_of_many_layouts(engine: Engine, served: list[bool], seed: int) -> 
     assert served.count(True) > len(served) * 0.5
 
 
+def test_layouts_that_came_and_went_unseen(engine: Engine) -> None:
+    """A few of them do not interrupt the run of those whose rows are read alike; of many, rows tell."""
+    c, other = engine.connect(), engine.connect()
+    run(c, LAYOUTS, "INSERT INTO l VALUES (1, 1, 1, 'one'), (2, 2, 2, 'two')")
+    for unseen in (1, 2, 4, 30):
+        c.execute(OF_FIXED, (1,)).fetchall()
+        for _ in range(unseen):
+            run(other, "ALTER TABLE l ADD COLUMN e bigint DEFAULT 5", "UPDATE l SET a = 7 WHERE id = 1")
+            run(other, "ALTER TABLE l DROP COLUMN e", "UPDATE l SET a = 8 WHERE id = 2")
+        assert c.execute(OF_FIXED, (1,)).fetchall() == [(7, 1)]
+        assert c.execute(OF_FIXED, (2,)).fetchall() == [(8, 2)]
+        entry = c.database.plans.entry(OF_FIXED)
+        assert entry is not None
+        assert entry.fast is not None
+        tags = entry.fast[2]._alike
+        newest = c.database.plans.known(OF_FIXED, (1,))
+        assert newest is not None
+        table = newest.table(entry.fast[2].table)
+        assert table.layout.id << 8 in tags
+        assert (tags.high == table.layout.id << 8) == (unseen < 30)
+
+
 def test_a_column_that_comes_and_goes_leaves_rows_read_alike(engine: Engine) -> None:
     """Those in layouts with it, and without it, take the way of those in the newest one. No other do."""
     c = engine.connect()

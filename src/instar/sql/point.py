@@ -57,6 +57,9 @@ LookUp = Callable[[Store, Sequence[object], Own | None], Any]
 # Parameters of exactly this class are internal values of these types as they are.
 _CLASSES: dict[Kind, str] = {Kind.BOOLEAN: "bool", Kind.BYTEA: "bytes"} | dict.fromkeys(INTEGER_RANGES, "int")
 
+# So many layouts that have come since the last one met are looked at.
+_UNSEEN = 8
+
 # What is read at once through an index: more may take long, which the general way lets be cancelled.
 _MOST_ENTRIES = 64
 
@@ -188,13 +191,19 @@ class PointLookup:
 
     def _met(self, newest: Layout) -> None:
         """Another layout is the newest. If its rows are read otherwise, that which was is one of several now."""
-        own = self.table.layout
-        if self._reader.decoder_of(newest) is self._reader.decoder_of(own):
-            self._alike.add(newest.id)
-        else:
+        own, reader = self.table.layout, self._reader
+        decode = reader.decoder_of(own)
+        if reader.decoder_of(newest) is not decode:
             self._newest_first = False
-            self._decoders[tag_of(own.id)] = self._reader.decoder_of(own)
+            self._decoders[tag_of(own.id)] = decode
             self.fast = self._made()
+            return
+        # Few rows are in those that came and went unseen, but without them what comes after them is no run.
+        for number in range(max(newest.id - _UNSEEN, (self._alike.high >> 8) + 1), newest.id):
+            layout = reader.found_layout(number)
+            if layout is not None and reader.decoder_of(layout) is decode:
+                self._alike.add(number)
+        self._alike.add(newest.id)
 
     def _learn(self, value: bytes) -> Decoder:
         """The decoder of the layout that a stored value is in."""

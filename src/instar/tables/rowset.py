@@ -143,6 +143,10 @@ class TableReader:
         """The layout that a stored row value is in."""
         return self._layout(_LAYOUT.unpack_from(value, LAYOUT_OFFSET)[0] >> 8)
 
+    def found_layout(self, layout_id: int) -> Layout | None:
+        """The layout of that id, unless no row can be in it."""
+        return self._layouts.find(self.table.id, layout_id)
+
     def outlines(self, table: Table) -> Mapping[int, Outline]:
         """The layouts, by their ids, whose records need not be read: those that were, and that of `table`, a committed
         version of its table."""
