@@ -149,8 +149,7 @@ def test_layouts_that_came_and_went_unseen(engine: Engine) -> None:
         for _ in range(unseen):
             run(other, "ALTER TABLE l ADD COLUMN e bigint DEFAULT 5", "UPDATE l SET a = 7 WHERE id = 1")
             run(other, "ALTER TABLE l DROP COLUMN e", "UPDATE l SET a = 8 WHERE id = 2")
-        assert c.execute(OF_FIXED, (1,)).fetchall() == [(7, 1)]
-        assert c.execute(OF_FIXED, (2,)).fetchall() == [(8, 2)]
+        assert c.execute(OF_FIXED, (3,)).fetchall() == []  # so what is known is not told by rows
         entry = c.database.plans.entry(OF_FIXED)
         assert entry is not None
         assert entry.fast is not None
@@ -160,6 +159,8 @@ def test_layouts_that_came_and_went_unseen(engine: Engine) -> None:
         table = newest.table(entry.fast[2].table)
         assert table.layout.id << 8 in tags
         assert (tags.high == table.layout.id << 8) == (unseen < 7)
+        assert c.execute(OF_FIXED, (1,)).fetchall() == [(7, 1)]
+        assert c.execute(OF_FIXED, (2,)).fetchall() == [(8, 2)]
 
 
 def test_a_column_that_comes_and_goes_leaves_rows_read_alike(engine: Engine) -> None:

@@ -205,7 +205,12 @@ def test_rows_of_many_layouts_that_differ_in_nothing_are_changed_at_once(
         change(group)
         move(group)
     assert rows(c, "SELECT id, a FROM t ORDER BY id") == [(number, -number) for number in range(groups * layouts)]
+    run(c, "INSERT INTO t (id, a) VALUES (-1, 0), (-2, 0)")
+    assert c.execute(text, (1, -1)).rowcount == 1  # a layout that nobody has read
     change(0)
+    assert c.execute(text, (2, -2)).rowcount == 1
+    assert rows(c, "SELECT id, a FROM t WHERE id < 0 ORDER BY id") == [(-2, 2), (-1, 1)]
+    run(c, "DELETE FROM t WHERE id < 0")
     assert rows(c, "SELECT DISTINCT e FROM t") == [(5,)]
     assert rows(c, "CHECK DATABASE") == []
 
