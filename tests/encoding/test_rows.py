@@ -154,6 +154,35 @@ def test_tags_of_layouts(first: int, others: list[int]) -> None:
     assert not any(tags.low <= tag <= tags.high for tag in tags.others)
 
 
+@given(st.integers(0, 20), st.lists(st.integers(0, 20), max_size=30), st.lists(st.integers(0, 12), max_size=12))
+@settings(max_examples=300)
+def test_tags_that_threads_add_at_once(first: int, others: list[int], switches: list[int]) -> None:
+    """Wherever a thread is interrupted by others, nothing is there that none has added: it would be read wrongly."""
+    tags, left, added, waits = Tags(first), list(others), {first}, iter(switches)
+
+    def add() -> None:
+        if left:
+            added.add(layout := left.pop())
+            tags.add(layout)
+
+    class Switching(set[int]):
+        wait = next(waits, None)
+
+        def __contains__(self, tag: object) -> bool:
+            found = super().__contains__(tag)
+            if self.wait is not None:
+                self.wait -= 1
+                if self.wait < 0:
+                    self.wait = next(waits, None)
+                    add()
+            return found
+
+    tags.others = Switching()
+    while left:
+        add()
+    assert {layout for layout in range(-30, 60) if layout << 8 in tags} <= added
+
+
 def test_a_reader_of_several_layouts() -> None:
     """What is stored alike is read by one function; with tags, rows of their layouts only, and none that is deleted."""
     narrow, wide, text = (

@@ -360,17 +360,20 @@ class Tags:
         return tag in self.others or (self.low <= tag <= self.high and not tag & _FLAGS)
 
     def add(self, layout: int) -> None:
-        """Of what two threads add at once, some may be forgotten: it is met again."""
+        """Threads may do so at once: what is put at an end of the run was found to be here by who puts it. So what one
+        has added may be forgotten for another's sake, and is met again; what nobody has added is never here."""
         tag = layout * _LAYOUT
         if tag in self:
             return
-        self.others.add(tag)
-        while self.high + _LAYOUT in self.others:
-            self.high += _LAYOUT
-            self.others.discard(self.high)
-        while self.low - _LAYOUT in self.others:
-            self.low -= _LAYOUT
-            self.others.discard(self.low)
+        others, low, high = self.others, self.low, self.high
+        others.add(tag)
+        while high + _LAYOUT in others:
+            high += _LAYOUT
+            others.discard(high)
+        while low - _LAYOUT in others:
+            low -= _LAYOUT
+            others.discard(low)
+        self.low, self.high = low, high
 
 
 @lru_cache(maxsize=1024)
