@@ -14,7 +14,7 @@ from instar.store.engine import PREFIX_LOG, PREFIX_ROW, PREFIX_ROWSET, Store, pr
 
 # What tells one history from another, and not one schema from another.
 _HISTORY = frozenset({
-    "version", "steps", "rowset", "next_id", "checks_version", "oldest_layout", "missing", "counter",
+    "version", "steps", "forgotten", "rowset", "next_id", "checks_version", "oldest_layout", "missing", "counter",
     "derived", "replaces",
 })  # fmt: skip
 _ID = re.compile(r'"#(\d+)"')
