@@ -166,8 +166,8 @@ def _patchers(
     """Of an update that only puts values of its own into columns, which no index has and no foreign key."""
     if write.assigned is None or codecs or demands.parents:
         return None
-    reader, table = writer.reader, writer.table
-    return Patchers(table.layout, reader.wants, reader.layout_of, reader.outlines(table), write.assigned[0])
+    reader = writer.reader
+    return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.outlines(), write.assigned[0])
 
 
 # What becomes of a row, of its index entries, and the parents that it relies on.

@@ -360,8 +360,9 @@ class Tags:
         return tag in self.others or (self.low <= tag <= self.high and not tag & _FLAGS)
 
     def add(self, layout: int) -> None:
-        """Threads may do so at once: what is put at an end of the run was found to be here by who puts it. So what one
-        has added may be forgotten for another's sake, and is met again; what nobody has added is never here."""
+        """Rows of that layout are read so, too. Threads may add at once: what is put at an end of the run was found to
+        be here by who puts it. So what one has added may be forgotten for another's sake, and is met again; what nobody
+        has added is never here."""
         tag = layout * _LAYOUT
         if tag in self:
             return

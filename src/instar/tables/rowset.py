@@ -147,11 +147,12 @@ class TableReader:
         """The layout of that id, unless no row can be in it."""
         return self._layouts.find(self.table.id, layout_id)
 
-    def outlines(self, table: Table) -> Mapping[int, Outline]:
-        """The layouts, by their ids, whose records need not be read: those that were, and that of `table`, a committed
-        version of its table."""
-        outlines = self._layouts.outlines(table.id)
-        outlines[table.layout.id] = outline_of(table.layout)
+    def outlines(self) -> Mapping[int, Outline]:
+        """The layouts, by their ids, whose records need not be read: those that were, and the table's own. For a reader
+        of a committed version only: the number of another's layout may become that of another layout."""
+        own = self.table.layout
+        outlines = self._layouts.outlines(self.table.id)
+        outlines[own.id] = outline_of(own)
         return outlines
 
     def decode(self, value: bytes) -> tuple[object, ...]:
