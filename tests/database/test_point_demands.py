@@ -230,6 +230,13 @@ STATEMENTS = (
     ("UPDATE c SET x = ?, y = ? WHERE id = ?", 3),
     ("UPDATE c SET y = y + 1 WHERE id = ?", 1),
     ("DELETE FROM c WHERE id = ?", 1),
+    ("INSERT INTO p VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET v = excluded.v + p.v", 3),
+    ("INSERT INTO p VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET u = excluded.u, v = p.u", 3),
+    ("INSERT INTO p VALUES (?, ?, ?) ON CONFLICT (u) DO UPDATE SET v = excluded.v WHERE p.v < excluded.v", 3),
+    ("INSERT INTO p VALUES (?, ?, ?) ON CONFLICT (u) DO NOTHING", 3),
+    ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", 6),
+    ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (x, y) DO UPDATE SET p = excluded.p, up = excluded.id", 6),
+    ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET x = excluded.x, y = c.y + 1", 6),
 )
 VALUES = st.integers(0, 3)
 NULLABLE = st.one_of(st.none(), VALUES, VALUES)
@@ -432,7 +439,7 @@ def test_a_parent_that_is_the_row_itself_by_a_unique_key(engine: Engine, counts:
     for number in range(TIMES):
         c.execute("INSERT INTO t (u, r) VALUES (?, ?)", (number, number))
         c.execute("UPDATE t SET u = ?, r = ? WHERE id = ?", (50 + number, 50 + number, number + 1))
-    assert set(counts) == {1}
+    assert set(counts) == {1, ENTANGLED}  # what a row leaves that has referred to itself
     assert value(c, "SELECT max(id) FROM t") == TIMES  # each has drawn once
     run(c, "BEGIN")
     c.execute("INSERT INTO t (u, r) VALUES (?, ?)", (90, 90))

@@ -1,4 +1,5 @@
-"""What a write of one row by its key demands of other rows: unique keys that are free, parents that stand.
+"""What a write of one row by its key demands of other rows: unique keys that are free, parents that stand, nobody who
+refers to what goes.
 
 It is judged in the atomic section, on the very state that is committed on. What does not hold there is left to the
 general way, which tells what was violated. In tables/writes.py the same is derived for commits of any number of rows,
@@ -16,12 +17,12 @@ from instar.sql.point import PointWrite
 from instar.store.apply import is_live
 from instar.store.engine import Refused, View, prefix_end
 from instar.tables.index import IndexCodec
-from instar.tables.writes import ForeignKeyProbe, TableWriter
+from instar.tables.writes import ForeignKeyProbe, ParentProbe, TableWriter
 from instar.transactions.buffer import Buffer
 
 
 class Unmet(Refused):
-    """Another row stands in the way of the write, or one that it needs is not there."""
+    """Another row stands in the way of the write, or refers to what goes, or one that it needs is not there."""
 
 
 class Demanded(NamedTuple):
@@ -40,16 +41,25 @@ class Demanded(NamedTuple):
 class Demands:
     """Those of a write, compiled once."""
 
-    def __init__(self, unique: Sequence[IndexCodec], parents: Sequence[ForeignKeyProbe]) -> None:
+    def __init__(
+        self,
+        unique: Sequence[IndexCodec] = (),
+        parents: Sequence[ForeignKeyProbe] = (),
+        children: Sequence[ParentProbe] = (),
+    ) -> None:
         self.unique = unique
         self.parents = parents
+        self.children = children
 
     def __bool__(self) -> bool:
-        return bool(self.unique or self.parents)
+        return bool(self.unique or self.parents or self.children)
 
-    def of(self, old: Row | None, new: Row) -> Demanded:
-        """Of the row that comes to be `new`."""
-        free = [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
+    def of(self, old: Row | None, new: Row | None) -> Demanded:
+        """Of the row that was `old` and comes to be `new`."""
+        free = [prefix for _child, prefix in self._left(old, new)]
+        if new is None:
+            return Demanded(free)
+        free += [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
         keys: list[bytes] = []
         prefixes: list[bytes] = []
         for probe in self._comes_under(old, new):
@@ -58,9 +68,15 @@ class Demands:
                 (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
         return Demanded(free, keys, prefixes)
 
-    def are_met(self, view: View, buffer: Buffer, row: bytes, old: Row | None, new: Row) -> bool:
+    def are_met(self, view: View, buffer: Buffer, row: bytes, old: Row | None, new: Row | None) -> bool:
         """Whether all holds for the row at the store key `row` as a transaction sees it that has buffered so much, on
         the newest state. False also where it takes more to find out."""
+        if not all(
+            buffer.table(child) is None and not _stands_under(view, prefix) for child, prefix in self._left(old, new)
+        ):
+            return False
+        if new is None:
+            return True
         own = {row}
         for codec in self._comes_free(old, new):
             prefix = codec.unique_prefix(new)
@@ -75,21 +91,33 @@ class Demands:
         """The unique indexes in which the row comes to another key than it had, if it has one."""
         return (c for c in self.unique if old is None or c.unique_prefix(old) != c.unique_prefix(new))
 
+    def _left(self, old: Row | None, new: Row | None) -> Iterator[tuple[int, bytes]]:
+        """The tables that may refer to values which the row does not have any more, and the prefixes under which their
+        rows would stand."""
+        if old is None:
+            return
+        for probe in self.children:
+            values = probe.values(old)
+            prefix = probe.key(values) if new is None or probe.values(new) != values else None
+            if prefix is not None:
+                yield probe.child.id, prefix
+
     def _comes_under(self, old: Row | None, new: Row) -> Iterator[ForeignKeyProbe]:
         """The foreign keys by which it comes under another parent."""
         return (probe for probe in self.parents if old is None or probe.values(old) != probe.values(new))
 
 
-def demands_of(write: PointWrite, writer: TableWriter) -> Demands | None:
-    """None where other rows may have to change with it, or to be asked whether they refer to it."""
+def demands_of(write: PointWrite, writer: TableWriter) -> Demands:
+    """An insert's are those of what ON CONFLICT makes of a row, too: what they come to is told by the row."""
     if write.operation == "delete":
-        return None if writer.children else Demands((), ())
+        return Demands(children=writer.children)
+    children = [probe for probe in writer.children if not write.changed.isdisjoint(probe.ordinals)]
+    unique = [codec for codec in writer.codecs if codec.index.unique]
     if write.operation == "insert":
-        return Demands([codec for codec in writer.codecs if codec.index.unique], writer.parents)
-    if any(not write.changed.isdisjoint(probe.ordinals) for probe in writer.children):
-        return None
-    unique = [codec for codec in writer.codecs if codec.index.unique and not write.changed.isdisjoint(codec.ordinals)]
-    return Demands(unique, [probe for probe in writer.parents if not write.changed.isdisjoint(probe.ordinals)])
+        return Demands(unique, writer.parents, children)
+    unique = [codec for codec in unique if not write.changed.isdisjoint(codec.ordinals)]
+    parents = [probe for probe in writer.parents if not write.changed.isdisjoint(probe.ordinals)]
+    return Demands(unique, parents, children)
 
 
 def require(view: View, demanded: Demanded, row: bytes) -> None:
@@ -129,4 +157,9 @@ def _stands(view: View, key: bytes) -> bool:
 
 
 def _stands_under(view: View, prefix: bytes) -> bool:
-    return any(is_live(value) for _, value in view.scan(prefix, prefix_end(prefix)))
+    return entry_under(view, prefix) is not None
+
+
+def entry_under(view: View, prefix: bytes) -> bytes | None:
+    """The first entry under a prefix that is there."""
+    return next((entry for entry, value in view.scan(prefix, prefix_end(prefix)) if is_live(value)), None)

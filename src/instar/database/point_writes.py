@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar import errors
 from instar.catalog.descriptors import State
-from instar.database.point_demands import Demands, Unmet, demands_of, require
+from instar.database.point_demands import Demands, Unmet, demands_of
+from instar.database.point_derivations import LeftAlone, Unlearnt, arbiters_of, deriving, inserting, upserting
 from instar.encoding.generate import compile_function
 from instar.sql import tree
 from instar.sql.defaults import Execution
@@ -22,17 +23,7 @@ from instar.sql.execution import Row
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, internal_class, unfit
-from instar.store.engine import (
-    ROW_HEADER,
-    Derive,
-    EntryWrite,
-    Lease,
-    LeaseExpired,
-    Reader,
-    Refused,
-    RowCommit,
-    View,
-)
+from instar.store.engine import ROW_HEADER, Derive, Lease, LeaseExpired, Reader
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
@@ -87,7 +78,7 @@ def point_writer(
     # Under several locks a write touches some of a row's lock timestamps: the general way knows which.
     # So it does about copies under another key.
     demands = demands_of(write, writer)
-    if demands is None or writer.locks or writer.copies or write.checks_read_context:
+    if writer.locks or writer.copies or write.checks_read_context:
         return None
     # About constraints that tell their change what violates them, too, and about tables that close.
     transformed = write.table.transformed
@@ -164,155 +155,21 @@ def _patchers(
     write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
 ) -> Patchers | None:
     """Of an update that only puts values of its own into columns, which no index has and no foreign key."""
-    if write.assigned is None or codecs or demands.parents:
+    if write.assigned is None or codecs or demands.parents or demands.children:
         return None
     reader = writer.reader
     return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.outlines(), write.assigned[0])
 
 
-# What becomes of a row, of its index entries, and the parents that it relies on.
-Changed = tuple[bytes | None, Sequence[EntryWrite], Sequence[bytes]]
-
-
-def _changing(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
-) -> Callable[[View, bytes, bytes, list[Any], list[Row] | None], Changed]:
-    """From where a row is stored, its bytes there, a frame and where to leave what is returned, to what an update or
-    delete makes of it, by way of its values. Unmet if other rows do not allow it."""
-    decode, encode, prefix_bytes = writer.reader.decode, writer.encode, len(writer.prefix)
-    demanding = demands.of if demands else None
-
-    def changed(view: View, stored_at: bytes, stored: bytes, frame: list[Any], returned: list[Row] | None) -> Changed:
-        old = decode(stored)
-        new = write.image(old, frame)
-        parents: Sequence[bytes] = ()
-        if demanding is not None and new is not None:
-            demanded = demanding(old, new)
-            require(view, demanded, stored_at)
-            parents = demanded.all_parents
-        if returned is not None and write.returning is not None:
-            returned[:] = [write.returning(old if new is None else new, frame)]
-        body = None if new is None else encode(new)
-        return body, _entries(codecs, stored_at[prefix_bytes:], old, new), parents
-
-    return changed
-
-
-def _deriving(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None, demands: Demands
-) -> Callable[[int, Lease | None, bytes, list[Any], list[Row] | None], Derive]:
-    """From a catalog version, its lease, where a row is stored, a frame and where to leave what is returned, to what
-    derives an update or delete of it: what the row becomes, from what it is; nothing where it is not there, or another
-    version is due.
-
-    A closure, since what it holds is found faster than attributes are: it runs in the atomic section.
-    """
-    table, layout = writer.table, writer.table.layout.id
-    table_id, table_version, whole, keyed = table.id, table.version, table.logged_whole, bool(demands.unique)
-    patching = None
-    if patchers is not None and write.assigned is not None:
-        patching = (patchers.known, patchers.at_hand, write.assigned[1])
-    changed = _changing(write, writer, codecs, demands)
-
-    def deriving(
-        version: int, lease: Lease | None, stored_at: bytes, frame: list[Any], returned: list[Row] | None
-    ) -> Derive:
-        def derive(view: View) -> RowCommit | None:
-            if view.catalog_version != version:
-                return None
-            stored = view.get(stored_at)
-            if stored is None or stored[LAYOUT_OFFSET] & 1:
-                return None
-            entries: Sequence[EntryWrite] = ()
-            parents: Sequence[bytes] = ()
-            body = None
-            if patching is not None:
-                known, at_hand, values = patching
-                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or at_hand(stored)
-                if patch is None:
-                    raise _Unlearnt(stored)
-                body = patch(stored, values((), frame))
-            if body is None:
-                body, entries, parents = changed(view, stored_at, stored, frame, returned)
-            return RowCommit(
-                table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
-                False, keyed, parents,
-            )  # fmt: skip
-
-        return derive
-
-    return deriving
-
-
-def _inserting(
-    writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
-) -> Callable[[int, Lease | None, bytes, bytes, tuple[Any, ...]], Derive]:
-    """From a catalog version, its lease, where a row is to be stored, its key and its image to what derives its insert:
-    nothing where one stands, or another version is due. A closure, for the same reason."""
-    table, layout = writer.table, writer.table.layout.id
-    table_id, table_version, whole = table.id, table.version, table.logged_whole
-    encode = writer.encode
-    demanding = demands.of if demands else None
-
-    def inserting(version: int, lease: Lease | None, stored_at: bytes, key: bytes, image: tuple[Any, ...]) -> Derive:
-        body = encode(image)
-        entries = _entries(codecs, key, None, image) if codecs else ()
-        demanded = None if demanding is None else demanding(None, image)
-        parents = () if demanded is None else demanded.all_parents
-
-        def derive(view: View) -> RowCommit | None:
-            if view.catalog_version != version:
-                return None
-            stored = view.get(stored_at)
-            if stored is not None and not stored[LAYOUT_OFFSET] & 1:
-                return None
-            if demanded is not None:
-                require(view, demanded, stored_at)
-            return RowCommit(
-                table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
-                False, False, parents,
-            )  # fmt: skip
-
-        return derive
-
-    return inserting
-
-
-def _entries(
-    codecs: Sequence[IndexCodec], key: bytes, old: tuple[Any, ...] | None, new: tuple[Any, ...] | None
-) -> list[EntryWrite]:
-    """What becomes of the index entries when the row at `key` goes from one image to the other."""
-    entries: list[EntryWrite] = []
-    for codec in codecs:
-        before = None if old is None else codec.entry(old, key)
-        after = None if new is None else codec.entry(new, key)
-        if before == after:
-            continue
-        if before is not None:
-            entries.append(EntryWrite(before, len(before) - len(key), False))
-        if after is not None:
-            entries.append(EntryWrite(after, len(after) - len(key), True))
-    return entries
-
-
 def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
     """The mode in which the write's row is to be locked, of a table with one optimistic lock, where nothing is demanded
     of other rows. None where that is not all (a row that goes gives up its unique keys), or too much (nobody else can
-    come to a row id)."""
+    come to a row id), or not known before (of ON CONFLICT)."""
     if write.operation == "update":
         return Mode.NO_KEY_UPDATE
     if write.operation == "insert":
-        return None if writer.has_row_id else Mode.UPDATE
+        return None if writer.has_row_id or write.conflict is not None else Mode.UPDATE
     return None if any(codec.index.unique for codec in writer.codecs) else Mode.UPDATE
-
-
-class _Unlearnt(Refused):
-    """A row is in a layout that was not met before: what patches it is made outside of the atomic section, since of a
-    wide table that takes many milliseconds."""
-
-    def __init__(self, stored: bytes) -> None:
-        super().__init__()
-        self.stored = stored
 
 
 class Buffered(NamedTuple):
@@ -355,11 +212,12 @@ class PointWriter:
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
         codecs = _touched(writer, write.changed, write.operation)
         if self._inserts:  # it is made anew with every change of the table: no more of it than serves
-            self._inserting = _inserting(writer, codecs, demands)
+            self._inserting = inserting(writer, codecs, demands)
         else:
-            self._decode = writer.reader.decode
             self._patchers = _patchers(write, writer, codecs, demands)
-            self._deriving = _deriving(write, writer, codecs, self._patchers, demands)
+            self._deriving = deriving(write, writer, codecs, self._patchers, demands)
+        self._arbiters = arbiters = arbiters_of(write, writer)
+        self._upserting = None if arbiters is None else upserting(write, writer, arbiters, demands)
         # Row ids are all that it takes of sequences, unless it `draws`.
         self._rest = write.frame((), _CONSTANT, Execution(database.next_value, _CONSTANT))
         self._returning = write.returning
@@ -416,7 +274,7 @@ class PointWriter:
             derive = self._deriving(version, self._lease, self._prefix + key, frame, returned)
             try:
                 timestamp = self._store.commit_derived(derive)
-            except (LeaseExpired, Locked, _Unlearnt) as refused:
+            except (LeaseExpired, Locked, Unlearnt) as refused:
                 timestamp = self._again(derive, refused)
             if timestamp > 0:
                 self._after_commit()
@@ -424,6 +282,8 @@ class PointWriter:
             return UNSERVED if timestamp == UNSERVED else self._none(version)
         except Unmet:
             return ENTANGLED
+        except LeftAlone:
+            return self._nothing()
         except errors.Error as failed:
             if failed.sqlstate[:2] in _OF_THE_COMMIT:
                 raise  # it may stand
@@ -447,46 +307,80 @@ class PointWriter:
         frame = self._frame_of(parameters, session)
         if frame is None:
             return UNSERVED
-        image = self._write.image(None, frame) if self._inserts else None
-        key = self._write.key(frame) if image is None else self._write.key_of(image)
-        nothing: int | list[Row] = 0 if self._returning is None else []
+        if self._inserts:
+            return self._proposed(reader, frame, session, buffer)
+        key = self._write.key(frame)
         if key is None:
-            return nothing
-        own = buffer.tables.get(self._table_id)
-        if own is not None and key in own.changes:
+            return self._nothing()
+        if self._has_changed(buffer, key):
             return ENTANGLED
         stored = reader.get(self._prefix + key)
-        stands = stored is not None and not stored[LAYOUT_OFFSET] & 1
-        if image is not None:
-            returned = self._returned(image, frame)
-            if stands:
-                session.locks.require_unlocked(self._prefix + key)
-                raise self._write.duplicate(image)
-            if self.demands and not self.demands.are_met(reader, buffer, self._prefix + key, None, image):
-                return ENTANGLED
-            return Buffered(key, None, None, image, returned)
-        if stored is None or not stands:
-            return nothing
-        old = self._decode(stored)
-        new = self._write.image(old, frame)
-        if self.demands and new is not None and not self.demands.are_met(reader, buffer, self._prefix + key, old, new):
+        if stored is None or stored[LAYOUT_OFFSET] & 1:
+            return self._nothing()
+        return self._changed(reader, buffer, key, stored, frame, None)
+
+    def _proposed(
+        self, reader: Reader, frame: list[Any], session: Session, buffer: Buffer
+    ) -> Buffered | int | list[Row]:
+        """As `to_buffer`, of an insert."""
+        image = self._write.image(None, frame)
+        assert image is not None  # an insert has a new row
+        key = self._write.key_of(image)
+        if self._has_changed(buffer, key):
+            return ENTANGLED
+        stored_at = self._prefix + key
+        stored = reader.get(stored_at)
+        if self._arbiters is not None:
+            found = self._arbiters.in_the_way(reader, stored_at, stored, image)
+            if found is not None:
+                found_at, there = found
+                return self._changed(reader, buffer, found_at[len(self._prefix) :], there, frame, image)
+        returned = self._returned(image, frame)
+        if stored is not None and not stored[LAYOUT_OFFSET] & 1:
+            session.locks.require_unlocked(stored_at)
+            raise self._write.duplicate(image)
+        if self.demands and not self.demands.are_met(reader, buffer, stored_at, None, image):
+            return ENTANGLED
+        return Buffered(key, None, None, image, returned)
+
+    def _changed(
+        self, reader: Reader, buffer: Buffer, key: bytes, stored: bytes, frame: list[Any], proposed: Row | None
+    ) -> Buffered | int | list[Row]:
+        """As `to_buffer`, of the row that is `stored`; `proposed`: that was to be inserted, and this one is in the
+        way."""
+        if proposed is not None and self._has_changed(buffer, key):
+            return ENTANGLED
+        old = self.writer.reader.decode(stored)
+        if proposed is None:
+            new = self._write.image(old, frame)
+        elif (new := self._write.updated(old, proposed, frame)) is None:
+            return self._nothing()
+        if self.demands and not self.demands.are_met(reader, buffer, self._prefix + key, old, new):
             return ENTANGLED
         returned = self._returned(old if new is None else new, frame)
         return Buffered(key, ROW_HEADER.unpack_from(stored)[0], old, new, returned)
 
+    def _has_changed(self, buffer: Buffer, key: bytes) -> bool:
+        """Whether a transaction has changed the row."""
+        own = buffer.tables.get(self._table_id)
+        return own is not None and key in own.changes
+
+    def _nothing(self) -> int | list[Row]:
+        return 0 if self._returning is None else []
+
     def _returned(self, image: Row, frame: list[Any]) -> list[Row] | None:
         return None if self._returning is None else [self._returning(image, frame)]
 
-    def _again(self, derive: Derive, refused: LeaseExpired | Locked | _Unlearnt) -> int:
+    def _again(self, derive: Derive, refused: LeaseExpired | Locked | Unlearnt) -> int:
         """What becomes of a write that was `refused`: as of `commit_derived`, or UNSERVED."""
         for _ in range(MAX_EXPIRIES):
-            if isinstance(refused, _Unlearnt):
+            if isinstance(refused, Unlearnt):
                 self._learn(refused.stored)
             elif isinstance(refused, Locked) or not self._renewed():
                 break  # the general way waits
             try:
                 return self._store.commit_derived(derive)
-            except (LeaseExpired, Locked, _Unlearnt) as caught:
+            except (LeaseExpired, Locked, Unlearnt) as caught:
                 refused = caught
         return UNSERVED
 
@@ -494,13 +388,13 @@ class PointWriter:
         """Make what serves rows in the layout of `stored`."""
         assert self._patchers is not None  # the row was to be patched
         if self._patchers.learn(stored) is never:
-            self._decode(stored)
+            self.writer.reader.decode(stored)
 
     def _none(self, version: int) -> int | list[Row]:
         """No row was changed: that, if the statement still means what it meant."""
         if self._is_outdated(version):
             return OUTDATED
-        return 0 if self._returning is None else []
+        return self._nothing()
 
     def _is_outdated(self, version: int) -> bool:
         """Whether there is another version of the catalog by now: a default, a name or a check may be another, even
@@ -514,7 +408,10 @@ class PointWriter:
         returned = self._returned(image, frame)
         key = self._write.key_of(image)
         stored_at = self._prefix + key
-        derive = self._inserting(version, self._lease, stored_at, key, image)
+        if self._upserting is None:
+            derive = self._inserting(version, self._lease, stored_at, key, image)
+        else:
+            derive = self._upserting(version, self._lease, stored_at, image, frame, returned)
         for _ in range(ROUNDS):
             try:
                 timestamp = self._store.commit_derived(derive)

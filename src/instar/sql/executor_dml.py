@@ -12,6 +12,7 @@ from instar.sql.execution import ExecutionContext, Result, Row
 from instar.sql.executor import QueryProgram, RunAnalytic
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope
 from instar.sql.integrity import KeyLookup, Rules, Staged, StatementEnd, TableRules
+from instar.sql.on_conflict import OnConflict
 from instar.sql.operators import NodeCompiler
 from instar.sql.plan import BASE_ORDINAL, KEY_ORDINAL, InsertPlan, ModifyPlan
 from instar.sql.traversal import walk
@@ -165,7 +166,6 @@ class _Conflict:
         layouts: Layouts,
     ) -> None:
         table = target.table
-        width = len(table.columns)
         self._target = target
         self._action = action
         primary = KeyLookup(table, table.primary_key, None, layouts)
@@ -177,12 +177,7 @@ class _Conflict:
             self._arbiters = [
                 KeyLookup(table, [part.column for part in action.index.columns], action.index, layouts)
             ]  # fmt: skip
-        columns = {(statement.target.relation, ordinal): ordinal for ordinal in range(width)}
-        columns |= {(action.excluded, ordinal): width + ordinal for ordinal in range(width)}
-        compiler = nodes.compiler(Scope(columns))
-        self._where = None if action.where is None else nodes.compiler(Scope(columns)).predicate([action.where])
-        self._ordinals = [ordinal for ordinal, _ in action.assignments]
-        self._values = compiler.row([expr for _, expr in action.assignments])
+        self._on_conflict = OnConflict(statement, action, nodes.compiler)
 
     def stage(self, context: ExecutionContext, frame: Frame, images: Iterable[Row]) -> list[Staged]:
         """The changes that the proposed rows make."""
@@ -195,11 +190,11 @@ class _Conflict:
                 key = self._target.key(image)
                 changes.append(Staged(self._target, key, None, None, image, key))
                 made.add(self._arbiters, key, image)
-            elif self._action.update:
-                staged = self._update(context, frame, found, image)
-                if staged is not None and staged.new is not None:
-                    made.add(self._arbiters, found.key, staged.new)
-                    changes.append(staged)
+                continue
+            staged = self._update(context, frame, found, image)
+            if staged is not None and staged.new is not None:
+                made.add(self._arbiters, found.key, staged.new)
+                changes.append(staged)
         return changes
 
     def _standing(self, context: ExecutionContext, image: Row, made: _Made) -> RowVersion | None:
@@ -224,13 +219,10 @@ class _Conflict:
         return None
 
     def _update(self, context: ExecutionContext, frame: Frame, found: RowVersion, image: Row) -> Staged | None:
-        row = found.values + image
-        if self._where is not None and not self._where(row, frame):
+        updated = self._on_conflict.updated(found.values, image, frame)
+        if updated is None:
             return None
-        updated = list(found.values)
-        for ordinal, value in zip(self._ordinals, self._values(row, frame), strict=True):
-            updated[ordinal] = value
-        new = self._target.checked(tuple(updated), context)
+        new = self._target.checked(updated, context)
         return Staged(self._target, found.key, found.base, found.values, new, self._target.key(new))
 
 

@@ -28,6 +28,7 @@ from instar.sql.executor_dml import insert_image, returned_columns, single_row, 
 from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_context
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
+from instar.sql.on_conflict import OnConflict, draws_late
 from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
 from instar.sql.traversal import walk
 from instar.store.engine import MOVED, ROW_TOMBSTONE, Store, rowset_prefix
@@ -312,6 +313,7 @@ class PointWrite:
     derived of these. Images have all columns. `assigned` are the ordinals that an update sets and a function to their
     new values, which needs nothing of the row, where only NOT NULL is to be judged, and nothing returned; else None.
     `returning(image, frame)` is what the statement returns, in `columns`, of the new row or of that which is deleted.
+    `conflict`: what an insert does about rows in its way, where it says so; `changed` are of that then.
     """
 
     def __init__(
@@ -324,6 +326,7 @@ class PointWrite:
         compute: Callable[[Row, Frame], Row] | None,
         changed: frozenset[int],
         assigned: tuple[list[int], Callable[[Row, Frame], Row]] | None = None,
+        conflict: OnConflict | None = None,
     ) -> None:
         self.operation = operation
         self.statement = statement
@@ -331,6 +334,7 @@ class PointWrite:
         self.key = key
         self.changed = changed
         self.assigned = assigned
+        self.conflict = conflict
         self._layout = layout
         self._rules = rules.of(table)
         self._compute = compute
@@ -367,6 +371,15 @@ class PointWrite:
         new = self._compute(old or (), frame)
         return self._rules.checked(new, frame[self._layout.execution])  # type: ignore[arg-type]  # see `frame`
 
+    def updated(self, old: Row, proposed: Row, frame: Frame) -> Row | None:
+        """What ON CONFLICT makes of the row `old`, which stands in the way of `proposed`; errors as of `image`. None:
+        it is left alone."""
+        assert self.conflict is not None
+        new = self.conflict.updated(old, proposed, frame)
+        if new is None:
+            return None
+        return self._rules.checked(new, frame[self._layout.execution])  # type: ignore[arg-type]  # see `frame`
+
     def duplicate(self, image: Row) -> errors.Error:
         """23505 for the primary key of `image`."""
         return self._rules.duplicate(self.table.primary_key_name, self._rules.key_ordinals, image)
@@ -383,6 +396,8 @@ class PointWrite:
         if any(column.is_being_given for column in table.columns):
             return None  # every UPDATE gives them values
         target = replace(self.statement.target, table=table)
+        if self.conflict is not None:
+            return None  # its index may be another one
         if isinstance(self.statement, tree.Insert):
             defaults = bind_defaults(table, self.statement.columns, catalog)
             return _insert(replace(self.statement, target=target, defaults=defaults), self._layout, rules)
@@ -410,13 +425,11 @@ def _modify(
     if any(column.is_unproven for column in table.columns):
         return None
     if isinstance(statement, tree.Delete):
-        if table.referenced_by:
-            return None
         return PointWrite("delete", statement, layout, rules, key, None, frozenset())
     changed = frozenset(ordinal for ordinal, _ in statement.assignments)
     derived = derived_columns(table)
     changed |= {found.ordinal for found in derived if not changed.isdisjoint(found.sources)}
-    if not _entangled(table, rules).isdisjoint(table.columns[ordinal].id for ordinal in changed):
+    if _moves(table, changed):
         return None
     # The row is read as a whole.
     scope = Scope({(statement.target.relation, ordinal): ordinal for ordinal in range(len(table.columns))})
@@ -456,14 +469,18 @@ def _key(access: Access, layout: FrameLayout) -> Callable[[Frame], bytes | None]
 
 
 def _insert(statement: tree.Insert, layout: FrameLayout, rules: Rules) -> PointWrite | None:
-    table = statement.target.table
-    if statement.on_conflict is not None:
-        return None
+    table, action = statement.target.table, statement.on_conflict
     row = single_row(statement)
     if row is None or any(column.is_unproven for column in table.columns):
         return None
+    conflict = None
+    if action is not None:
+        conflict = OnConflict(statement, action, lambda scope: Compiler(scope, layout))
+        if _moves(table, conflict.changed) or draws_late(action, statement.returning):
+            return None
     image = _inserted(statement, insert_image(statement, row), layout)
-    return PointWrite("insert", statement, layout, rules, lambda frame: None, image, frozenset())
+    changed = frozenset[int]() if conflict is None else conflict.changed
+    return PointWrite("insert", statement, layout, rules, lambda frame: None, image, changed, conflict=conflict)
 
 
 def _inserted(statement: tree.Insert, columns: Sequence[tree.Expr], layout: FrameLayout) -> Callable[[Row, Frame], Row]:
@@ -484,9 +501,6 @@ def _inserted(statement: tree.Insert, columns: Sequence[tree.Expr], layout: Fram
     return image
 
 
-def _entangled(table: Table, rules: Rules) -> frozenset[int]:
-    """Ids of the columns whose change moves the row, or others with it: of its key, and of what others refer to."""
-    found = set(table.primary_key)
-    for reference in rules.of(table).children:
-        found.update(reference.key.parent_columns)
-    return frozenset(found)
+def _moves(table: Table, changed: frozenset[int]) -> bool:
+    """Whether a change of these columns moves a row."""
+    return any(table.columns[ordinal].id in table.primary_key for ordinal in changed)
