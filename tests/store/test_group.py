@@ -249,6 +249,11 @@ def leads(queue: CommitQueue) -> None:
     queue.leader[LEADER] = OTHER
 
 
+def ends(queue: CommitQueue) -> None:
+    """That commit is over: else a store that is closed would wait for it."""
+    del queue.within[OTHER]
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatch, together: bool) -> None:
     made = _Member.__init__
@@ -287,6 +292,7 @@ def test_an_interrupt_that_eats_the_waking_hangs_nobody(store: Store, monkeypatc
         leads(queue)  # as one that has done its own commit, and now hands over
         hold(store)  # type: ignore[arg-type] # not used
         queue._hand_over(OTHER)
+        ends(queue)
     victim.join(10)
     assert not victim.is_alive()
     assert len(caught) == 1
@@ -298,7 +304,7 @@ def test_a_lead_that_an_interrupt_has_lost_is_taken_over_at_once(store: Store, m
     monkeypatch.setattr(group, "_LOOK_SECONDS", 1000.0)
     queue = store._queue  # type: ignore[attr-defined] # the only place that tells
     leads(queue)
-    del queue.within[OTHER]  # interrupted before anything came of it
+    ends(queue)  # interrupted before anything came of it
     threads = [threading.Thread(target=change, args=(store, {number: b"a"}), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -319,6 +325,7 @@ def test_a_free_lead_is_taken_by_who_was_forgotten_in_the_queue(store: Store) ->
     forgotten.join(10)
     assert row_key(1) in contents(store)
     assert not queue.leader
+    ends(queue)
     change(store, {2: b"b"})
 
 
@@ -371,7 +378,7 @@ def test_who_was_taken_by_a_leader_that_is_gone_is_told_that_nothing_is_known(
     monkeypatch.undo()
     queue.within[OTHER - 1] = 0
     queue.leader[LEADER] = OTHER - 1  # others go on
-    del queue.within[OTHER]  # interrupted here
+    ends(queue)  # interrupted here
     victim.join(10)
     assert told == ["08007"]
     del queue.within[OTHER - 1], queue.leader[LEADER]
@@ -389,7 +396,7 @@ def test_who_was_about_to_be_taken_by_a_leader_that_is_gone_waits_for_the_next(s
         patched.setattr(queue, "_withdraw", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             queue._drain(OTHER, [])
-    del queue.within[OTHER]
+    ends(queue)
     waiting.join(10)
     assert row_key(1) in contents(store)
     assert not queue.leader
@@ -410,6 +417,7 @@ def test_who_is_handed_the_lead_and_not_told_finds_it(store: Store, monkeypatch)
     assert row_key(1) in contents(store)
     assert not queue.leader
     assert queue.within.keys() == {OTHER}
+    ends(queue)
 
 
 def test_a_leader_that_is_interrupted_acknowledges_nothing_for_its_group(store: Store, monkeypatch) -> None:
