@@ -101,6 +101,13 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("delete"), st.integers(0, ROW_COUNT - 1)),
     st.tuples(st.just("insert"), st.integers(0, 2 * ROW_COUNT), st.integers(0, 6000), st.booleans()),
     st.tuples(st.just("insert part"), st.integers(0, 2 * ROW_COUNT), st.integers(0, 9), st.booleans()),
+    st.tuples(
+        st.just("several"),
+        st.lists(
+            st.tuples(st.integers(0, 2 * ROW_COUNT), st.one_of(st.none(), st.integers(0, 3000)), st.booleans()),
+            unique_by=lambda row: row[0],
+        ),
+    ),
     st.tuples(st.just("clock"), st.sampled_from([0.0, 0.0004, 0.9, 1.1, 40.0, -0.5, -40.0]), st.booleans()),
     st.tuples(st.just("forget")),
     st.tuples(st.just("schema")),
@@ -171,7 +178,27 @@ def _derive(step: Any) -> Callable[[View], RowCommit | None]:
             return inserting(number, b"e" * size, whole=whole, entries=[entry(number, live=True)] if whole else ())
         case "insert part", number, pair, whole:
             return inserting(number, b"f", locks=(0, pair), pair=pair, whole=whole)
+        case "several", rows:
+            return _several(rows)
     raise AssertionError(step)
+
+
+def _several(rows: list[tuple[int, int | None, bool]]) -> Callable[[View], RowCommit | None]:
+    """Rows of one commit, by number, size (None: those that stand are deleted) and whether they are logged whole."""
+
+    def derive(view: View) -> RowCommit | None:
+        made = []
+        for number, size, whole in rows:
+            stored = view.get(row_key(number))
+            body = None if size is None else b"s" * size
+            if body is not None or (stored is not None and not ROW_HEADER.unpack_from(stored)[2] & 1):
+                entries = [entry(number, live=body is not None)] if whole else ()
+                made.append(RowCommit(TABLE, 1, row_key(number), stored, body, 1, entries, whole=whole))
+        if made:
+            made[0].more = made[1:]
+        return made[0] if made else None
+
+    return derive
 
 
 def test_only_what_has_more_to_do_makes_a_section(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,10 +209,12 @@ def test_only_what_has_more_to_do_makes_a_section(store: LmdbStore, monkeypatch:
     assert store.commit_derived(putting(1, b"d", entries=[entry(1, live=True), entry(2, live=False)]))
     assert store.commit_derived(putting(1, None))
     assert store.commit_derived(inserting(ROW_COUNT, b"e", whole=True, entries=[entry(2, live=True)]))
+    assert store.commit_derived(_several([(2, 3, True), (3, None, True), (9, 4, False)]))
     assert not made
-    assert store.commit_derived(inserting(1, b"f"))  # over a tombstone
+    assert store.commit_derived(_several([(2, 3, True), (1, 1, False)]))  # over a tombstone
+    assert store.commit_derived(inserting(3, b"f"))
     assert store.commit_derived(putting(1, b"g", locks=(0, 5)))
-    assert len(made) == 2
+    assert len(made) == 3
 
 
 def test_locks_take_no_section(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +226,9 @@ def test_locks_take_no_section(store: LmdbStore, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Locked):
         store.commit_derived(putting(1, b"b"))
     assert store.commit_derived(putting(2, b"b"))
+    made.clear()
+    assert store.commit_derived(putting(1, b"c", held=True))
+    assert not made
     store.locks.end(owner)
     assert store.commit_derived(putting(1, b"b"))
 
@@ -213,14 +245,16 @@ def test_a_commit_that_was_refused_is_judged_no_more(store: LmdbStore) -> None:
         assert store._presence.judged() <= view.number
 
 
+@pytest.mark.parametrize("more", [0, 1, 3])
 @pytest.mark.parametrize("entries", [0, 1, 5])
-def test_entries_need_room_as_rows_do(entries: int) -> None:
+def test_entries_need_room_as_rows_do(entries: int, more: int) -> None:
     """Each put may copy and split a whole path, as a section allows for."""
+    rows = [RowCommit(TABLE, 1, row_key(number), None, b"", 1, [entry(1, live=True)] * 2) for number in range(more)]
     page = 4096
-    needed = SLACK_BYTES + (1 + entries) * PATH_PAGES * page + page
+    needed = SLACK_BYTES + (1 + entries + 3 * more) * PATH_PAGES * page + page
     for spare, expected in ((0, False), (page, True)):
         space = SimpleNamespace(used=lambda: 0, page_bytes=page, reserved=needed + spare)
-        assert _has_room(space, 100, entries) is expected  # type: ignore[arg-type]  # that is all it asks for
+        assert _has_room(space, 100, entries, rows) is expected  # type: ignore[arg-type]  # that is all it asks for
 
 
 def test_a_lease_that_has_run_out(store: LmdbStore) -> None:

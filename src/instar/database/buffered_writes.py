@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from instar.database.closing import Closed
-from instar.database.commit import SessionTransaction
+from instar.catalog.descriptors import Table
+from instar.database.commit import SessionTransaction, require_undoomed
 from instar.database.point_writes import ENTANGLED, Buffered, PointWriter
 from instar.database.row_locks import Moved
 from instar.sql.execution import Row
@@ -49,19 +49,27 @@ def buffered(
         open_.snapshot = Snapshot(timestamp, known)
         _put(open_, point, made)
         if point.table.id not in open_.enlisted:
-            session.enlist()
+            _enlist(open_, session, known.table(point.table.id))
         if point.mode is None or point.demands:
             session.locks.have_written(open_, mark)
         else:
             session.locks.have_row(open_, point.writer, made.key, point.mode, arrives=made.old is None)
     except BaseException as failed:
         open_.buffer.rollback(mark)
-        if isinstance(failed, Conflict | Moved | Locked | Closed):
+        if isinstance(failed, Conflict | Moved | Locked):
             open_.snapshot = before
             return ENTANGLED
         session.fail(open_)
         raise
     return 1 if made.returned is None else made.returned
+
+
+def _enlist(open_: SessionTransaction, session: Session, table: Table) -> None:
+    """As `Session.enlist`, of the newest version of one table, which does not close: no short way is of one that does.
+    Crossed if that is not the newest any more."""
+    open_.enlisted[table.id] = table
+    session.enlisted.append(session.database.store.enlist(table.id, open_.started_us))
+    require_undoomed(session.database, open_, (table.id,))
 
 
 def _put(open_: SessionTransaction, point: PointWriter, made: Buffered) -> None:

@@ -38,7 +38,7 @@ from instar.sql.plan import QueryPlan
 from instar.sql.plan_cache import PlanCache
 from instar.store import MemoryStore, open_store
 from instar.store.directory import DataFile
-from instar.store.engine import Commit, PreconditionFailed, Store, ValueUnchanged
+from instar.store.engine import Commit, Lease, PreconditionFailed, Store, ValueUnchanged
 from instar.store.forks import begin_anew_in_child
 from instar.tables.writers import Writers
 from instar.types import BIGINT
@@ -286,6 +286,13 @@ class Database:
         """Called after every commit that changed the schema to what `view` shows."""
         self.outdate_schema()
         self.catalog.settle(view)
+
+    def lease_at(self, version: int) -> Lease | None:
+        """The lease under which this process may write at this catalog version; without leases None."""
+        if self.repository is None:
+            return None
+        current = self.repository.current()
+        return current.lease if current is not None and current.catalog.version == version else Lease(0)
 
     def after_commit(self) -> None:
         """Called after every commit: now and then, see whether the store is there and whether it wants a worker.

@@ -23,7 +23,7 @@ from instar.sql.execution import Row
 from instar.sql.functions import Context
 from instar.sql.plan_cache import class_of
 from instar.sql.point import FALLBACK, PointWrite, internal_class, unfit
-from instar.store.engine import ROW_HEADER, Derive, Lease, LeaseExpired, Reader
+from instar.store.engine import ROW_HEADER, Derive, LeaseExpired, Reader
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
@@ -205,7 +205,7 @@ class PointWriter:
         self.writer = writer
         self._version = version
         self._repository = database.repository
-        self._lease = _lease(database, version)
+        self._lease = database.lease_at(version)
         self._prefix = writer.prefix
         self.table = writer.table
         self._table_id = writer.table.id
@@ -234,7 +234,7 @@ class PointWriter:
         classes = tuple(map(class_of, parameters))
         if write is not self._write or writer is not self.writer or classes != self._classes:
             return False
-        self._lease = _lease(self._database, version)
+        self._lease = self._database.lease_at(version)
         self._version = version
         return True
 
@@ -434,11 +434,3 @@ class PointWriter:
                     return UNSERVED  # somebody may be about to remove the row
                 raise self._write.duplicate(image)
         return UNSERVED
-
-
-def _lease(database: Database, version: int) -> Lease | None:
-    """The lease under which this process may write at this catalog version; without leases None."""
-    if database.repository is None:
-        return None
-    current = database.repository.current()
-    return current.lease if current is not None and current.catalog.version == version else Lease(0)

@@ -30,6 +30,7 @@ from instar.database.row_locks import MAX_RESTARTS, RESTARTS_WITHOUT_LOCKS, RowL
 from instar.database.schema import SchemaChanges
 from instar.database.schema_locks import SchemaLocks
 from instar.database.settings import SavedSettings, Settings
+from instar.database.short_commits import commit_few
 from instar.schemachange.explain import Row
 from instar.schemachange.job_records import Job
 from instar.sql import statements as ast
@@ -339,7 +340,7 @@ class Session:
                 self._schema.await_writers(self.enlisted)
                 job = self._schema.begin_job()
                 restoring = self._schema.restoring  # with how long it waits for others
-            if open_.has_written:
+            if open_.has_written and not commit_few(self, open_):
                 committer = Committer(self.database, open_, self.function_context, self.enlisted, self.locks, restoring)
                 commit(self.database.store, committer.derive, committer.prepare)
                 if open_.ddl:

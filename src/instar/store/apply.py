@@ -101,14 +101,17 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
     if derived is None:
         return 0
     if section.locks.may_be_held():
-        section.locks.require_free(derived_demands(derived))
+        for row in (derived, *derived.more):
+            if not row.held:
+                section.locks.require_free(derived_demands(row))
     timestamp = section.next_timestamp(clock, derived.lease)
-    if derived.stored is None:
-        _write_insert(section, derived, timestamp)
-    else:
-        _write_change(section, derived, derived, derived.stored, timestamp, 0)
-    if derived.entries:
-        _write_entries(section, derived.entries, timestamp)
+    for sequence, row in enumerate((derived, *derived.more)):
+        if row.stored is None:
+            _write_insert(section, row, timestamp, sequence)
+        else:
+            _write_change(section, row, row, row.stored, timestamp, sequence)
+        if row.entries:
+            _write_entries(section, row.entries, timestamp)
     return timestamp
 
 
@@ -359,15 +362,15 @@ def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
     return b"".join([_pack_lock(lock or timestamp) for lock in locks])
 
 
-def _write_insert(section: WriteSection, row: RowCommit, timestamp: int) -> None:
-    """As `_write_inserts`, and the log's record, of a commit that is of one row."""
+def _write_insert(section: WriteSection, row: RowCommit, timestamp: int, sequence: int) -> None:
+    """As `_write_inserts`, and the log's record, of one row."""
     assert row.body is not None, "what is not there is not deleted"
     header = _pack_row_header(timestamp, NO_RECORD, row.layout << 8)
     value = header + _lock_bytes(row.locks, timestamp) + row.body
     section.put(row.key, value)
     afters = (value,) if row.whole else ()
     (record,) = encode_inserts(section.log_end, row.table, row.version, (row,), afters)
-    _append_log(section, timestamp, 0, record)
+    _append_log(section, timestamp, sequence, record)
 
 
 def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> list[bytes]:

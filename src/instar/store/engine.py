@@ -317,7 +317,7 @@ class Commit(msgspec.Struct, kw_only=True):
 
 
 class RowCommit(msgspec.Struct, gc=False):
-    """A commit of one row, derived from what the store has of it on the very state that it is judged on.
+    """A commit of one row, or a few, derived from what the store has of it on the very state that it is judged on.
 
     Fields as in `RowWrite` and `TableWrites`: one object, since a commit of one row has microseconds.
     """
@@ -336,6 +336,8 @@ class RowCommit(msgspec.Struct, gc=False):
     renewed: bool = False
     keyed: bool = False
     parents: Sequence[bytes] = ()  # rows, or unique keys, that it relies on: locked by nobody who may take them away
+    held: bool = False  # who commits holds all locks that it meets
+    more: Sequence[RowCommit] = ()  # of the same commit; these have neither `lease` nor `more` that anybody looks at
 
 
 # What a commit derives from the state that it is judged on; None: nothing is to be written.

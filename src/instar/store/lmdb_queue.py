@@ -9,7 +9,7 @@ be due goes their way, in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -141,53 +141,76 @@ class LmdbQueue(CommitQueue):
             transaction.abort()
             return 0
         monotonic, wall, lease = clock.monotonic_ns(), clock.wall_ns(), row.lease
-        space, stored = environment.space, row.stored
+        space, stored, more = environment.space, row.stored, row.more
         if (
             space is None
             or row.locks
             or row.pair
             or row.renewed
-            or self._locks_held()
+            or (not row.held and self._locks_held())
+            or (more and not all(map(_is_straight, more)))
             or (lease is not None and monotonic >= lease.until)
             or boot != clock.boot
             or wall - wall_then > monotonic - then + SLACK_NS
             or (stored is not None and stored[ROW_FLAGS] & ROW_TOMBSTONE)
-            or not _has_room(space, 2 * len(row.body or b"") + len(stored or b""), len(row.entries))
+            or not _has_room(space, _bytes_of(row), len(row.entries), more)
         ):
             return self._alone(environment.section(transaction), _already(row))
         moment = wall // 1_000_000 << TIMESTAMP_SHIFT
         timestamp = moment if moment > timestamp else timestamp + 1  # a call of `max` takes longer
-        value, record = _written(row, log_end, timestamp)
         if not space.written.dirty:
             space.written.begin()
-        transaction.put(row.key, value)
-        for entry, offset, live in row.entries:
-            if live or transaction.get(entry) is not None:  # a tombstone over an entry only (rule 4)
-                transaction.put(entry, _pack_entry(timestamp, live, offset))
-        if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, 0), record, *APPENDING):
-            raise Damaged("there are keys above the log's end")
+        log_end = _put(transaction, row, log_end, timestamp, 0)
+        for sequence, other in enumerate(more, 1):
+            log_end = _put(transaction, other, log_end, timestamp, sequence)
         transaction.commit()
-        environment.newest = number, (timestamp, log_end + _LOG_KEY_BYTES + len(record), header)
+        environment.newest = number, (timestamp, log_end, header)
         return timestamp
 
 
-def _written(row: RowCommit, log_end: int, timestamp: int) -> tuple[bytes, bytes]:
+def _is_straight(row: RowCommit) -> bool:
+    """Whether a row is put where one stands, or nothing ever did, and has one optimistic lock."""
+    stored = row.stored
+    return not (row.locks or row.pair or row.renewed or (stored is not None and stored[ROW_FLAGS] & ROW_TOMBSTONE))
+
+
+def _put(transaction: Any, row: RowCommit, log_end: int, timestamp: int, sequence: int) -> int:
+    """Write a row, its entries and the log's record at `log_end`; where the log ends then."""
+    value, record = _written(row, log_end, timestamp, sequence)
+    transaction.put(row.key, value)
+    for entry, offset, live in row.entries:
+        if live or transaction.get(entry) is not None:  # a tombstone over an entry only (rule 4)
+            transaction.put(entry, _pack_entry(timestamp, live, offset))
+    if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, sequence), record, *APPENDING):
+        raise Damaged("there are keys above the log's end")
+    return log_end + _LOG_KEY_BYTES + len(record)
+
+
+def _written(row: RowCommit, log_end: int, timestamp: int, sequence: int) -> tuple[bytes, bytes]:
     """What is stored of a row, which has one optimistic lock, and the log's record at `log_end`."""
     body, stored, tag = row.body, row.stored, row.layout << 8
     if body is None:
         assert stored is not None, "what is not there is not deleted"
         record = encode_delete(log_end, row.table, row.version, row.key, stored)
-        return _pack_row_header(timestamp, 0, tag | ROW_TOMBSTONE), record
-    value = _pack_row_header(timestamp, NO_RECORD if stored is None else 0, tag) + body
+        return _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE), record
+    value = _pack_row_header(timestamp, NO_RECORD if stored is None else sequence, tag) + body
     after = value if row.whole else b""
     if stored is None:
         return value, encode_insert(log_end, row.table, row.version, row.key, after)
     return value, encode_update(log_end, row.table, row.version, row.key, stored, after)
 
 
-def _has_room(space: Space, data: int, entries: int) -> bool:
-    """Whether a row, its record, these two of so many bytes, and its entries may be written without anything being
-    granted or given back."""
+def _bytes_of(row: RowCommit) -> int:
+    """Of the row as it becomes and its record."""
+    return 2 * len(row.body or b"") + len(row.stored or b"")
+
+
+def _has_room(space: Space, data: int, entries: int, more: Sequence[RowCommit]) -> bool:
+    """Whether a row, its record, these two of so many bytes, and its entries, and those of `more` rows, may be written
+    without anything being granted or given back."""
+    if more:
+        data += sum(map(_bytes_of, more))
+        entries += sum(1 + len(row.entries) for row in more)
     begun, page_bytes = space.used(), space.page_bytes
     room = space.reserved - begun - SLACK_BYTES - begun // SLACK_SHARE
     needed = (PATH_PAGES * (entries + 1) + 1) * page_bytes + DATA_FACTOR * (data + _ENTRY_BYTES * entries)

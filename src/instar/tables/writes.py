@@ -261,6 +261,12 @@ class TableWriter:
         self.yields = bool(self.yielding) or any(index.yields for index in table.indexes)
 
     @computed_once
+    def is_plain(self) -> bool:
+        """Whether all that a write comes to is told by the row before it and after it."""
+        special = self.locks or self.copies or self.yields
+        return not special and all(index.state is State.PUBLIC for index in self.table.indexes)
+
+    @computed_once
     def reader(self) -> TableReader:
         """Of whole rows. Who only inserts has no use for it."""
         return TableReader(self.table, range(len(self.table.columns)), self._layouts)

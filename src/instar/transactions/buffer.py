@@ -43,6 +43,11 @@ class Change(NamedTuple):
     pair: int = 0
     gone: int = 0
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is of one row, which has kept its place from before it to after it, as far as it was there."""
+        return not (self.pair or self.gone) and (self.changed is not None or self.base is None or self.image is None)
+
 
 class _Order:
     """The new rows of a buffer in another order than that of their keys: as pairs of what `part_of` makes of them and

@@ -150,6 +150,11 @@ class Transaction(Generic[C, D, T, K]):
         """Whether a statement sees the newest committed state, and what the transaction has buffered itself."""
         return self.isolation is Isolation.READ_COMMITTED and not (self.failed or self.behind) and self.ddl is None
 
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether all that its commit depends on is what it writes, and what that demands."""
+        return self.is_plain and self.reads is None and not (self.rests_on or self._judged)
+
     def hides(self, version: int, table: int, key: bytes | None) -> bool:
         """Whether a statement under this catalog version may have to see something else at a key (None: at any key of
         the table) than what is committed: changes of the row, or what is buffered under another schema still."""
