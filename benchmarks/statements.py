@@ -1,5 +1,5 @@
 """Statements as an application has them: on a table with a unique key, a foreign key, an index and a default that reads
-the clock, one by one in autocommit and ten to a transaction, beside sqlite3.
+the clock, one by one in autocommit, each in a transaction of its own, and ten to a transaction, beside sqlite3.
 
 A database in another process has to be asked; here a statement costs what it takes to execute it. Without targets: what
 the ratios say is which statements take the short way.
@@ -54,6 +54,18 @@ STATEMENTS: dict[str, tuple[str, Given]] = {
         "UPDATE orders SET customer = ? WHERE id = ?",
         lambda n, rows: (n * 104_729 % rows, n * 7919 % rows),
     ),
+    "insert or update, by the key": (
+        "INSERT INTO customers VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+        lambda n, rows: (n * 7919 % rows, None, f"name {n}"),
+    ),
+    "insert or update, by a unique key": (
+        "INSERT INTO customers VALUES (?, ?, ?) ON CONFLICT (email) DO UPDATE SET name = excluded.name",
+        lambda n, rows: (2 * _FIRST + n, f"new {n % 1000}", f"name {n}"),
+    ),
+    "insert or nothing": (
+        "INSERT INTO customers VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+        lambda n, rows: (n * 7919 % rows, None, "a name"),
+    ),
     "select by a unique key": (
         "SELECT id, name FROM customers WHERE email = ?",
         lambda n, rows: (f"customer {n * 7919 % rows}",),
@@ -71,12 +83,17 @@ STATEMENTS: dict[str, tuple[str, Given]] = {
         lambda n, rows: (n * 7919 % rows,),
     ),
     "delete": ("DELETE FROM orders WHERE id = ?", lambda n, rows: (n * 7919 % rows,)),
+    "delete of a row that others might refer to": (
+        "DELETE FROM customers WHERE id = ?",
+        lambda n, rows: (rows + n % rows,),
+    ),
 }
-_LAST = "delete"  # else the others would find less
-_SINGLE = [(name, 0) for name in STATEMENTS if name != _LAST]
+_LAST = ("delete", "delete of a row that others might refer to")  # else the others would find less
+_SINGLE = [(name, 0) for name in STATEMENTS if name not in _LAST]
+_OWN = [(name, 1) for name, _ in _SINGLE if name.startswith(("insert", "update"))]
 _MANY = [(name, _TOGETHER) for name, _ in _SINGLE if name.startswith(("insert", "update", "select by"))]
-# Statements, and of how many of them a transaction is; 0: each is one.
-MEASURED = (*_SINGLE, *_MANY, (_LAST, 0))
+# Statements, and of how many of them a transaction is; 0: each is one, in autocommit.
+MEASURED = (*_SINGLE, *_OWN, *_MANY, *((name, 0) for name in _LAST))
 
 
 def run(options: Options) -> Iterator[Figure]:
@@ -97,7 +114,7 @@ def run(options: Options) -> Iterator[Figure]:
                 return rate(lambda: _execute(connection, text, parameters, together), COUNT)
 
             pair = paired(partial(measured, ours), partial(measured, peer), options.rounds)
-            many = f", {together} to a transaction" if together else ""
+            many = {0: "", 1: ", in a transaction of its own"}.get(together, f", {together} to a transaction")
             yield versus(f"{name}{many}", pair, None)
     finally:
         ours.close()
@@ -105,10 +122,10 @@ def run(options: Options) -> Iterator[Figure]:
 
 
 def _fill(connection: Any, key: str, rows: int) -> None:
-    """As many orders as customers."""
+    """As many orders as customers, and as many customers again who have none."""
     for text in _SCHEMA:
         connection.execute(text.format(key=key))
-    customers = [(number, f"customer {number}", "a name") for number in range(rows)]
+    customers = [(number, f"customer {number}", "a name") for number in range(2 * rows)]
     orders = [(number, number * 31 % rows, 1, number) for number in range(rows)]
     connection.execute("BEGIN")
     connection.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)

@@ -17,7 +17,7 @@ from benchmarks import clients, curve, layouts, leases, metadata, servers, state
 FIGURES = {
     "lookup": 1,
     "update": 4,
-    "statements": 19,
+    "statements": 35,
     "bulk_insert": 3,
     "scan": 2,
     "ddl": 7,

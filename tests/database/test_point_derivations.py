@@ -207,8 +207,10 @@ def test_what_a_transaction_has_changed_itself(engine: Engine) -> None:
     c.execute(by_unique, (3, 2))
     run(c, "DELETE FROM t WHERE id = 3")
     c.execute(by_key, (3, 3))
+    c.execute(by_unique, (6, 8))
+    c.execute(by_unique, (1, 8))  # where a row has the key, and another, which is new, is in the way
     run(c, "COMMIT")
-    assert rows(c, "SELECT * FROM t ORDER BY id") == [(1, 1, 2 * TIMES + 4), (2, 7, 1), (3, 3, 0), (5, 5, 3)]
+    assert rows(c, "SELECT * FROM t ORDER BY id") == [(1, 1, 2 * TIMES + 4), (2, 7, 1), (3, 3, 0), (5, 5, 3), (6, 8, 1)]
     assert not rows(c, "CHECK DATABASE")
 
 

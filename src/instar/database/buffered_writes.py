@@ -47,7 +47,7 @@ def buffered(
         if not isinstance(made, Buffered):
             return made
         open_.snapshot = Snapshot(timestamp, known)
-        _put(open_, point, made)
+        put(open_, point, made)
         if point.table.id not in open_.enlisted:
             _enlist(open_, session, known.table(point.table.id))
         if point.mode is None or point.demands:
@@ -72,7 +72,8 @@ def _enlist(open_: SessionTransaction, session: Session, table: Table) -> None:
     require_undoomed(session.database, open_, (table.id,))
 
 
-def _put(open_: SessionTransaction, point: PointWriter, made: Buffered) -> None:
+def put(open_: SessionTransaction, point: PointWriter, made: Buffered) -> None:
+    """Buffer what the short way of a write has made of a row."""
     table, buffer = point.table, open_.buffer
     if made.old is None:
         assert made.image is not None  # nobody deletes what is not there

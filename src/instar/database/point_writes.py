@@ -337,6 +337,8 @@ class PointWriter:
                 return self._changed(reader, buffer, found_at[len(self._prefix) :], there, frame, image)
         returned = self._returned(image, frame)
         if stored is not None and not stored[LAYOUT_OFFSET] & 1:
+            if self._arbiters is not None:
+                return ENTANGLED  # the transaction may have put a row in the way itself
             session.locks.require_unlocked(stored_at)
             raise self._write.duplicate(image)
         if self.demands and not self.demands.are_met(reader, buffer, stored_at, None, image):

@@ -20,6 +20,7 @@ from instar.database.former_names import by_former_names
 from instar.database.jobs import history_rows, job_rows
 from instar.database.layouts import layout_rows
 from instar.database.lock_names import lock_rows
+from instar.database.many import Many
 from instar.database.materialized import view_rows
 from instar.database.numbers import StatementNumbers
 from instar.database.past import query_as_of
@@ -32,10 +33,9 @@ from instar.sql.binder import bind, thaw_check, thaw_default, thaw_generated
 from instar.sql.binder.deparse import quote_identifier
 from instar.sql.execution import ExecutionContext, Row
 from instar.sql.execution import Result as Executed
-from instar.sql.executor_dml import InsertProgram
 from instar.sql.integrity import Rules
 from instar.sql.parser import parse_one
-from instar.sql.plan_cache import Entry, Lean, Prepared, class_of, hints_of
+from instar.sql.plan_cache import Entry, Lean, Prepared, hints_of
 from instar.sql.planner import plan_statement
 from instar.sql.point import FALLBACK, PointWrite
 from instar.tables.view import View
@@ -226,8 +226,8 @@ class Queries:
         """Execute a query or DML in the session's transaction; the text is parsed only where it must be planned."""
         if isinstance(statement, ast.Query) and statement.as_of is not None:
             return query_as_of(self._session, statement, statement.as_of, parameters)
-        prepared = self._prepare(text, statement, parameters)
-        context = self._context(prepared.convert(parameters, self._session.settings.get("timezone")))
+        prepared = self.prepare(text, statement, parameters)
+        context = self.context(prepared.convert(parameters, self._session.settings.get("timezone")))
         if prepared.is_query and not self._session.in_block:
             context.view.reads = None  # nothing will be written that what is read now could have to do with
         open_ = self._session.open_transaction()
@@ -259,23 +259,9 @@ class Queries:
         return {table.id: catalog.table(table.id) for table in prepared.bound.tables if table.migration == "read"}
 
     def execute_many(self, text: str, statement: ast.Dml, sets: Iterable[Sequence[object]]) -> Result:
-        """Execute DML once per parameter set. Rows of an INSERT that one plan serves are one statement where that makes
-        no difference."""
-        total = 0
-        prepared: Prepared | None = None
-        classes: tuple[type, ...] = ()
-        pending: list[Sequence[object]] = []
-        zone = self._session.settings.get("timezone")
-        for given in sets:
-            own = tuple(map(class_of, given))
-            if prepared is None or own != classes:
-                total += self._run_many(prepared, pending)
-                pending = []
-                prepared, classes = self._prepare(text, statement, given), own
-            pending.append(prepared.convert(given, zone))
-        total += self._run_many(prepared, pending)
-        command = "INSERT" if prepared is None else _COMMANDS.get(type(prepared.bound.statement), "INSERT")
-        return Result(command, rowcount=total)
+        """Execute DML once per parameter set (many.py)."""
+        total = Many(self._session, self).execute(text, statement, sets)
+        return Result(statement.expression.key.upper(), rowcount=total)
 
     def load_many(self, statement: ast.Dml, sets: list[Sequence[object]]) -> int | None:
         """Many rows of an INSERT into an empty table, as a bulk load; None where it is not such a case."""
@@ -295,22 +281,8 @@ class Queries:
             bound = by_former_names(self._session, failed, lambda names: bind(statement, names))
         return explain(plan_statement(bound))
 
-    def _run_many(self, prepared: Prepared | None, sets: list[Sequence[object]]) -> int:
-        if prepared is None or not sets:
-            return 0
-        program = prepared.program
-        if isinstance(program, InsertProgram) and program.takes_many:
-            total = program.run_many(self._context(()), sets).rowcount
-            self._session.enlist()
-            return total
-        total = 0
-        for given in sets:
-            self._session.check_cancel()
-            total += prepared.run(self._context(given)).rowcount
-            self._session.enlist()
-        return total
-
-    def _prepare(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Prepared:
+    def prepare(self, text: str, statement: ast.Query | ast.Dml | None, parameters: Sequence[object]) -> Prepared:
+        """The plan of a statement that the session's transaction is to execute, which may do so."""
         catalog = self._session.catalog()
         is_own = bool(self._session.open_transaction().ddl)
         found = None if is_own else self._plans.find(text, parameters, catalog)
@@ -381,7 +353,8 @@ class Queries:
         ddl = self._session.open_transaction().ddl
         return OwnLayouts(self._database.layouts, ddl) if ddl else self._database.layouts
 
-    def _context(self, parameters: Sequence[object]) -> ExecutionContext:
+    def context(self, parameters: Sequence[object]) -> ExecutionContext:
+        """What a statement of the session's transaction is executed in."""
         session, database = self._session, self._database
         open_ = session.open_transaction()
         catalog = session.catalog()
