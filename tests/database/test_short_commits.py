@@ -62,6 +62,7 @@ SHORT = [
     ["INSERT INTO plain VALUES (100, 1)", "DELETE FROM plain WHERE id = 5", "DELETE FROM c WHERE id = 4"],
     ["DELETE FROM plain WHERE id = 5", "SELECT 1"],
     ["UPDATE plain SET n = n + 1 WHERE id < 30"],
+    ["SELECT * FROM p WHERE id = 1 FOR UPDATE", "UPDATE plain SET n = 1 WHERE id = 1"],
 ]
 GENERAL = [
     ["INSERT INTO p VALUES (20, 'u20', 1)", "UPDATE plain SET n = 1 WHERE id = 1"],  # one may be what the other demands
@@ -69,7 +70,6 @@ GENERAL = [
     ["DELETE FROM plain WHERE id = 5", "INSERT INTO plain VALUES (5, 7)"],
     ["UPDATE plain SET id = 500 WHERE id = 5"],
     ["UPDATE plain SET n = n + 1 WHERE id < 50"],
-    ["SELECT * FROM p WHERE id = 1 FOR UPDATE", "UPDATE plain SET n = 1 WHERE id = 1"],
     ["CREATE TABLE more (id int PRIMARY KEY)", "UPDATE plain SET n = 1 WHERE id = 1"],
     ["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "UPDATE plain SET n = 1 WHERE id = 1"],
     ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "UPDATE plain SET n = 1 WHERE id = 1"],
@@ -122,6 +122,20 @@ def test_what_has_come_in_between_is_found(engine: Engine, one: Connection, gene
         run(one, "COMMIT")
     assert rows(one, "SELECT * FROM plain WHERE id = 1") == [(1, 8)]
     assert not rows(one, "CHECK DATABASE")
+
+
+def test_rows_that_were_selected_and_replaced_meanwhile(engine: Engine, one: Connection) -> None:
+    """Their locks are of rows that are not there any more."""
+    other = engine.connect()
+    for change, refused in (("ALTER TABLE plain ADD COLUMN m int", False), ("TRUNCATE plain", True)):
+        run(one, "BEGIN", "SELECT * FROM plain WHERE id = 1 FOR UPDATE", "UPDATE c SET n = 5 WHERE id = 1")
+        run(other, change)
+        if refused:
+            with fails(errors.SERIALIZATION_FAILURE, "replaced"):
+                run(one, "COMMIT")
+        else:
+            run(one, "COMMIT")
+    assert value(one, "SELECT n FROM c WHERE id = 1") == 5
 
 
 def test_savepoints(engine: Engine, one: Connection, general: list[object]) -> None:

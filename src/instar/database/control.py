@@ -10,6 +10,7 @@ from instar.catalog.changes import CatalogChange
 from instar.database.commit import SessionTransaction
 from instar.database.result import Result
 from instar.sql import statements as ast
+from instar.sql.parser import parse_one
 from instar.transactions.transaction import Isolation
 
 if TYPE_CHECKING:
@@ -111,3 +112,18 @@ CONTROL: dict[type, Callable[..., Result]] = {
 }
 # What a failed transaction still takes.
 ENDINGS = (_commit, _rollback, _rollback_to)
+
+# BEGIN, COMMIT and their like as they were parsed: a few, since every transaction says the same.
+known_controls: dict[str, ast.Statement] = {}
+_MAX_CONTROLS = 64
+
+
+def parsed(text: str) -> ast.Statement:
+    """The statement that a text is. Errors as of the parser."""
+    known = known_controls.get(text)
+    if known is not None:
+        return known
+    statement = parse_one(text)
+    if type(statement) in CONTROL and len(known_controls) < _MAX_CONTROLS:
+        known_controls[text] = statement
+    return statement

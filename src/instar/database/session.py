@@ -22,7 +22,7 @@ from instar.database.commit import (
     require_undoomed,
     upgrade_buffers,
 )
-from instar.database.control import CONTROL, ENDINGS, copied
+from instar.database.control import CONTROL, ENDINGS, copied, known_controls, parsed
 from instar.database.numbers import SessionNumbers
 from instar.database.queries import Queries
 from instar.database.result import Result
@@ -115,14 +115,15 @@ class Session:
                 return result
         if self._cancelled.is_set():
             self._cancelled.clear()
-        writes = self._queries.known(text)
+        is_control = text in known_controls
+        writes = None if is_control else self._queries.known(text)
         if alone and writes is False:
             result = self._queries.alone(text, parameters)
             if result is not None:
                 return result
         if open_ is None and not self.autocommit and writes is not None:
             open_ = self.open(explicit=False)
-        if open_ is not None and open_.is_plain:
+        if open_ is not None and not is_control and open_.is_plain:
             result = self._queries.within(text, parameters, open_)
             if result is not None:
                 open_.queried = True
@@ -130,7 +131,7 @@ class Session:
         if writes is not None:
             return self._in_transaction(lambda: self._queries.execute(text, None, parameters), writes=writes)
         try:
-            return self.run(_parsed(text), text, parameters)
+            return self.run(parsed(text), text, parameters)
         except BaseException as failed:
             if self.transaction is not None:
                 self.fail(self.transaction)
@@ -575,21 +576,6 @@ class Session:
             if self.in_block:
                 self.enlisted.append(self.database.store.enlist(table, open_.started_us))
         require_undoomed(self.database, open_, touched if self.in_block else ())
-
-
-# BEGIN, COMMIT and their like as they were parsed: a few, since every transaction says the same.
-_controls: dict[str, ast.Statement] = {}
-_MAX_CONTROLS = 64
-
-
-def _parsed(text: str) -> ast.Statement:
-    known = _controls.get(text)
-    if known is not None:
-        return known
-    statement = parse_one(text)
-    if type(statement) in CONTROL and len(_controls) < _MAX_CONTROLS:
-        _controls[text] = statement
-    return statement
 
 
 def _inherited() -> errors.Error:

@@ -33,7 +33,10 @@ def commit_few(session: Session, open_: SessionTransaction) -> bool:
     """Commit the rows that the transaction has changed, if it is such a transaction; whether that has been done. Errors
     as of the store."""
     database, snapshot = session.database, open_.snapshot
-    if open_.buffer.rows > _MOST_ROWS or snapshot is None or not open_.is_unconditional or session.locks.selected_of:
+    if open_.buffer.rows > _MOST_ROWS or snapshot is None or not open_.is_unconditional:
+        return False
+    # Rows that were selected FOR UPDATE are locked still, unless a change has replaced them since.
+    if any(snapshot.catalog.by_id(table) is not meant for table, meant in session.locks.selected_of.items()):
         return False
     try:
         rows = _rows(session, open_)
