@@ -218,6 +218,7 @@ SCHEMA = (
     """CREATE TABLE c (id integer PRIMARY KEY, p integer REFERENCES p (id), u integer REFERENCES p (u),
        up integer REFERENCES c (id), x integer, y integer, UNIQUE (x, y))""",
     "CREATE INDEX c_v ON c (y)",
+    "CREATE TABLE s (id integer PRIMARY KEY, u integer UNIQUE, up integer REFERENCES s (u))",
 )
 STATEMENTS = (
     ("INSERT INTO p VALUES (?, ?, ?)", 3),
@@ -237,6 +238,11 @@ STATEMENTS = (
     ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", 6),
     ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (x, y) DO UPDATE SET p = excluded.p, up = excluded.id", 6),
     ("INSERT INTO c VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET x = excluded.x, y = c.y + 1", 6),
+    ("INSERT INTO s VALUES (?, ?, ?)", 3),
+    ("UPDATE s SET u = ?, up = ? WHERE id = ?", 3),
+    ("DELETE FROM s WHERE id = ?", 1),
+    ("INSERT INTO s VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET u = excluded.u, up = excluded.up", 3),
+    ("INSERT INTO s VALUES (?, ?, ?) ON CONFLICT (u) DO UPDATE SET up = excluded.up", 3),
 )
 VALUES = st.integers(0, 3)
 NULLABLE = st.one_of(st.none(), VALUES, VALUES)
@@ -262,7 +268,7 @@ def _beside_sqlite() -> Iterator[tuple[instar.Connection, sqlite3.Connection]]:
         run(ours, *SCHEMA)
         _warm_up(ours)
         yield ours, peer
-        for table in "pc":
+        for table in "pcs":
             everything = f"SELECT * FROM {table} ORDER BY id"
             assert rows(ours, everything) == peer.execute(everything).fetchall()
         assert not rows(ours, "CHECK DATABASE")
@@ -286,7 +292,7 @@ def _warm_up(connection: instar.Connection) -> None:
     for text, count in STATEMENTS:
         for number in range(TIMES):
             _outcome(connection, instar.IntegrityError, text, (number,) * count)
-    run(connection, "DELETE FROM c", "DELETE FROM p")
+    run(connection, "DELETE FROM c", "DELETE FROM p", "DELETE FROM s")
 
 
 def _outcome(connection: Any, refusal: type[Exception], text: str, parameters: tuple[int | None, ...]) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +281,57 @@ def test_rows_whose_children_are_about_to_come_or_to_go(engine: Engine) -> None:
     assert rows(c, "SELECT * FROM c") == [(3, 13, None)]
     assert value(c, "SELECT count(*) FROM p WHERE id = 10") == 0
     assert not rows(c, "CHECK DATABASE")
+
+
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "UPDATE t SET up = ?, u = ? WHERE id = ?",
+        "INSERT INTO t (up, u, id) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET u = excluded.u, up = excluded.up",
+    ],
+)
+def test_who_refers_to_what_it_gives_up_itself(engine: Engine, text: str, block: bool) -> None:
+    c = engine.connect()
+    run(
+        c,
+        "CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, up int REFERENCES t (u))",
+        "INSERT INTO t SELECT g, g, NULL FROM generate_series(0, 9) AS s (g)",
+    )
+    for number in range(TIMES):
+        c.execute(text, (None, 100 + number, number))
+    for _ in range(TIMES):
+        if block:
+            run(c, "BEGIN")
+        with fails(errors.FOREIGN_KEY_VIOLATION):
+            c.execute(text, (8, 108, 8))
+        run(c, "ROLLBACK" if block else "SELECT 1")
+    assert c.execute(text, (7, 108, 8)).rowcount == 1
+    assert c.execute(text, (109, 109, 9)).rowcount == 1
+    assert not rows(c, "CHECK DATABASE")
+
+
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize(("action", "expected"), [("CASCADE", "1.00"), ("SET NULL", "None")])
+def test_a_value_that_is_equal_and_another_one(engine: Engine, action: str, expected: str, block: bool) -> None:
+    """As the actions of foreign keys tell them: the key is the same."""
+    c = engine.connect()
+    run(
+        c,
+        "CREATE TABLE p (id int PRIMARY KEY, n numeric UNIQUE)",
+        f"CREATE TABLE d (id int PRIMARY KEY, n numeric REFERENCES p (n) ON UPDATE {action})",
+        "INSERT INTO p VALUES (1, 1), (2, NULL)",
+        "INSERT INTO d VALUES (1, 1)",
+    )
+    text = "UPDATE p SET n = ? WHERE id = ?"
+    for number in range(TIMES):
+        c.execute(text, (Decimal(7 + number), 2))
+    if block:
+        run(c, "BEGIN")
+    c.execute(text, (Decimal("1.00"), 1))
+    if block:
+        run(c, "COMMIT")
+    assert str(value(c, "SELECT n FROM d")) == expected
 
 
 # --- several processes ------------------------------------------------------------------------------------------------

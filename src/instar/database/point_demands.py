@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from instar.encoding.keys import successor
 from instar.sql.execution import Row
+from instar.sql.integrity import is_same
 from instar.sql.point import PointWrite
 from instar.store.apply import is_live
 from instar.store.engine import Refused, View, prefix_end
@@ -55,15 +56,18 @@ class Demands:
         return bool(self.unique or self.parents or self.children)
 
     def of(self, old: Row | None, new: Row | None) -> Demanded:
-        """Of the row that was `old` and comes to be `new`."""
+        """Of the row that was `old` and comes to be `new`. Unmet if it refers to what it gives up itself."""
         free = [prefix for _child, prefix in self._left(old, new)]
         if new is None:
             return Demanded(free)
         free += [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
         keys: list[bytes] = []
         prefixes: list[bytes] = []
+        left = self._given_up(old, new)
         for probe in self._comes_under(old, new):
             key = probe.key(new)
+            if key in left:
+                raise Unmet
             if key is not None and key not in free:  # which is the row's own
                 (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
         return Demanded(free, keys, prefixes)
@@ -84,12 +88,22 @@ class Demands:
                 if not _is_free(view, buffer, codec, prefix, new):
                     return False
                 own.add(prefix)
-        parents = ((probe, probe.key(new)) for probe in self._comes_under(old, new))
-        return all(key is None or key in own or _has_parent(view, buffer, probe, key) for probe, key in parents)
+        left = self._given_up(old, new)
+        parents = [(probe, probe.key(new)) for probe in self._comes_under(old, new)]
+        return not any(key in left for _, key in parents) and all(
+            key is None or key in own or _has_parent(view, buffer, probe, key) for probe, key in parents
+        )
 
     def _comes_free(self, old: Row | None, new: Row) -> Iterator[IndexCodec]:
         """The unique indexes in which the row comes to another key than it had, if it has one."""
         return (c for c in self.unique if old is None or c.unique_prefix(old) != c.unique_prefix(new))
+
+    def _given_up(self, old: Row | None, new: Row) -> set[bytes | None]:
+        """The unique keys that it does not bear any more; of a table that refers to itself alone, since these might be
+        taken for those of a parent."""
+        if old is None or not self.children:
+            return set()
+        return {codec.unique_prefix(old) for codec in self._comes_free(old, new)} - {None}
 
     def _left(self, old: Row | None, new: Row | None) -> Iterator[tuple[int, bytes]]:
         """The tables that may refer to values which the row does not have any more, and the prefixes under which their
@@ -98,7 +112,9 @@ class Demands:
             return
         for probe in self.children:
             values = probe.values(old)
-            prefix = probe.key(values) if new is None or probe.values(new) != values else None
+            # As the actions of foreign keys tell it: 1.0 and 1.00 are one key, and two values.
+            stays = new is not None and all(map(is_same, values, probe.values(new)))
+            prefix = None if stays else probe.key(values)
             if prefix is not None:
                 yield probe.child.id, prefix
 

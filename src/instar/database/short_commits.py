@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from instar import errors
 from instar.database.commit import SessionTransaction
-from instar.database.point_demands import Demanded, Demands, require
+from instar.database.point_demands import Demanded, Demands, Unmet, require
 from instar.database.point_derivations import entry_writes
 from instar.store.engine import ROW_HEADER, EntryWrite, Lease, Refused, RowCommit, View
 from instar.store.lock_modes import Mode
@@ -40,7 +40,7 @@ def commit_few(session: Session, open_: SessionTransaction) -> bool:
         return False
     try:
         rows = _rows(session, open_)
-    except errors.Error:
+    except (errors.Error, Unmet):
         return False
     if not rows:
         return False

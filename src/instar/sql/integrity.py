@@ -408,7 +408,7 @@ class StatementEnd:
                 values = reference.parents.values(staged.old)
                 new = staged.new
                 moved = None if new is None else reference.parents.values(new)
-                if None in values or (moved is not None and all(map(_same, values, moved))):
+                if None in values or (moved is not None and all(map(is_same, values, moved))):
                     continue
                 if moved is not None and staged.leaves and None in moved:
                     new = None
@@ -501,11 +501,11 @@ def changed_columns(table: Table, old: Row, new: Row) -> frozenset[int]:
     return frozenset(
         column.id
         for column, before, after in pairs
-        if before is not after and not column.is_derived and not _same(before, after)
+        if before is not after and not column.is_derived and not is_same(before, after)
     )
 
 
-def _same(before: object, after: object) -> bool:
+def is_same(before: object, after: object) -> bool:
     # 1.0 and 1.00 are equal, and yet two values of a numeric; so are 0.0 and -0.0. NaN is one value.
     return str(before) == str(after) if isinstance(after, (Decimal, float)) else before == after
 
