@@ -62,11 +62,16 @@ SHORT = [
     ["INSERT INTO plain VALUES (100, 1)", "DELETE FROM plain WHERE id = 5", "DELETE FROM c WHERE id = 4"],
     ["DELETE FROM plain WHERE id = 5", "SELECT 1"],
     ["UPDATE plain SET n = n + 1 WHERE id < 30"],
+    ["INSERT INTO p VALUES (20, 'u20', 1)", "UPDATE plain SET n = 1 WHERE id = 1"],
+    ["INSERT INTO p VALUES (20, 'u20', 1)", "INSERT INTO c VALUES (20, 20, 1)"],
+    ["INSERT INTO p VALUES (20, 'u20', 1), (21, NULL, 1)", "UPDATE c SET p = 21 WHERE id = 1"],
+    ["DELETE FROM p WHERE id = 7", "UPDATE p SET u = 'u20' WHERE id = 8", "INSERT INTO c VALUES (20, 8, 1)"],
     ["SELECT * FROM p WHERE id = 1 FOR UPDATE", "UPDATE plain SET n = 1 WHERE id = 1"],
 ]
 GENERAL = [
-    ["INSERT INTO p VALUES (20, 'u20', 1)", "UPDATE plain SET n = 1 WHERE id = 1"],  # one may be what the other demands
-    ["INSERT INTO p VALUES (20, 'u20', 1)", "INSERT INTO c VALUES (20, 20, 1)"],
+    ["UPDATE p SET u = 'moved' WHERE id = 5", "INSERT INTO p VALUES (20, 'u5', 1)"],  # one takes what another leaves
+    ["DELETE FROM c WHERE p = 1", "DELETE FROM p WHERE id = 1"],
+    ["DELETE FROM c WHERE id = 1", "UPDATE c SET p = 2 WHERE p = 1", "DELETE FROM p WHERE id = 1"],
     ["DELETE FROM plain WHERE id = 5", "INSERT INTO plain VALUES (5, 7)"],
     ["UPDATE plain SET id = 500 WHERE id = 5"],
     ["UPDATE plain SET n = n + 1 WHERE id < 50"],

@@ -51,7 +51,8 @@ def buffered(
         if point.table.id not in open_.enlisted:
             _enlist(open_, session, known.table(point.table.id))
         if point.mode is None or point.demands:
-            session.locks.have_written(open_, mark)
+            change = open_.buffer.tables[point.table.id].changes[made.key]
+            session.locks.have_change(open_, point.writer, made.key, change)
         else:
             session.locks.have_row(open_, point.writer, made.key, point.mode, arrives=made.old is None)
     except BaseException as failed:

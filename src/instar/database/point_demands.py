@@ -8,7 +8,7 @@ as preconditions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from instar.encoding.keys import successor
@@ -27,16 +27,23 @@ class Unmet(Refused):
 
 
 class Demanded(NamedTuple):
-    """Of one row: prefixes under which nothing may stand, keys that must, and prefixes under which something must."""
+    """Of one row: unique keys that are free, store keys that stand, and prefixes under which something stands, which it
+    refers to; and prefixes under which nothing does, which would refer to what it gives up."""
 
     free: Sequence[bytes] = ()
     parents: Sequence[bytes] = ()
     parents_under: Sequence[bytes] = ()
+    childless: Sequence[bytes] = ()
 
     @property
     def all_parents(self) -> Sequence[bytes]:
         """What it relies on, as a commit names it."""
         return (*self.parents, *self.parents_under)
+
+    def without(self, keys: Collection[bytes]) -> Demanded:
+        """The same without those parents."""
+        parents, under = ([key for key in found if key not in keys] for found in (self.parents, self.parents_under))
+        return self._replace(parents=parents, parents_under=under)
 
 
 class Demands:
@@ -57,10 +64,10 @@ class Demands:
 
     def of(self, old: Row | None, new: Row | None) -> Demanded:
         """Of the row that was `old` and comes to be `new`. Unmet if it refers to what it gives up itself."""
-        free = [prefix for _child, prefix in self._left(old, new)]
+        childless = [prefix for _child, prefix in self._left(old, new)]
         if new is None:
-            return Demanded(free)
-        free += [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
+            return Demanded(childless=childless)
+        free = [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
         keys: list[bytes] = []
         prefixes: list[bytes] = []
         left = self._given_up(old, new)
@@ -70,7 +77,7 @@ class Demands:
                 raise Unmet
             if key is not None and key not in free:  # which is the row's own
                 (keys if probe.foreign_key.parent_index is None else prefixes).append(key)
-        return Demanded(free, keys, prefixes)
+        return Demanded(free, keys, prefixes, childless)
 
     def are_met(self, view: View, buffer: Buffer, row: bytes, old: Row | None, new: Row | None) -> bool:
         """Whether all holds for the row at the store key `row` as a transaction sees it that has buffered so much, on
@@ -138,7 +145,7 @@ def demands_of(write: PointWrite, writer: TableWriter) -> Demands:
 
 def require(view: View, demanded: Demanded, row: bytes) -> None:
     """Unmet if something that is demanded for the row at the store key `row` does not hold at this moment."""
-    for prefix in demanded.free:
+    for prefix in (*demanded.free, *demanded.childless):
         if _stands_under(view, prefix):
             raise Unmet
     for key in demanded.parents:

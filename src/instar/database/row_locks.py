@@ -243,16 +243,19 @@ class RowLocks:
                 impatient.update((resource, selected.table.name) for resource, _mode in needs.demands)
         self._take(open_, wanted, unchanged, [*tables, *(selected.table for selected in self._selected)], impatient)
 
-    def have_written(self, open_: SessionTransaction, mark: int) -> None:
-        """Lock what was buffered since `mark` by a statement that has selected nothing. Locked or Moved: the statement
-        is to run again."""
-        wanted, unchanged, tables = self._needs_of_written(open_, mark)
-        self._take(open_, wanted, unchanged, tables, {})
+    def have_change(self, open_: SessionTransaction, writer: TableWriter, key: bytes, change: Change) -> None:
+        """Lock what the change of a row needs, of a statement that has selected nothing. Locked or Moved: it is to run
+        again."""
+        wanted: dict[bytes, Mode] = {}
+        unchanged: list[RangeUnchanged] = []
+        self._add(of_written(writer, key, change, _snapshot_of(open_)), wanted, unchanged)
+        if wanted:
+            self._take(open_, wanted, unchanged, [writer.table], {})
 
     def have_row(
         self, open_: SessionTransaction, writer: TableWriter, key: bytes, mode: Mode, *, arrives: bool
     ) -> None:
-        """As `have_written`, of one row which needs no other lock; `arrives`: it was not there before."""
+        """As `have_change`, of a row that needs no other lock; `arrives`: it was not there before."""
         row = writer.prefix + key
         if self.held.get(row, -1) >= mode:
             return

@@ -2,8 +2,8 @@
 in autocommit is, without the general way's objects.
 
 Most transactions of applications are of this kind; drivers begin one for a single statement. It serves under the schema
-that the rows were changed under alone, where all locks that the commit meets are the transaction's own, and, if there
-are several, where each row is judged by itself. Whatever does not hold is left to the general way, which says what is
+that the rows were changed under alone, where all locks that the commit meets are the transaction's own, and where no
+row takes away what another one demands. Whatever does not hold is left to the general way, which says what is
 violated, or with whom it conflicts.
 """
 
@@ -84,8 +84,29 @@ def _rows(session: Session, open_: SessionTransaction) -> list[_Row]:
             if row is None:
                 return []
             rows.append(row)
-    depend = len(rows) > 1 and any(row.keyed or row.demanded is not None for row in rows)
-    return [] if depend else rows
+    return _judgeable(rows) if len(rows) > 1 else rows
+
+
+def _judgeable(rows: list[_Row]) -> list[_Row]:
+    """The rows, which demand only what others do not bring themselves; empty if one takes away what another demands.
+    What they demand is judged on what was there before all of them."""
+    demanding = [row.demanded for row in rows if row.demanded is not None]
+    if not demanding:
+        return rows
+    come = {row.stored_at for row in rows if row.base is None}
+    gone = {row.stored_at for row in rows if row.body is None}
+    entries = [entry for row in rows for entry in row.entries]
+    for entry in entries:
+        (come if entry.live else gone).add(entry.key[: entry.primary_offset])
+    arriving = [*come, *[entry.key for entry in entries if entry.live]]
+    free = [prefix for demanded in demanding for prefix in demanded.free]
+    if (
+        len(free) > len(set(free))
+        or any(not gone.isdisjoint(demanded.all_parents) for demanded in demanding)
+        or any(key.startswith(prefix) for demanded in demanding for prefix in demanded.childless for key in arriving)
+    ):
+        return []
+    return [row if row.demanded is None else row._replace(demanded=row.demanded.without(come)) for row in rows]
 
 
 def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held: Mapping[bytes, Mode]) -> _Row | None:
@@ -102,7 +123,7 @@ def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held
     is_own = old is None and writer.has_row_id  # nobody else comes to a row id
     if not is_own and held.get(stored_at, -1) < (Mode.UPDATE if whole else Mode.NO_KEY_UPDATE):
         return None
-    if any(held.get(prefix, -1) < Mode.UPDATE for prefix in taken):
+    if any(prefix is not None and held.get(prefix, -1) < Mode.UPDATE for prefix in taken):
         return None
     if demanded is not None and any(held.get(parent, -1) < Mode.KEY_SHARE for parent in demanded.all_parents):
         return None
@@ -110,15 +131,16 @@ def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held
     return _Row(writer, stored_at, change.base, body, entries, bool(taken), demanded)
 
 
-def _entries(writer: TableWriter, key: bytes, change: Change) -> tuple[Sequence[EntryWrite], list[bytes]]:
-    """What becomes of the row's index entries, and the unique keys that come and go with them."""
+def _entries(writer: TableWriter, key: bytes, change: Change) -> tuple[Sequence[EntryWrite], list[bytes | None]]:
+    """What becomes of the row's index entries, and the unique keys that come and go with them; None for one with a
+    NULL, which equals nothing."""
     entries: list[EntryWrite] = []
-    taken: list[bytes] = []
+    taken: list[bytes | None] = []
     for codec in writer.codecs:
         written = entry_writes((codec,), key, change.old, change.image)
         entries += written
-        if codec.index.unique:
-            taken += [entry.key[: entry.primary_offset] for entry in written]
+        if codec.index.unique and written:
+            taken += [codec.unique_prefix(image) for image in (change.old, change.image) if image is not None]
     return entries, taken
 
 
