@@ -129,6 +129,26 @@ def test_what_has_come_in_between_is_found(engine: Engine, one: Connection, gene
     assert not rows(one, "CHECK DATABASE")
 
 
+def test_statements_of_several_rows_in_autocommit(engine: Engine, one: Connection, general: list[object]) -> None:
+    other = engine.connect(lock_timeout="50ms")
+    run(one, "UPDATE plain SET n = n + 1 WHERE id < 20", "INSERT INTO p VALUES (30, 'u30', 0), (31, 'u31', 0)")
+    run(one, "UPDATE c SET p = 31 WHERE id < 3", "DELETE FROM p WHERE id IN (30, 5)")
+    assert not general
+    run(one, "BEGIN", "UPDATE plain SET n = 9 WHERE id = 10")
+    for text in ("UPDATE plain SET n = n + 1 WHERE id < 20", "DELETE FROM plain WHERE id IN (10, 11)"):
+        with fails(errors.LOCK_NOT_AVAILABLE):
+            run(other, text)
+    run(other, "UPDATE plain SET n = 7 WHERE id BETWEEN 11 AND 12")
+    run(one, "COMMIT")
+    run(other, "UPDATE plain SET n = n + 1 WHERE id < 20")
+    assert rows(one, "SELECT n, count(*) FROM plain WHERE id < 20 GROUP BY n ORDER BY n") == [(2, 17), (8, 2), (10, 1)]
+    with fails(errors.FOREIGN_KEY_VIOLATION):
+        run(one, "DELETE FROM p WHERE id IN (31, 6)")
+    with fails(errors.UNIQUE_VIOLATION):
+        run(one, "INSERT INTO p VALUES (50, 'x', 0), (51, 'x', 0)")
+    assert not rows(one, "CHECK DATABASE")
+
+
 def test_rows_that_were_selected_and_replaced_meanwhile(engine: Engine, one: Connection) -> None:
     """Their locks are of rows that are not there any more."""
     other = engine.connect()

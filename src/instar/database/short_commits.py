@@ -2,9 +2,9 @@
 in autocommit is, without the general way's objects.
 
 Most transactions of applications are of this kind; drivers begin one for a single statement. It serves under the schema
-that the rows were changed under alone, where all locks that the commit meets are the transaction's own, and where no
-row takes away what another one demands. Whatever does not hold is left to the general way, which says what is
-violated, or with whom it conflicts.
+that the rows were changed under alone, and where no row takes away what another one demands. Locks that a transaction
+of several statements has taken by then are not looked for again. Whatever does not hold is left to the general way,
+which says what is violated, or with whom it conflicts.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ def _judgeable(rows: list[_Row]) -> list[_Row]:
 
 
 def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held: Mapping[bytes, Mode]) -> _Row | None:
-    """What becomes of one row; None where that is for the general way, or meets locks that are not among those
-    `held`."""
+    """What becomes of one row; None where that is for the general way. `held`: the transaction's locks."""
     old, new = change.old, change.image
     if not change.is_alone:
         return None
@@ -121,14 +120,13 @@ def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held
     demanded = demanded if demanded is not None and any(demanded) else None
     whole = new is None or old is None or bool(taken)
     is_own = old is None and writer.has_row_id  # nobody else comes to a row id
-    if not is_own and held.get(stored_at, -1) < (Mode.UPDATE if whole else Mode.NO_KEY_UPDATE):
-        return None
-    if any(prefix is not None and held.get(prefix, -1) < Mode.UPDATE for prefix in taken):
-        return None
-    if demanded is not None and any(held.get(parent, -1) < Mode.KEY_SHARE for parent in demanded.all_parents):
-        return None
+    is_held = (
+        (is_own or held.get(stored_at, -1) >= (Mode.UPDATE if whole else Mode.NO_KEY_UPDATE))
+        and all(prefix is None or held.get(prefix, -1) >= Mode.UPDATE for prefix in taken)
+        and all(held.get(parent, -1) >= Mode.KEY_SHARE for parent in (demanded.all_parents if demanded else ()))
+    )
     body = None if new is None else writer.encode(new)
-    return _Row(writer, stored_at, change.base, body, entries, bool(taken), demanded)
+    return _Row(writer, stored_at, change.base, body, entries, bool(taken), demanded, is_held)
 
 
 def _entries(writer: TableWriter, key: bytes, change: Change) -> tuple[Sequence[EntryWrite], list[bytes | None]]:
@@ -146,7 +144,7 @@ def _entries(writer: TableWriter, key: bytes, change: Change) -> tuple[Sequence[
 
 class _Row(NamedTuple):
     """What becomes of a row: of which version it was made, its new body, its index entries, whether a unique key of it
-    changes, what it demands of other rows."""
+    changes, what it demands of other rows, whether the transaction holds all locks that it meets."""
 
     writer: TableWriter
     stored_at: bytes
@@ -155,6 +153,7 @@ class _Row(NamedTuple):
     entries: Sequence[EntryWrite]
     keyed: bool
     demanded: Demanded | None
+    is_held: bool
 
     def made(self, view: View, lease: Lease | None) -> RowCommit | None:
         """Its commit on the state that `view` sees; None if it is another version there."""
@@ -170,5 +169,5 @@ class _Row(NamedTuple):
             parents = self.demanded.all_parents
         return RowCommit(
             table.id, table.version, self.stored_at, stored, self.body, table.layout.id, self.entries, lease, (), 0,
-            table.logged_whole, False, self.keyed, parents, True,
+            table.logged_whole, False, self.keyed, parents, self.is_held,
         )  # fmt: skip
