@@ -64,10 +64,12 @@ class Demands:
 
     def of(self, old: Row | None, new: Row | None) -> Demanded:
         """Of the row that was `old` and comes to be `new`. Unmet if it refers to what it gives up itself."""
-        childless = [prefix for _child, prefix in self._left(old, new)]
+        childless = [prefix for _child, prefix in self._left(old, new)] if self.children else ()
         if new is None:
             return Demanded(childless=childless)
         free = [prefix for codec in self._comes_free(old, new) if (prefix := codec.unique_prefix(new)) is not None]
+        if not self.parents:
+            return Demanded(free, (), (), childless)
         keys: list[bytes] = []
         prefixes: list[bytes] = []
         left = self._given_up(old, new)
@@ -101,9 +103,11 @@ class Demands:
             key is None or key in own or _has_parent(view, buffer, probe, key) for probe, key in parents
         )
 
-    def _comes_free(self, old: Row | None, new: Row) -> Iterator[IndexCodec]:
+    def _comes_free(self, old: Row | None, new: Row) -> Sequence[IndexCodec]:
         """The unique indexes in which the row comes to another key than it had, if it has one."""
-        return (c for c in self.unique if old is None or c.unique_prefix(old) != c.unique_prefix(new))
+        if old is None:
+            return self.unique
+        return [codec for codec in self.unique if codec.unique_prefix(old) != codec.unique_prefix(new)]
 
     def _given_up(self, old: Row | None, new: Row) -> set[bytes | None]:
         """The unique keys that it does not bear any more; of a table that refers to itself alone, since these might be
@@ -125,9 +129,11 @@ class Demands:
             if prefix is not None:
                 yield probe.child.id, prefix
 
-    def _comes_under(self, old: Row | None, new: Row) -> Iterator[ForeignKeyProbe]:
+    def _comes_under(self, old: Row | None, new: Row) -> Sequence[ForeignKeyProbe]:
         """The foreign keys by which it comes under another parent."""
-        return (probe for probe in self.parents if old is None or probe.values(old) != probe.values(new))
+        if old is None:
+            return self.parents
+        return [probe for probe in self.parents if probe.values(old) != probe.values(new)]
 
 
 def demands_of(write: PointWrite, writer: TableWriter) -> Demands:
@@ -145,8 +151,11 @@ def demands_of(write: PointWrite, writer: TableWriter) -> Demands:
 
 def require(view: View, demanded: Demanded, row: bytes) -> None:
     """Unmet if something that is demanded for the row at the store key `row` does not hold at this moment."""
-    for prefix in (*demanded.free, *demanded.childless):
-        if _stands_under(view, prefix):
+    for prefix in demanded.free:
+        if entry_under(view, prefix) is not None:
+            raise Unmet
+    for prefix in demanded.childless:
+        if entry_under(view, prefix) is not None:
             raise Unmet
     for key in demanded.parents:
         if key != row and not _stands(view, key):  # it may refer to itself

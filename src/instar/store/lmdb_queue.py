@@ -161,8 +161,9 @@ class LmdbQueue(CommitQueue):
         if not space.written.dirty:
             space.written.begin()
         log_end = _put(transaction, row, log_end, timestamp, 0)
-        for sequence, other in enumerate(more, 1):
-            log_end = _put(transaction, other, log_end, timestamp, sequence)
+        if more:
+            for sequence, other in enumerate(more, 1):
+                log_end = _put(transaction, other, log_end, timestamp, sequence)
         transaction.commit()
         environment.newest = number, (timestamp, log_end, header)
         return timestamp
@@ -175,29 +176,26 @@ def _is_straight(row: RowCommit) -> bool:
 
 
 def _put(transaction: Any, row: RowCommit, log_end: int, timestamp: int, sequence: int) -> int:
-    """Write a row, its entries and the log's record at `log_end`; where the log ends then."""
-    value, record = _written(row, log_end, timestamp, sequence)
-    transaction.put(row.key, value)
+    """Write a row, which has one optimistic lock, its entries and the log's record at `log_end`; where the log ends
+    then."""
+    body, stored, tag, key = row.body, row.stored, row.layout << 8, row.key
+    if body is None:
+        assert stored is not None, "what is not there is not deleted"
+        value = _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE)
+        record = encode_delete(log_end, row.table, row.version, key, stored)
+    elif stored is None:
+        value = _pack_row_header(timestamp, NO_RECORD, tag) + body
+        record = encode_insert(log_end, row.table, row.version, key, value if row.whole else b"")
+    else:
+        value = _pack_row_header(timestamp, sequence, tag) + body
+        record = encode_update(log_end, row.table, row.version, key, stored, value if row.whole else b"")
+    transaction.put(key, value)
     for entry, offset, live in row.entries:
         if live or transaction.get(entry) is not None:  # a tombstone over an entry only (rule 4)
             transaction.put(entry, _pack_entry(timestamp, live, offset))
     if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, sequence), record, *APPENDING):
         raise Damaged("there are keys above the log's end")
     return log_end + _LOG_KEY_BYTES + len(record)
-
-
-def _written(row: RowCommit, log_end: int, timestamp: int, sequence: int) -> tuple[bytes, bytes]:
-    """What is stored of a row, which has one optimistic lock, and the log's record at `log_end`."""
-    body, stored, tag = row.body, row.stored, row.layout << 8
-    if body is None:
-        assert stored is not None, "what is not there is not deleted"
-        record = encode_delete(log_end, row.table, row.version, row.key, stored)
-        return _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE), record
-    value = _pack_row_header(timestamp, NO_RECORD if stored is None else sequence, tag) + body
-    after = value if row.whole else b""
-    if stored is None:
-        return value, encode_insert(log_end, row.table, row.version, row.key, after)
-    return value, encode_update(log_end, row.table, row.version, row.key, stored, after)
 
 
 def _bytes_of(row: RowCommit) -> int:
