@@ -11,10 +11,11 @@ import pytest
 
 import instar
 from instar import errors
-from instar.database import session
+from instar.database import session, short_commits
 from instar.database.commit import Committer
+from instar.database.point_demands import Demanded
 from instar.dbapi import Connection
-from instar.store.engine import LogRecord
+from instar.store.engine import EntryWrite, LogRecord
 from support.databases import Engine, fails, rows, run, value
 
 
@@ -149,18 +150,78 @@ def test_statements_of_several_rows_in_autocommit(engine: Engine, one: Connectio
     assert not rows(one, "CHECK DATABASE")
 
 
+@pytest.mark.parametrize(
+    ("text", "between", "expected"),
+    [
+        ("UPDATE plain SET n = n + 1 WHERE id < 3", "DELETE FROM plain WHERE id = 1", [(0, 1), (2, 1)]),
+        ("UPDATE plain SET n = n + 1 WHERE id < 3", "UPDATE plain SET n = 7 WHERE id = 1", [(0, 1), (1, 8), (2, 1)]),
+        ("DELETE FROM plain WHERE id IN (0, 1)", "UPDATE plain SET n = 7 WHERE id = 1", [(2, 0)]),
+        ("DELETE FROM plain WHERE id IN (0, 1)", "DELETE FROM plain WHERE id = 1", [(2, 0)]),
+        ("INSERT INTO plain VALUES (-1, 1), (-2, 2) ON CONFLICT DO NOTHING", "INSERT INTO plain VALUES (-1, 3)",
+         [(-2, 2), (-1, 3), (0, 0), (1, 0), (2, 0)]),
+    ],
+)  # fmt: skip
+def test_rows_that_others_change_before_a_statement_in_autocommit_commits(
+    engine: Engine, one: Connection, monkeypatch: pytest.MonkeyPatch, text: str, between: str, expected: list[Any]
+) -> None:
+    """It runs again."""
+    other, left = engine.connect(), [between]
+
+    def late(session_: Any, open_: Any) -> bool:
+        if left and session_ is not other.session:
+            run(other, left.pop())
+        return short_commits.commit_few(session_, open_)
+
+    run(one, "DELETE FROM plain WHERE id > 2")
+    monkeypatch.setattr(session, "commit_few", late)
+    run(one, text)
+    assert not left
+    assert rows(one, "SELECT id, n FROM plain ORDER BY id") == expected
+    assert not rows(one, "CHECK DATABASE")
+
+
+def test_locks_that_a_row_without_a_key_meets(engine: Engine, one: Connection) -> None:
+    """Nobody has its row id locked, but perhaps its parent, or its unique key."""
+    other = engine.connect(lock_timeout="50ms")
+    run(one, "CREATE TABLE k (p int REFERENCES p, u int UNIQUE)")
+    run(one, "BEGIN", "DELETE FROM p WHERE id = 3", "INSERT INTO k VALUES (2, 7)")
+    for number, given in enumerate(((3, 8), (2, 7))):
+        for values in ("{}, {}", "{}, {}), (NULL, {}"):
+            with fails(errors.LOCK_NOT_AVAILABLE):
+                run(other, f"INSERT INTO k VALUES ({values.format(*given, 10 + number)})")
+    run(other, "INSERT INTO k VALUES (4, 8)")
+    run(one, "COMMIT")
+    assert rows(one, "SELECT * FROM k ORDER BY p") == [(2, 7), (4, 8)]
+
+
 def test_rows_that_were_selected_and_replaced_meanwhile(engine: Engine, one: Connection) -> None:
     """Their locks are of rows that are not there any more."""
     other = engine.connect()
-    for change, refused in (("ALTER TABLE plain ADD COLUMN m int", False), ("TRUNCATE plain", True)):
-        run(one, "BEGIN", "SELECT * FROM plain WHERE id = 1 FOR UPDATE", "UPDATE c SET n = 5 WHERE id = 1")
+    update = "UPDATE c SET n = 5 WHERE id = 1"
+    for change, first, refused in (
+        ("ALTER TABLE plain ADD COLUMN m int", True, False), ("TRUNCATE plain", True, True),
+        ("ALTER TABLE plain ADD COLUMN o int", False, False), ("TRUNCATE plain", False, True),
+    ):  # fmt: skip
+        run(other, "INSERT INTO plain (id) VALUES (1) ON CONFLICT DO NOTHING")
+        run(one, "BEGIN", "SELECT * FROM plain WHERE id = 1 FOR UPDATE")
+        if first:
+            run(one, update)
         run(other, change)
+        if not first:
+            run(one, update)
         if refused:
             with fails(errors.SERIALIZATION_FAILURE, "replaced"):
                 run(one, "COMMIT")
         else:
             run(one, "COMMIT")
     assert value(one, "SELECT n FROM c WHERE id = 1") == 5
+
+
+def test_commits_are_counted(one: Connection) -> None:
+    """By which the database sees now and then whether it is there, and wants a worker."""
+    before = one.database._commits
+    run(one, "BEGIN", "UPDATE plain SET n = 1 WHERE id = 1", "COMMIT")
+    assert one.database._commits == before + 1
 
 
 def test_savepoints(engine: Engine, one: Connection, general: list[object]) -> None:
@@ -240,6 +301,37 @@ def _told(log: list[LogRecord]) -> list[object]:
 
 def _body(stored: bytes | None) -> bytes | None:
     return None if stored is None else stored[12:]  # behind timestamp and sequence
+
+
+def _made(stored_at: bytes, **fields: Any) -> short_commits._Row:
+    blank = short_commits._Row(None, stored_at, 1, b"", (), False, None, True)  # type: ignore[arg-type]  # not asked
+    return blank._replace(**fields)
+
+
+def test_rows_that_take_away_what_another_one_demands() -> None:
+    """Which statements do not let come about; the general way judges all rows together."""
+    entry = EntryWrite(b"iku", 2, True)
+    child, parent = _made(b"tc", demanded=Demanded(parents=[b"tp"])), _made(b"tp")
+    under = _made(b"tc", demanded=Demanded(parents_under=[b"ik"]))
+    unique = _made(b"tu", demanded=Demanded(free=[b"ik"]), entries=[entry])
+    left = _made(b"tl", demanded=Demanded(childless=[b"ik"]))
+    judged = short_commits._judgeable
+    for rows_, fits in (
+        ([child, parent], True),
+        ([child, parent._replace(body=None)], False),
+        ([under, _made(b"tp", entries=[EntryWrite(b"iku", 2, False)])], False),
+        ([unique, _made(b"tv", entries=[entry])], True),
+        ([unique, unique._replace(stored_at=b"tv")], False),
+        ([left, parent], True),
+        ([left, _made(b"tc", entries=[entry])], False),
+        ([left._replace(demanded=Demanded(childless=[b"tp"])), parent._replace(base=None)], False),
+        ([parent, parent], True),
+    ):
+        assert bool(judged(rows_)) is fits
+    brings = [parent._replace(base=None), _made(b"tq", entries=[entry])]
+    for other, parents in zip(brings, ([(), (b"ik",)], [(b"tp",), ()]), strict=True):
+        found = judged([child, under, other])
+        assert [row.demanded.all_parents for row in found if row.demanded is not None] == parents
 
 
 # --- several processes ------------------------------------------------------------------------------------------------

@@ -263,8 +263,15 @@ class TableWriter:
     @computed_once
     def is_plain(self) -> bool:
         """Whether all that a write comes to is told by the row before it and after it."""
-        special = self.locks or self.copies or self.yields
-        return not special and all(index.state is State.PUBLIC for index in self.table.indexes)
+        if (
+            self.locks
+            or self.copies
+            or self.yields
+            or any(index.state is not State.PUBLIC for index in self.table.indexes)
+        ):
+            return False
+        # A job gives values to rows, and leaves their timestamps as they are.
+        return not any(column.per_row and column.state is not State.PUBLIC for column in self.table.columns)
 
     @computed_once
     def reader(self) -> TableReader:
