@@ -10,10 +10,10 @@ from instar.database import Database
 from instar.database.session import Session
 from instar.dbapi import Connection
 from instar.schemachange.job_records import JobState
-from instar.store.engine import Commit
+from instar.store.engine import Commit, Derive
 from instar.tables import writes
 from instar.worker.work import Worker
-from support.databases import fails, rows, run, value
+from support.databases import fails, general_commits, rows, run, value
 from support.servers import LEASE, Servers, version
 from support.steps import hook_jobs
 
@@ -280,6 +280,7 @@ def slow_commits(servers: Servers, monkeypatch: pytest.MonkeyPatch, times: int) 
     """The next `times` commits come to the atomic section only when their leases have run out."""
     left = [0] * times
     real: Callable[[Commit], int] = servers.store.commit
+    real_derived: Callable[[Derive], int] = servers.store.commit_derived
 
     def late(request: Commit) -> int:
         if left and request.lease is not None:
@@ -287,7 +288,14 @@ def slow_commits(servers: Servers, monkeypatch: pytest.MonkeyPatch, times: int) 
             servers.clock.advance(LEASE)
         return real(request)
 
+    def late_derived(derive: Derive) -> int:
+        if left:
+            left.pop()
+            servers.clock.advance(LEASE)
+        return real_derived(derive)
+
     monkeypatch.setattr(servers.store, "commit", late)
+    monkeypatch.setattr(servers.store, "commit_derived", late_derived)
     return left
 
 
@@ -306,6 +314,7 @@ def test_a_pending_write_on_an_older_version_ends_with_its_lease(
 ) -> None:
     """Another session of its server has renewed, to the next version, which moves the lease of the older no further."""
     one, two = pair
+    general_commits(monkeypatch)
     real: Callable[[Commit], int] = servers.store.commit
     judged: list[tuple[int, int]] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 import instar
 from instar.database import Database, Session
-from instar.store.engine import Commit
+from support.databases import before_the_next_commit
 
 
 @pytest.fixture
@@ -215,15 +215,8 @@ def test_another_change_right_before_the_commit_hinders_nobody(
 def come_before_the_next_commit(
     database: Database, monkeypatch: pytest.MonkeyPatch, others: Callable[[], object]
 ) -> None:
-    """Between the next commit's derivation and its judgement."""
-    commit = database.store.commit
-
-    def beside(request: Commit) -> int:
-        monkeypatch.setattr(database.store, "commit", commit)
-        others()
-        return commit(request)
-
-    monkeypatch.setattr(database.store, "commit", beside)
+    """Between the next commit's derivation and its judgement, if that is not one."""
+    before_the_next_commit(database.store, monkeypatch, others)
 
 
 def test_ones_own_truncate_leaves_what_one_has_locked(session: Session) -> None:

@@ -19,6 +19,7 @@ from instar.clock import ManualClock, SystemClock
 from instar.database import Session, commit, session
 from instar.store import apply, open_store
 from instar.transactions.transaction import Transaction
+from support.databases import general_commits
 from support.histories import LEVELS, History
 from support.interleaved import Interleaved
 from support.invariants import broken
@@ -168,6 +169,7 @@ LOOKED_AT = 100
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     where, what, instead, said = DAMAGES[name]
     monkeypatch.setattr(where, what, instead)
+    general_commits(monkeypatch)
     found = (problem for seed in range(LOOKED_AT) for problem in problems(tmp_path / str(seed), seed))
     assert any(re.search(said, problem) for problem in found), "no history has met the damage"
 

@@ -17,7 +17,7 @@ from instar.dbapi import Connection
 from instar.store import open_store
 from instar.store.engine import PREFIX_ROWSET, prefix_end
 from instar.worker.work import Worker
-from support.databases import Engine, fails, rows, run, value
+from support.databases import Engine, before_the_next_commit, fails, general_commits, rows, run, value
 from support.servers import LEASE, Servers, version
 
 REPEATABLE = "BEGIN ISOLATION LEVEL REPEATABLE READ"
@@ -273,17 +273,16 @@ def test_iep_110_not_null_without_default_on_an_empty_table(sessions: Sessions) 
         run(two, "INSERT INTO student VALUES (2, 'two')")
 
 
-def test_iep_110_the_quirk_is_retried_inside(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_short", [True, False])
+def test_iep_110_the_quirk_is_retried_inside(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch, is_short: bool
+) -> None:
     """A change comes between the moment at which a statement's schema is resolved and the one at which it is judged."""
     one, two, _ = sessions
-    store, commit = one.database.store, one.database.store.commit
-
-    def late(request: object) -> int:
-        monkeypatch.setattr(store, "commit", commit)
-        run(two, "ALTER TABLE student DROP COLUMN name", "ALTER TABLE student ADD COLUMN name text DEFAULT 'new'")
-        return commit(request)  # type: ignore[arg-type]  # the request it was called with
-
-    monkeypatch.setattr(store, "commit", late)
+    if not is_short:
+        general_commits(monkeypatch)
+    changes = "ALTER TABLE student DROP COLUMN name", "ALTER TABLE student ADD COLUMN name text DEFAULT 'new'"
+    before_the_next_commit(one.database.store, monkeypatch, lambda: run(two, *changes))
     run(one, "INSERT INTO student (id, name) SELECT 2, 'two'")
     assert rows(two, "SELECT * FROM student ORDER BY id") == [(1, "new"), (2, "two")]
 

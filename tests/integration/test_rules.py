@@ -22,7 +22,7 @@ from instar.store import MemoryStore, apply, open_store
 from instar.store.engine import Commit, Store, TableHeader
 from instar.store.records import decode_table_header, table_key
 from instar.store.section import WriteSection
-from support.databases import fails, rows, run, value
+from support.databases import fails, general_commits, rows, run, value
 
 Patch = pytest.MonkeyPatch
 
@@ -49,6 +49,7 @@ def servers(store: Store) -> Iterator[tuple[Connection, Connection]]:
 
 def between(store: Store, patch: Patch, action: Callable[[], object]) -> None:
     """Have `action` happen once: after the next commit was derived, before it is judged."""
+    general_commits(patch)
     commit = store.commit
 
     def later(request: Commit) -> int:

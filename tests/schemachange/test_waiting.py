@@ -20,7 +20,7 @@ from instar.store import MemoryStore, open_store
 from instar.store.engine import Commit, Store
 from instar.store.presence import SharedPresence, Writer
 from instar.transactions import commit as loop
-from support.databases import Engine, fails, rows, run, value
+from support.databases import Engine, fails, general_commits, rows, run, value
 from support.servers import LEASE, Servers
 from support.slow import Slow
 
@@ -398,6 +398,7 @@ class Adversary:
             time.sleep(0.001)
             servers.clock.advance(seconds)
 
+        general_commits(monkeypatch)
         monkeypatch.setattr(servers.store, "commit", commit)
         monkeypatch.setattr(servers.clock, "sleep", sleep)
 

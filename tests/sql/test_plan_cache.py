@@ -204,7 +204,7 @@ def test_what_is_no_point_write(world: World) -> None:
         "update t set id = 5 where id = 1",
         "update t set a = 5 where a = 1",
         "insert into t values (1), (2)",
-        "insert into t values (1) on conflict do nothing",
+        "insert into t values (1) on conflict (id) do update set id = 5",
         "delete from t",
     ):
         assert prepare(world, sql).write is None

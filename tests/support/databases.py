@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 import instar
-from instar.database import Database
+from instar.database import Database, session
 from instar.dbapi import Connection
+from instar.store.engine import Store
 
 
 class Engine:
@@ -44,6 +46,25 @@ def _use(database: Database) -> Database:
     with Database._lock:
         database._users += 1
     return database
+
+
+def general_commits(patch: pytest.MonkeyPatch) -> None:
+    """Commits of few rows, too, are derived before they are judged: else nothing comes between (short_commits.py)."""
+    patch.setattr(session, "commit_few", lambda *_: False)
+
+
+def before_the_next_commit(store: Store, patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have `act` happen once, right before something is committed, however that is derived."""
+    methods = {name: getattr(store, name) for name in ("commit", "commit_derived")}
+
+    def later(name: str, asked: object) -> object:
+        for each, real in methods.items():
+            patch.setattr(store, each, real)
+        act()
+        return methods[name](asked)
+
+    for name in methods:
+        patch.setattr(store, name, partial(later, name))
 
 
 def rows(connection: Connection, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
