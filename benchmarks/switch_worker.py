@@ -83,7 +83,7 @@ class SwitchWorker:
 
     def __init__(self, path: Path) -> None:
         self._pipe, theirs = starting.CONTEXT.Pipe()
-        self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs))
+        self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs, NICENESS))
         self._process.start()
         theirs.close()
         self._pipe.recv()
@@ -199,9 +199,9 @@ class _Watched:
         self._written = upto
 
 
-def _serve(path: Path, pipe: Pipe) -> None:
+def _serve(path: Path, pipe: Pipe, niceness: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    stand_back(NICENESS)
+    stand_back(niceness)
     sys.setswitchinterval(_SWITCH_SECONDS)
     clock = SystemClock()
     store = open_store(str(path), synchronous=None, create=False, clock=clock)
