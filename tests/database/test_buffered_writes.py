@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
@@ -303,6 +304,25 @@ def test_what_others_commit_is_seen_by_the_next_statement(engine: Engine, one: C
     assert ways.taken() == 0
     run(one, "COMMIT")
     assert [value(two, LOOK, key) for key in (1, 2, 10)] == [10, 103, 2]
+
+
+def test_a_change_right_before_others_know_of_the_write(
+    engine: Engine, one: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement is told, not the commit."""
+    other, store = engine.connect(), engine.database.store
+    enlist = store.enlist
+
+    def late(*given: Any, **named: Any) -> int:
+        monkeypatch.setattr(store, "enlist", enlist)
+        run(other, "ALTER TABLE t DROP COLUMN a")
+        return enlist(*given, **named)
+
+    run(one, "BEGIN")
+    monkeypatch.setattr(store, "enlist", late)
+    with fails(errors.UNDEFINED_COLUMN):
+        one.execute(PUT, (5, 1))
+    run(one, "ROLLBACK")
 
 
 def test_what_is_buffered_follows_the_schema(engine: Engine, one: Connection) -> None:

@@ -191,6 +191,19 @@ def test_changes_of_the_schema_in_between(
     assert not rows(c, "CHECK DATABASE")
 
 
+def test_a_plan_that_holds_under_another_version_of_its_table(engine: Engine) -> None:
+    c = engine.connect()
+    run(c, *SCHEMA)
+    sets = [(n,) for n in range(30)]
+    for change in ("ADD COLUMN m int DEFAULT 3", "ALTER COLUMN m SET DEFAULT 4", "ADD COLUMN o text", "DROP COLUMN m"):
+        assert c.cursor().executemany("UPDATE p SET n = n + 1 WHERE id = ?", sets).rowcount == 30
+        run(c, f"ALTER TABLE p {change}", "BEGIN")
+        assert c.cursor().executemany("UPDATE p SET n = n + 1 WHERE id = ?", sets).rowcount == 30
+        run(c, "COMMIT")
+    assert rows(c, "SELECT DISTINCT n, o FROM p") == [(8, None)]
+    assert not rows(c, "CHECK DATABASE")
+
+
 def test_a_cancel_ends_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many, "_TOGETHER", 5)
     c = engine.connect()

@@ -78,6 +78,7 @@ def test_rows_in_the_way_are_left_alone(engine: Engine, served: list[object], ta
                     c.execute(text, given)
     assert {0, 1} <= {found for found in served if isinstance(found, int)}
     assert [] in served
+    assert (ENTANGLED in served) == (target == "(id)")  # where another key is taken, nobody knows of it beforehand
     assert rows(c, "SELECT * FROM t WHERE id < 10 ORDER BY id") == [(1, "a"), (2, None)]
     served.clear()
     run(c, "BEGIN")
@@ -187,6 +188,20 @@ def test_rows_that_others_have_locked_are_waited_for(engine: Engine, served: lis
         c.execute(moving, (1, 8))
     run(other, "COMMIT")
     assert rows(c, "SELECT * FROM t ORDER BY id") == [(1, 1, 53), (2, 2, 0), (3, 3, 0)]
+
+
+def test_rows_of_which_others_keep_the_key_are_changed(engine: Engine, served: list[object]) -> None:
+    c, other = engine.connect(lock_timeout="50ms"), engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 0)")
+    text = "INSERT INTO t VALUES (?, 0) ON CONFLICT (id) DO UPDATE SET n = t.n + 1"
+    run(other, "BEGIN", "SELECT FROM t WHERE id = 1 FOR KEY SHARE")
+    for _ in range(TIMES):
+        run(c, "BEGIN")
+        c.execute(text, (1,))
+        run(c, "COMMIT")
+    assert served[-1] == 1
+    run(other, "COMMIT")
+    assert value(c, "SELECT n FROM t") == TIMES
 
 
 def test_what_a_transaction_has_changed_itself(engine: Engine) -> None:
