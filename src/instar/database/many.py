@@ -1,8 +1,9 @@
 """executemany in a transaction: one statement for many parameter sets, where that makes no difference; of writes of one
 row by its key, which have a short way, each set takes that into the transaction's buffer.
 
-Such sets see the newest state, some in one short read, as if each were a statement of its own. Locked are all rows at
-the end, in the order of keys, and what is newer than the beginning then has all sets run again: as ever.
+Such sets see the newest state, some in one short read, as if each were a statement of its own. A transaction of several
+statements locks their rows at the end, in the order of keys, so that two of them cannot wait for one another; what is
+newer than the beginning by then has all sets run again.
 """
 
 from __future__ import annotations

@@ -152,10 +152,10 @@ def demands_of(write: PointWrite, writer: TableWriter) -> Demands:
 def require(view: View, demanded: Demanded, row: bytes) -> None:
     """Unmet if something that is demanded for the row at the store key `row` does not hold at this moment."""
     for prefix in demanded.free:
-        if entry_under(view, prefix) is not None:
+        if _stands_under(view, prefix):
             raise Unmet
     for prefix in demanded.childless:
-        if entry_under(view, prefix) is not None:
+        if _stands_under(view, prefix):
             raise Unmet
     for key in demanded.parents:
         if key != row and not _stands(view, key):  # it may refer to itself

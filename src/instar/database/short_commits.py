@@ -118,10 +118,10 @@ def _row(writer: TableWriter, demands: Demands, key: bytes, change: Change, held
     entries, taken = _entries(writer, key, change)
     demanded = demands.of(old, new) if demands else None
     demanded = demanded if demanded is not None and any(demanded) else None
-    whole = new is None or old is None or bool(taken)
+    is_exclusive = new is None or old is None or bool(taken)  # nobody may refer to the row meanwhile
     is_own = old is None and writer.has_row_id  # nobody else comes to a row id
     is_held = (
-        (is_own or held.get(stored_at, -1) >= (Mode.UPDATE if whole else Mode.NO_KEY_UPDATE))
+        (is_own or held.get(stored_at, -1) >= (Mode.UPDATE if is_exclusive else Mode.NO_KEY_UPDATE))
         and all(prefix is None or held.get(prefix, -1) >= Mode.UPDATE for prefix in taken)
         and all(held.get(parent, -1) >= Mode.KEY_SHARE for parent in (demanded.all_parents if demanded else ()))
     )

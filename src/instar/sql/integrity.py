@@ -506,7 +506,7 @@ def changed_columns(table: Table, old: Row, new: Row) -> frozenset[int]:
 
 
 def is_same(before: object, after: object) -> bool:
-    # 1.0 and 1.00 are equal, and yet two values of a numeric; so are 0.0 and -0.0. NaN is one value.
+    """Whether two values are one: 1.0 and 1.00 of a numeric are equal, and yet two; so are 0.0 and -0.0. NaN is one."""
     return str(before) == str(after) if isinstance(after, (Decimal, float)) else before == after
 
 

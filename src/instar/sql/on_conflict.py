@@ -33,8 +33,10 @@ class OnConflict:
     def updated(self, old: Row, proposed: Row, frame: Frame) -> Row | None:
         """What becomes of the row `old`, before that is judged, where `proposed` was to be inserted; None: it is left
         alone."""
+        if not self.action.update:
+            return None
         row = old + proposed
-        if not self.action.update or (self._where is not None and not self._where(row, frame)):
+        if self._where is not None and not self._where(row, frame):
             return None
         new = list(old)
         for ordinal, value in zip(self._ordinals, self._values(row, frame), strict=True):
