@@ -18,7 +18,8 @@ SPLIT = "ALTER TABLE t SPLIT INTO r (id, zip, v), s (zip, city) ON (zip) WITH (p
 JOIN = "ALTER TABLE r JOIN s USING (zip) INTO t (id, zip, city, v) WITH (pause_rows = {pause_rows})"
 STATEMENTS = {"split": SPLIT, "join": JOIN}
 UPDATES = 10  # of a transaction
-# Of ten updates on the sources one is of S's part. In T it is made to all rows of a zip at once, so that they agree.
+# Of ten updates on the sources one is of S's part. In T it is made to all rows of a zip at once, so that they agree,
+# and no record of S comes into doubt.
 S_UPDATES = 0.1
 ROWS_PER_ZIP = 2.5
 # So many rows of a source are changed by an update on it, by the transformation.
@@ -72,12 +73,16 @@ def fill(connection: instar.Connection, table: str, rows: int) -> None:
 
 
 def make_doubtful(connection: instar.Connection, rows: int, records: int) -> None:
-    """Update the S-part of the rows of so many values of zip, if there are as many: a record of S that several rows
-    contribute to is in doubt then, though they agree."""
+    """Update the S-part of the rows of so many values of zip, if there are as many: of the first row of each, and by
+    another transaction of the others, so that they agree with it. A record of S that several rows contribute to is in
+    doubt then."""
     last = min(records, zips(rows))
     for first in range(0, last, _DOUBTFUL):
         values = first, min(first + _DOUBTFUL, last)
-        connection.execute("UPDATE t SET city = city || '!' WHERE zip >= ? AND zip < ?", values)
+        connection.execute("UPDATE t SET city = city || '!' WHERE id >= ? AND id < ?", values)
+        connection.execute(
+            "UPDATE t SET city = one.city FROM t AS one WHERE one.id = t.zip AND t.zip >= ? AND t.zip < ?", values
+        )
 
 
 def sources(transformation: str) -> tuple[str, ...]:

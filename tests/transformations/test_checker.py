@@ -118,12 +118,18 @@ def test_a_check_that_nothing_disturbs():
 
 @pytest.mark.parametrize(
     "changed",
-    [t(1, "x", "B"), t(4, "x", "B"), t(3, "x", "B"), t(1, "z", "A"), gone(T, 1), t(1, "x", "B") | t(2, "x", "B")],
+    [t(1, "x", "B"), t(4, "x", "B"), t(3, "x", "B"), t(1, "z", "A"), gone(T, 1), t(1, "x", "B") | t(2, "x", "D")],
     ids=["updated", "inserted", "moved here", "moved away", "deleted", "all updated"],
 )
 def test_what_counts_as_a_change_in_between(changed: Writes):
     sources, target = checked(changed, passes=False)
     assert target.s_records["x",].flag is U
+    check_split(target, sources.read(T, sources.now))
+
+
+def test_all_rows_updated_alike_need_no_check():
+    sources, target = checked(t(1, "x", "D") | t(2, "x", "D"), passes=False)
+    assert target.s_records["x",] == SRecord(("x", "D", 0), 2, 3, C)
     check_split(target, sources.read(T, sources.now))
 
 
@@ -136,7 +142,7 @@ def test_an_update_of_other_columns_is_none():
 def test_marks_that_are_met_again_do_not_go_over_what_came_later():
     later = t(1, "x", "B") | t(2, "x", "B")
     sources, target = checked({}, later, again=True)
-    assert target.s_records["x",] == SRecord(B, 2, 5, U)
+    assert target.s_records["x",] == SRecord(B, 2, 5, C)
     check_split(target, sources.read(T, sources.now))
 
 

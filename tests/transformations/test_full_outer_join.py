@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from instar.transformations.commits import OneToMany, Rest, apply_commit
@@ -317,10 +319,11 @@ class TakesValuesFromT(FindsByJoinValue):
 class WritesTheWholeRow(OneToMany):
     """Rule 7 that puts the columns, too, that did not change."""
 
-    def overwrite(self, change: Updated) -> None:
-        for record in outdated(self.target, change):
-            new = Part(change.after, change.timestamp)
-            self.target.put(joined(change.source, new, record.part(change.source.opposite)))
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        for change in changes:
+            for record in outdated(self.target, change):
+                new = Part(change.after, change.timestamp)
+                self.target.put(joined(change.source, new, record.part(change.source.opposite)))
 
 
 MOVED_R = Sources(row(R, 1, "x", 0) | row(S, "a", "x", 0) | row(S, "b", "z", 0), row(R, 1, "z", 0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -42,8 +42,8 @@ def delete(values: Row) -> Deleted:
     return Deleted(T, values[:1], values, NOW)
 
 
-def update(before: Row, after: Row) -> Updated:
-    return Updated(T, before[:1], before, after, NOW)
+def update(before: Row, after: Row, at: int = NOW) -> Updated:
+    return Updated(T, before[:1], before, after, at)
 
 
 class TestRule8:
@@ -155,6 +155,38 @@ class TestRule11:
         target = apply(tables(t(1, "x"), x=SRecord(A, counter, OLD, was)), update(t(1, "x"), (1, 0, *after)))
         assert target.s_records == {X: SRecord(after, counter, NOW, flag)}
 
+    @pytest.mark.parametrize("was", [C, U])
+    @pytest.mark.parametrize(
+        ("counter", "cities", "flag"),
+        [(2, "BB", C), (3, "BB", U), (2, "BD", U), (3, "BBB", C), (1, "B", None)],
+        ids=["all", "not all", "all, differently", "all three", "the only one: as it was"],
+    )
+    def test_rows_that_a_commit_updates_together(self, counter: int, cities: str, flag: Flag | None, was: Flag):
+        """C if they are all that contribute, and agree."""
+        rows = [t(number, "x") for number in range(counter)]
+        target = tables(*rows, x=SRecord(A, counter, OLD, was))
+        changes = [update(rows[key], t(key, "x", city)) for key, city in enumerate(cities)]
+        apply(target, *changes)
+        assert target.s_records == {X: SRecord(("x", cities[-1], 0), counter, NOW, flag or was)}
+
+    def test_a_row_that_says_what_it_said_before_is_not_among_them(self):
+        """Others may have said so, too, and R alone does not tell."""
+        target = tables(t(1, "x", "B"), t(2, "x"), x=SRecord(A, 2, OLD, U))
+        apply(target, update(t(1, "x", "B"), t(1, "x", "B", of_r=7)), update(t(2, "x"), t(2, "x", "B")))
+        assert target.s_records == {X: SRecord(("x", "B", 0), 2, NOW, U)}
+
+    def test_rows_that_the_commit_takes_away_or_adds_are_counted_before_and_after(self):
+        """Rule 28: what stays is updated in between."""
+        target = tables(t(1, "x"), t(2, "x"), x=SRecord(A, 2, OLD, C))
+        apply(target, delete(t(2, "x")), update(t(1, "x"), t(1, "x", "B")), insert(t(3, "x", "B")))
+        assert target.s_records == {X: SRecord(("x", "B", 0), 2, NOW, C)}
+        apply(
+            target, update(t(1, "x", "B"), t(1, "x", "D"), at=NEWER), update(t(3, "x", "B"), t(3, "z", "D"), at=NEWER)
+        )
+        assert target.s_records == {
+            X: SRecord(("x", "D", 0), 1, NEWER, C), Z: SRecord(("z", "D", 0), 1, NEWER, C)
+        }  # fmt: skip
+
     def test_the_guard_covers_the_values_and_not_the_flag(self):
         target = tables(t(1, "x"), t(2, "x"), x=SRecord(A, 2, NEWER, C))
         apply(target, update(t(1, "x"), t(1, "x", "B")))
@@ -245,7 +277,11 @@ class Guarded(Splitting):
     def guards(self, old: SRecord, change: Updated) -> bool:
         return old.timestamp > change.timestamp
 
-    def overwrite(self, change: Updated) -> None:
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        for change in changes:
+            self.update(change)
+
+    def update(self, change: Updated) -> None:
         value, new = self.shape.value(change.after), self.shape.s_part(change.after)
         if value is None or new == self.shape.s_part(change.before):
             return
@@ -296,12 +332,38 @@ class InsertsLeaveTheFlag(Splitting):
 class UpdatesMakeC(Splitting):
     """Rule 11 that takes what it writes for the truth, whatever the counter."""
 
-    def overwrite(self, change: Updated) -> None:
-        super().overwrite(change)
-        value = self.shape.value(change.after)
-        new = None if value is None else self.target.s(value)
-        if value is not None and new is not None and new.timestamp == change.timestamp:
-            self.target.put_s(value, SRecord(new.values, new.counter, new.timestamp, C))
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        super().overwrite(changes)
+        for change in changes:
+            value = self.shape.value(change.after)
+            new = None if value is None else self.target.s(value)
+            if value is not None and new is not None and new.timestamp == change.timestamp:
+                self.target.put_s(value, SRecord(new.values, new.counter, new.timestamp, C))
+
+
+class AgreesTooSoon(Splitting):
+    """Rule 11 that takes the rows that a commit updates for all that contribute."""
+
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        super().overwrite(changes)
+        for change in changes:
+            said = {self.shape.s_part(other.after) for other in changes}
+            value = self.shape.value(change.after)
+            new = None if value is None else self.target.s(value)
+            if value is not None and new is not None and said == {new.values}:
+                self.target.put_s(value, SRecord(new.values, new.counter, new.timestamp, C))
+
+
+class AgreesWithoutALook(Splitting):
+    """Rule 11 that takes all rows that contribute, updated by one commit, to agree."""
+
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        super().overwrite(changes)
+        for change in changes:
+            value = self.shape.value(change.after)
+            new = None if value is None else self.target.s(value)
+            if value is not None and new is not None and new.counter == len(changes):
+                self.target.put_s(value, SRecord(new.values, new.counter, new.timestamp, C))
 
 
 MakeRules = Callable[[SplitTables, Split], Splitting]
@@ -366,6 +428,8 @@ TWO_AT_X = w(1, "x") | w(2, "x")
         (InsertsLeaveTheFlag, (Sources(w(1, "x"), w(2, "x", "B")), None)),
         (InsertsLeaveTheFlag, (Sources(w(1, "x") | w(2, "z"), w(2, "x", "B")), None)),
         (UpdatesMakeC, (Sources(TWO_AT_X, w(1, "x", "B")), None)),
+        (AgreesTooSoon, (Sources(TWO_AT_X | w(3, "x"), w(1, "x", "B") | w(2, "x", "B")), None)),
+        (AgreesWithoutALook, (Sources(TWO_AT_X, w(1, "x", "B") | w(2, "x", "D")), None)),
     ],
 )
 def test_a_flag_that_is_left_alone_lies(make: MakeRules, case: Case):

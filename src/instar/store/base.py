@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from instar.clock import Clock
@@ -183,11 +184,12 @@ class BaseStore(ABC):
             with self.read() as reader:
                 if complete < reader.watermark:
                     raise snapshot_too_old(complete, reader.watermark)
-                keys, values = reader.batch(position, stop, _LOG_BATCH + 1)
-            following = keys[_LOG_BATCH] if len(keys) > _LOG_BATCH else None
-            for key, value in zip(keys[:_LOG_BATCH], values, strict=False):
-                if told is None or value[TABLE] in told:
-                    yield from decode(key, value)
+                pairs = list(islice(reader.scan(position, stop), _LOG_BATCH + 1))
+            following = pairs.pop()[0] if len(pairs) > _LOG_BATCH else None
+            if told is not None:
+                pairs = [pair for pair in pairs if pair[1][TABLE] in told]
+            for key, value in pairs:
+                yield from decode(key, value)
             if following is None:
                 return
             between(_LOG_BATCH)

@@ -36,7 +36,7 @@ class Rules(Protocol):
         """Remove, or detach, what the change takes away."""
         ...
 
-    def overwrite(self, change: Updated, /) -> None:
+    def overwrite(self, changes: Sequence[Updated], /) -> None:
         """Update what stays where it is."""
         ...
 
@@ -49,9 +49,7 @@ def apply_commit(rules: Rules, changes: Sequence[Change]) -> None:
     """Apply what one commit changed in the sources (rule 28). To apply it again is harmless if all after it follow."""
     assert len({change.timestamp for change in changes}) <= 1, "changes of several commits"
     left = [(change, rules.remove(change)) for change in changes]
-    for change, rest in left:
-        if rest is Rest.OVERWRITE and isinstance(change, Updated):
-            rules.overwrite(change)
+    rules.overwrite([change for change, rest in left if rest is Rest.OVERWRITE and isinstance(change, Updated)])
     for change, rest in left:
         if rest is Rest.ADD and not isinstance(change, Deleted):
             rules.add(change)
@@ -82,8 +80,9 @@ class OneToMany:
                 one_to_many.detach_s(self.target, change)
                 return Rest.ADD
 
-    def overwrite(self, change: Updated) -> None:
-        one_to_many.update_part(self.target, self.join, change)
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        for change in changes:
+            one_to_many.update_part(self.target, self.join, change)
 
     def add(self, change: Inserted | Updated) -> None:
         of_r = change.source is Source.R
@@ -116,8 +115,9 @@ class ManyToMany:
             case Updated():
                 return Rest.ADD if many_to_many.detach_row(self.target, self.join, change) else Rest.NOTHING
 
-    def overwrite(self, change: Updated) -> None:
-        one_to_many.update_part(self.target, self.join, change)
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        for change in changes:
+            one_to_many.update_part(self.target, self.join, change)
 
     def add(self, change: Inserted | Updated) -> None:
         if isinstance(change, Inserted):
@@ -156,8 +156,10 @@ class Splitting:
         split.leave_s(self.target, self.shape, old, change)
         return Rest.ADD
 
-    def overwrite(self, change: Updated) -> None:
-        split.update_s(self.target, self.shape, change)
+    def overwrite(self, changes: Sequence[Updated]) -> None:
+        for change in changes:
+            split.update_s(self.target, self.shape, change)
+        split.agree_s(self.target, self.shape, changes)
 
     def add(self, change: Inserted | Updated) -> None:
         if isinstance(change, Inserted):

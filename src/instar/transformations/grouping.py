@@ -9,7 +9,7 @@ can be taken away again. A NaN cannot: such values are counted beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Protocol
 
@@ -115,9 +115,9 @@ class GroupingRules:
         self._count(change.before, -1, change.timestamp)
         return Rest.ADD
 
-    def overwrite(self, change: Updated) -> None:
+    def overwrite(self, changes: Sequence[Updated]) -> None:
         """Nothing stays where it is: an update subtracts and adds."""
-        raise AssertionError("an update of a grouping overwrites nothing")
+        assert not changes, "an update of a grouping overwrites nothing"
 
     def add(self, change: Inserted | Updated) -> None:
         """Add the row as it is."""

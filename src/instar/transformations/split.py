@@ -11,6 +11,8 @@ What differs from the paper:
 - The guard of rule 11 lets a change pass whose timestamp is S's own. Log sequence numbers differ between the records of
   a commit, timestamps do not: a delete in the same commit would keep the update from S.
 - A change that the guard keeps from S's values still makes the flag U: S's record is newer, but no longer agreed with.
+- A commit that updates all rows that contribute to s^x, so that they agree, leaves it C: what the paper says of the
+  one row at counter 1. That is how applications change what is there many times, and needs no check.
 - An update that leaves S's columns alone changes neither S's record nor its flag.
 - A split value that is NULL belongs to no record of S. What T has in S's other columns then is lost, which is for the
   preparation to refuse or to say.
@@ -18,6 +20,8 @@ What differs from the paper:
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from instar.transformations.records import Deleted, Flag, Inserted, Part, Row, Split, SRecord, Updated, same
 from instar.transformations.targets import SplitTarget
@@ -69,6 +73,22 @@ def update_s(target: SplitTarget, split: Split, change: Updated) -> None:
     known = old.counter == 1 and (old.flag is Flag.CONSISTENT or split.renews_s(change))
     flag = Flag.CONSISTENT if known else Flag.UNKNOWN
     target.put_s(value, SRecord(new, old.counter, change.timestamp, flag))
+
+
+def agree_s(target: SplitTarget, split: Split, changes: Sequence[Updated]) -> None:
+    """Rule 11 for the updates of one commit together, after `update_s` for each: where all rows that contribute to s^x
+    are among them, with S's columns changed, and agree, s^x is C.
+    """
+    said: dict[Row, list[Row]] = {}
+    for change in changes:
+        value, new = split.value(change.after), split.s_part(change.after)
+        if value is not None and not same(new, split.s_part(change.before)):
+            said.setdefault(value, []).append(new)
+    for value, parts in said.items():
+        record = target.s(value)
+        assert record is not None, "a record of R without one of S"
+        if 1 < len(parts) == record.counter and all(part == record.values for part in parts):
+            target.put_s(value, SRecord(record.values, record.counter, record.timestamp, Flag.CONSISTENT))
 
 
 def leave_s(target: SplitTarget, split: Split, old: Part, change: Updated) -> None:

@@ -68,7 +68,7 @@ def target(world: World, name: str, columns: tuple[Column, ...], key: tuple[int,
         layout=Layout(7, stored, (0, *(lock.id for lock in locks)) if locks else ()),
         indexes=tuple(
             Index(
-                id=index, name=f"i{index}", columns=tuple(IndexColumn(column, column % 2 == 0) for column in on),
+                id=index, name=f"i{index}", columns=tuple(IndexColumn(column, column % 2 == 1) for column in on),
                 rowset=change.new_rowset(number),
             )
             for index, on in indexes

@@ -7,12 +7,13 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Layout
-from instar.schemachange.online.changes import Translator
+from instar.schemachange.online.changes import SourceRows, Translator
 from instar.schemachange.online.transformation import OnlineSplit
 from instar.schemachange.stages import Superseded
 from instar.store.engine import Commit, LogRecord, RowsetReplaced
+from instar.tables.layout import body_encoder, row_start
 from instar.transformations.records import Change, Deleted, Inserted, Source, Updated
-from instar.types import BIGINT
+from instar.types import BIGINT, DOUBLE
 from schemachange.online.tables import split_world
 from support.changes import ChangingWorld, Server
 
@@ -146,3 +147,31 @@ def test_rows_in_other_layouts(world: ChangingWorld, split: OnlineSplit) -> None
     with world.store.read() as reader, pytest.raises(errors.Error) as caught:
         Translator(split.sources).changes([unknown], reader)
     assert caught.value.sqlstate == errors.DATA_CORRUPTED
+
+
+def test_some_columns_of_a_row_in_whichever_layout(world: ChangingWorld) -> None:
+    first = world.create_table("f", (("id", BIGINT), ("x", DOUBLE), ("n", BIGINT)))
+    newer = world.alter(first, layout=Layout(first.layout.id + 1, ((3, BIGINT), (2, DOUBLE), (1, BIGINT))))
+    rows = SourceRows(T, newer)
+    read = rows.reader([3, 2])
+    nan = body_encoder(first.layout)((1, float("nan"), 7)), body_encoder(newer.layout)((8, float("nan"), 1))
+    with world.store.read() as reader:
+        old, new = (
+            read(row_start(layout, 5) + body, reader)
+            for layout, body in zip((first.layout, newer.layout), nan, strict=True)
+        )
+        whole = rows.row(row_start(newer.layout, 5) + nan[1], reader)
+    assert (old[0], new[0]) == (7, 8)
+    assert old[1:] == new[1:] == whole[1:2], "each NaN is one object, so that tuples of them are equal"
+
+
+def test_the_change_of_an_update(world: ChangingWorld, split: OnlineSplit) -> None:
+    writer = Server(world)
+    writer.insert(1, 5, "x", "A", 0)
+    since = writer.commit()
+    writer.begin()
+    writer.update(1, a=7)
+    writer.commit()
+    with world.store.read() as reader:
+        (record,) = world.store.log(since, reader.timestamp)
+        assert [split.source.updated(record, reader)] == Translator(split.sources).changes([record], reader)

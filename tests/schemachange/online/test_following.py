@@ -587,7 +587,7 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
     for number in range(20):
         commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
     clock = Working()
-    monkeypatch.setattr(module, "_BREATHING_ROWS", 4)
+    monkeypatch.setattr(module, "_BREATHING_ROWS", 2)
     monkeypatch.setattr(module, "_GATHERED_PUTS", 1000)
     apply = transformation.apply
 
@@ -630,6 +630,7 @@ def test_rows_that_change_again_and_again_are_put_all_the_same(
     world: ChangingWorld, monkeypatch: pytest.MonkeyPatch, most: int, bytes_: int, expected: int
 ) -> None:
     """After so many changes, or when so much has been written: the position moves, and memory is bounded."""
+    monkeypatch.setattr(module, "_BREATHING_ROWS", 1)
     monkeypatch.setattr(module, "_GATHERED_PUTS", most)
     monkeypatch.setattr(module, "_GATHERED_BYTES", bytes_)
     split = split_world(world)
@@ -678,8 +679,11 @@ def test_a_commit_of_more_steps_than_there_are_numbers(world: ChangingWorld, mon
     check(world.store, split, world.now())
 
 
-def test_what_many_commits_put_is_put_in_the_order_of_its_keys(world: ChangingWorld) -> None:
+def test_what_many_commits_put_is_put_in_the_order_of_its_keys(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Until so much is gathered, or so much as an operator allows in a moment; a large commit is not torn apart."""
+    monkeypatch.setattr(module, "_BREATHING_ROWS", 1)
     split = split_world(world)
     since = world.now()
     for number in (5, 3, 9, 1, 7):

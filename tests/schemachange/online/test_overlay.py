@@ -17,7 +17,7 @@ ROWSETS = (b"", b"\x10\x00\x00\x00\x07")
 KEY = st.sampled_from(KEYS)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), KEY, st.binary(min_size=1, max_size=2)),
+        st.tuples(st.sampled_from(["put", "put many"]), KEY, st.binary(min_size=1, max_size=2)),
         st.tuples(st.just("delete"), KEY, st.just(b"")),
         st.tuples(st.sampled_from(["take", "settle"]), st.just(b""), st.just(b"")),
     ),
@@ -38,25 +38,37 @@ def test_an_overlay_is_what_is_stored_with_what_is_written(
         reads = ShortReads(store)
         overlay = Overlay(reads)
         since: dict[bytes, bytes | None] = {}
+        written = 0  # bytes since then
         for step, at, value in steps:
             key = rowset + at
             match step:
                 case "put":
                     overlay.put(key, value)
                     since[key] = model[key] = value
+                    written += len(key) + len(value)
+                case "put many":
+                    values = {key: value, keys[2]: b"many"}
+                    overlay.put_many(values)
+                    since |= values
+                    model |= values
+                    written += sum(len(at) + len(put) for at, put in values.items())
                 case "delete":
                     overlay.delete(key)
                     model.pop(key, None)
                     since[key] = None
+                    written += len(key)
                 case _:
                     taken = overlay.taken()
                     assert taken == sorted(since.items())
                     since.clear()
+                    written = 0
                     reads.close()
                     store.background([putting(taken)])
                     if step == "settle":
                         overlay.settled()
             assert {key: overlay.get(key) for key in keys} == {key: model.get(key) for key in keys}
+            assert (overlay.waiting, overlay.waiting_bytes) == (len(since), written)
+            assert overlay.get_many(keys) == [model.get(key) for key in keys]
             start, stop = (rowset + bound for bound in bounds)
             assert list(overlay.scan(start, stop)) == [
                 pair for pair in sorted(model.items()) if start <= pair[0] < stop

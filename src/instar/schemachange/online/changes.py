@@ -8,17 +8,16 @@ same key, comes as two changes: it is another row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from operator import attrgetter
 
 from instar import errors
 from instar.catalog.descriptors import Layout, Table
 from instar.catalog.layouts import decode_layout, layout_key
+from instar.encoding.rows import BODY_OFFSET
 from instar.schemachange.online.overlay import Readable
 from instar.schemachange.online.shapes import column_places, comparable
 from instar.schemachange.stages import Superseded
 from instar.store.engine import ROW_HEADER, LogRecord
-from instar.tables.resolver import resolver
+from instar.tables.resolver import LAYOUT_OFFSET, resolver
 from instar.tables.rowset import wanted
 from instar.transformations.records import Change, Deleted, Inserted, Row, Source, Updated, choosing
 
@@ -45,6 +44,30 @@ class SourceRows:
             decode = self._decoders[layout] = resolver(self.layout(layout, view), self._wanted)
         return self._comparable(decode(stored))
 
+    def reader(self, columns: Sequence[int]) -> Callable[[bytes, Readable], Row]:
+        """A function from a stored row and a view, as of `row`, to the values of some columns, by their ids."""
+        found = column_places(self.table)
+        wants = [self._wanted[found[column]] for column in columns]
+        compared = comparable([self.table.columns[found[column]] for column in columns])
+        decoders: dict[bytes, Callable[[bytes], Row]] = {}
+
+        def read(stored: bytes, view: Readable) -> Row:
+            tag = stored[LAYOUT_OFFSET:BODY_OFFSET]
+            decode = decoders.get(tag)
+            if decode is None:
+                layout = self.layout(int.from_bytes(tag, "little") >> 8, view)
+                decode = decoders[tag] = resolver(layout, wants)
+            return compared(decode(stored))
+
+        return read
+
+    def updated(self, record: LogRecord, view: Readable) -> Updated:
+        """The change that the record of an update tells of."""
+        assert record.before is not None, "an update has a row before it"
+        assert record.after is not None, "and one after it"
+        after = self.row(record.after, view)
+        return Updated(self.source, self.key(after), self.row(record.before, view), after, record.timestamp)
+
     def layout(self, layout: int, view: Readable) -> Layout:
         """The layout of that id, as of `row`."""
         if layout == self.table.layout.id:
@@ -53,9 +76,6 @@ class SourceRows:
         if record is None:
             raise errors.error(errors.DATA_CORRUPTED, f'table "{self.table.name}" has no layout {layout}')
         return decode_layout(record)
-
-
-_TIMESTAMP = attrgetter("timestamp")
 
 
 class Translator:
@@ -68,9 +88,19 @@ class Translator:
     def commits(self, records: Iterable[LogRecord]) -> Iterator[tuple[int, list[LogRecord]]]:
         """For each commit that touches a source its timestamp and its records of sources, all of them: a commit is
         applied as a whole, however large."""
-        own = (record for record in records if record.table in self._sources)
-        for timestamp, commit in groupby(own, key=_TIMESTAMP):
-            yield timestamp, list(commit)
+        sources = self._sources
+        commit: list[LogRecord] = []
+        timestamp = 0
+        for record in records:
+            if record.table not in sources:
+                continue
+            if record.timestamp != timestamp:
+                if commit:
+                    yield timestamp, commit
+                timestamp, commit = record.timestamp, []
+            commit.append(record)
+        if commit:
+            yield timestamp, commit
 
     def changes(self, commit: Iterable[LogRecord], view: Readable) -> list[Change]:
         """The changes that records of one commit tell of; `view` has the layouts. Superseded if a source has got other

@@ -251,9 +251,10 @@ class Following(Task):
         waiting = computed = 0  # changes that are not put yet; changes, or rows, since it was time to rest last
         until = monotonic() + _BATCH_SECONDS
         written = self.target.rows
-        for timestamp, changes in self.propagator.apply(self.target, self._log(upto), self._reads):
+        log, together = self._log(upto), min(_BREATHING_ROWS, self.together(_GATHERED_PUTS))
+        for timestamp, commits, changes in self.propagator.apply(self.target, log, self._reads, together):
             self._applied += changes
-            self._cycle.commits += 1
+            self._cycle.commits += commits
             self._cycle.changes += changes
             self.at = self._reached(timestamp, changes)
             waiting += changes

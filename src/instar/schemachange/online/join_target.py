@@ -57,11 +57,6 @@ class StoredJoin:
                 yield record
         self._known.has_all(source, key, began)
 
-    def row_keys(self, source: Source, key: Row) -> list[bytes] | None:
-        """The store keys of the rows that have this key of a source, in whichever part; None if entries do not tell."""
-        side = self._r if source is Source.R else self._s
-        return self.t_rows.keys_told(side.by_key, key)
-
     def matching(self, value: Row) -> Iterable[Joined]:
         """As in `JoinTarget`. Where each part has join columns of its own, a record with both is found by either."""
         seen: set[bytes] = set()

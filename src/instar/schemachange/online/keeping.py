@@ -274,7 +274,7 @@ class FollowingView:
         position = after
         puts: list[Put] = []
         log = self._store.log(after, upto, self._propagator.tables, lambda records: self._beat())
-        for timestamp, _changes in self._propagator.apply(self._target, log, self._reads):
+        for timestamp, _commits, _changes in self._propagator.apply(self._target, log, self._reads):
             puts += self._overlay.taken()
             position = timestamp
             ended = enough()
@@ -375,6 +375,10 @@ class _Felt(Overlay):
         if self._looked_up % _BEAT_LOOK_UPS == 0:
             self._beat()
         return super().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Overlay`."""
+        return [self.get(key) for key in keys]
 
 
 class _LiveRows:

@@ -6,7 +6,7 @@ changes it. That is why `ShortReads` may read at different moments, and why an `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import monotonic
 from typing import Protocol
@@ -44,9 +44,15 @@ class Readable(Protocol):
 
 
 class Writable(Readable, Protocol):
-    """What targets are written to: an overlay, or the store's atomic section."""
+    """What targets are written to: an overlay."""
+
+    def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
+        """The values at some keys."""
+        ...
 
     def put(self, key: bytes, value: bytes, /) -> object: ...
+
+    def put_many(self, values: Mapping[bytes, bytes], /) -> object: ...
 
     def delete(self, key: bytes, /) -> object: ...
 
@@ -63,7 +69,10 @@ class ShortReads:
 
     def get(self, key: bytes) -> bytes | None:
         """As in `Readable`."""
-        return self._current().get(key)
+        reader = self._reader
+        if reader is None or monotonic() >= self._until:
+            reader = self._opened()
+        return reader.get(key)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Readable`; some pairs at once, so that no reader is needed between them."""
@@ -87,12 +96,17 @@ class ShortReads:
             self._reader = None
 
     def _current(self) -> Reader:
-        if self._reader is not None and monotonic() >= self._until:
+        reader = self._reader
+        return self._opened() if reader is None or monotonic() >= self._until else reader
+
+    def _opened(self) -> Reader:
+        """A reader in place of the one whose time is over."""
+        if self._reader is not None:
             self.close()
             self.between()
-        if self._reader is None:
-            self._reader, self._until = self._store.read(), monotonic() + READ_SECONDS
-        return self._reader
+        reader = self._reader = self._store.read()
+        self._until = monotonic() + READ_SECONDS
+        return reader
 
 
 class Overlay:
@@ -126,18 +140,23 @@ class Overlay:
         """As in `Readable`."""
         return self._written[key] if key in self._written else self.view.get(key)
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Writable`."""
+        written, get = self._written, self.view.get
+        return [written[key] if key in written else get(key) for key in keys]
+
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Readable`, as it is when the scan begins: nothing is to be written before it ends."""
+        rowset = start[:ROWSET_PREFIX_BYTES]
+        put = self._put.get(rowset)
+        is_whole = rowset not in self._deleted and stop.startswith(rowset)  # nothing in it can have been deleted here
+        if is_whole and put is not None and not put:
+            return self.view.scan(start, stop)
         own = self._own(start, stop)
         next_own = next(own, None)
-        if next_own is None and self._is_whole(start, stop):
+        if next_own is None and is_whole:
             return self.view.scan(start, stop)
         return self._merged(start, stop, next_own, own)
-
-    def _is_whole(self, start: bytes, stop: bytes) -> bool:
-        """Whether nothing of a range can have been deleted here."""
-        rowset = start[:ROWSET_PREFIX_BYTES]
-        return rowset == stop[:ROWSET_PREFIX_BYTES] and rowset not in self._deleted
 
     def _own(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         """The keys in a range that are there and were written here, in their order."""
@@ -181,6 +200,18 @@ class Overlay:
     def put(self, key: bytes, value: bytes) -> None:
         """As in `Writable`."""
         self._write(key, value)
+
+    def put_many(self, values: Mapping[bytes, bytes]) -> None:
+        """As in `Writable`."""
+        scanned = self._put
+        if scanned:
+            for key in values:
+                put = scanned.get(key[:ROWSET_PREFIX_BYTES])
+                if put is not None:
+                    put.add(key)
+        self._written.update(values)
+        self._taken.update(values)
+        self.waiting_bytes += sum(map(len, values)) + sum(map(len, values.values()))
 
     def delete(self, key: bytes) -> None:
         """As in `Writable`."""

@@ -1,190 +1,112 @@
 """Plain updates, taken on bytes: those that leave alone what tables are split or joined by, which most of a log is.
 
-They are rule 10 of a split, with nothing for rule 11 to do, and rule 7 of a join. Each comes to rows of the targets
-that are there already, and stay where they are with all their entries; only the update's part of them is put anew. So
-no value is made of what is only copied. What is not surely of this kind is left to the rules, over values, and so is an
-update of which some rows are put already: the rules find these to be ahead.
+They are rules 10 and 11 of a split where the split value stays (plain_split.py), and rule 7 of a join (plain_join.py).
+Each comes to rows of the targets that are there already, and stay where they are with all their entries; only the
+update's part of them is put anew. So no value is made of what is only copied. What is not surely of this kind is left
+to the rules, over values.
 
-Of a commit they may go before all that is not plain (rule 28 of the protocol). A split's plain update writes to the one
-record of R that is its row's, and a row has one change per commit; a join's writes to its own part of records, and all
-others move that part from record to record as it is.
+They are taken from some commits at once, and of a row that changes again and again the last one alone is put. All of
+them go before what is left, which is sound (rule 28 of the protocol holds commit by commit for that):
+
+- The changes of one row stay in order: once one is left to the rules, so are all that follow it.
+- Those of different rows meet in S's records of a split only, and these are not put here: what an update makes of S is
+  left, too, and done in the order of commits.
+- A join's write to their own part of records, and all other changes move that part from record to record as it is.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Set
+from typing import NamedTuple, Protocol
 
-from instar.catalog.descriptors import DEFAULT_LOCK, Table
-from instar.encoding.keys import ROWSET_PREFIX_BYTES
-from instar.encoding.patching import RowPatcher
+from instar.catalog.descriptors import Layout, Table
+from instar.encoding.comparing import RowComparer, compile_comparer
+from instar.encoding.rows import BODY_OFFSET, row_format
 from instar.schemachange.online.changes import SourceRows
-from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Readable
 from instar.schemachange.online.shapes import column_places
-from instar.schemachange.online.split_target import StoredSplit
-from instar.schemachange.online.target_rows import R_PART, S_PART, JoinTarget, SplitTargets
-from instar.store.engine import ROW_HEADER, LogRecord
+from instar.store.engine import LogRecord
 from instar.tables.layout import layout_format
 from instar.tables.patching import mover
-from instar.tables.resolver import Wanted
+from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import wanted
-from instar.transformations.records import Row, Source, choosing
 from instar.types import Type
 
-_HEAD_FIELDS = 3  # of a row's header, before the timestamps of its locks
+
+class Batch(Protocol):
+    """Some commits, one after the other, of which the plain updates are applied before all else."""
+
+    weight: int  # how much it is: changes, or rows of the targets
+    is_closed: bool  # whether nothing is to be added: what is left may come to any number of rows
+
+    def add(self, records: list[LogRecord], /) -> None:
+        """Add the records of one commit."""
+        ...
+
+    def apply(self, by_rules: Callable[[list[LogRecord]], None], /) -> None:
+        """Apply all of it; `by_rules` applies records of one commit."""
+        ...
 
 
-class _Moved:
-    """Some columns of a source's rows as the bytes of a body. Equal bytes are the same values, to the last bit."""
+class RulesAlone:
+    """A batch of one commit, of which nothing is plain."""
 
-    def __init__(self, rows: SourceRows, columns: Sequence[Wanted]) -> None:
-        self._rows = rows
-        self._columns = columns
-        self._movers: dict[int, RowPatcher | None] = {}
+    def __init__(self) -> None:
+        self.weight = 0
+        self.is_closed = True
+        self._left: list[LogRecord] = []
 
-    def of(self, stored: bytes, view: Readable) -> bytes | None:
-        """Of a stored row, in whichever layout (rule 26); None if a value would have to be converted or computed."""
-        layout = ROW_HEADER.unpack_from(stored)[2] >> 8
-        try:
-            move = self._movers[layout]
-        except KeyError:
-            move = self._movers[layout] = mover(self._rows.layout(layout, view), self._columns)
-        return None if move is None else move(stored, ())
+    def add(self, records: list[LogRecord]) -> None:
+        """As in `Batch`."""
+        self._left = records
 
-
-class PlainSplit:
-    """Plain updates of the source of a split: rule 10 (§5.2), where rule 11 does nothing since S's columns, by some of
-    which the table is split, stay what they are."""
-
-    def __init__(self, rows: SourceRows, targets: SplitTargets) -> None:
-        source, made = rows.table, targets.made
-        places = column_places(source)
-        r = targets.r.table
-        self._r = targets.r
-        on = len(made.on)
-        of_s = [place for place in targets.shape.s if source.columns[place].id not in made.on]
-        kept = [*(places[column] for column in made.on), *of_s]
-        self._kept = _Moved(rows, [wanted(source.columns[place]) for place in kept])
-        # Where a body's bitmap says that a split column is NULL: such a row may have values that would be lost.
-        self._null_masks = [(at // 8, 1 << at % 8) for at in range(on)]
-        self._part = _Moved(
-            rows, [wanted(source.columns[places[id_]])._replace(type=type_) for id_, type_ in r.layout.columns]
-        )
-        # Else rows of R are elsewhere than their keys in T say.
-        self._is_keyed_alike = _key_types(r) == _key_types(source)
-
-    def apply(self, target: StoredSplit, record: LogRecord, before: bytes, after: bytes, view: Readable) -> bool:
-        """Apply the update of a row from `before` to `after`, if it is plain; else do nothing."""
-        kept = self._kept.of(after, view)
-        if kept is None or kept != self._kept.of(before, view) or not self._is_keyed_alike:
-            return False
-        if any(kept[at] & mask for at, mask in self._null_masks):
-            return False
-        part = self._part.of(after, view)
-        return part is not None and self._update_r(target, record, part)
-
-    def _update_r(self, target: StoredSplit, record: LogRecord, part: bytes) -> bool:
-        """Rule 10: the R-part of t^y, and its timestamp; ignored if there is no r^y, or a newer one."""
-        r = self._r
-        key = r.prefix + record.key[ROWSET_PREFIX_BYTES:]
-        old = target.r_rows.store.get(key)
-        if old is None or ROW_HEADER.unpack_from(old)[0] >= record.timestamp:
-            return True
-        new = r.value(part, record.timestamp)
-        if r.indexed_bytes(old, ()) != r.indexed_bytes(new, ()):
-            return False  # its split value among them: T's is the same as before, but R need not be at that
-        target.r_rows.overwrite(key, new)
-        return True
+    def apply(self, by_rules: Callable[[list[LogRecord]], None]) -> None:
+        """As in `Batch`."""
+        by_rules(self._left)
 
 
-class PlainJoin:
-    """Plain updates of the sources of a join: rule 7 (§4.2), for both kinds of join. A join column in T stays what it
-    is, and so does the join value."""
-
-    def __init__(self, sources: tuple[SourceRows, SourceRows], target: JoinTarget) -> None:
-        made = target.made
-        r_on, s_on = ([pair[side] for pair in made.on] for side in (0, 1))
-        r, s = sources
-        self._parts = {
-            r.table.id: _PlainPart(r, target, _Side(Source.R, R_PART, made.r_lock, made.s_lock, made.r_columns, r_on)),
-            s.table.id: _PlainPart(s, target, _Side(Source.S, S_PART, made.s_lock, made.r_lock, made.s_columns, s_on)),
-        }
-
-    def apply(self, target: StoredJoin, record: LogRecord, before: bytes, after: bytes, view: Readable) -> bool:
-        """As of `PlainSplit`; what is put already of an update that turns out not to be plain is at its timestamp."""
-        return self._parts[record.table].apply(target, record.timestamp, before, after, view)
+def tags_of(before: bytes, after: bytes) -> bytes:
+    """The layouts of two stored rows, as a key of what is known for such pairs."""
+    return before[LAYOUT_OFFSET:BODY_OFFSET] + after[LAYOUT_OFFSET:BODY_OFFSET]
 
 
-class _Side(NamedTuple):
-    """A part of T: its bit among the parts, its lock and that of the other part, where T has its columns, and the
-    join columns of the source."""
+class Layouts(NamedTuple):
+    """The layouts of a source's row before and after an update."""
 
-    source: Source
-    bit: int
-    lock: int
-    other_lock: int
-    columns: tuple[tuple[int, int], ...]
-    on: list[int]
+    table: Table
+    before: Layout
+    after: Layout
 
-
-class _PlainPart:
-    """The plain updates of one source of a join."""
-
-    def __init__(self, rows: SourceRows, target: JoinTarget, side: _Side) -> None:
-        self._rows, self._t, self._side = rows, target.t, side
-        source, t = rows.table, target.t.table
-        places, in_target = column_places(source), dict(side.columns)
-        self._kept = _Moved(rows, [wanted(source.columns[places[column]]) for column in side.on])
-        put = [column.id for column in source.columns if column.id not in side.on and column.id in in_target]
-        self._values: Callable[[Row], Row] = choosing(tuple([places[column] for column in put]))
-        layout = [column for column, _ in t.layout.columns]
-        of_t = column_places(t)
-        self._patch = mover(
-            t.layout,
-            [wanted(t.columns[of_t[column]]) for column in layout],
-            [layout.index(in_target[column]) for column in put],
-        )
-        self._puts_indexed = not {of_t[in_target[column]] for column in put}.isdisjoint(target.t.indexed)
-        slot, form = layout_format(t.layout).slots[layout.index(target.made.parts)], layout_format(t.layout)
-        self._parts_of = struct.Struct("<" + slot.code).unpack_from
-        self._parts_at = form.start + slot.offset
-        locks = t.layout.locks
-        self._newest, self._own, self._other = (
-            _HEAD_FIELDS + locks.index(lock) for lock in (DEFAULT_LOCK, side.lock, side.other_lock)
-        )
-
-    def apply(self, target: StoredJoin, timestamp: int, before: bytes, after: bytes, view: Readable) -> bool:
-        """See `PlainJoin`."""
-        kept = self._kept.of(after, view)
-        if kept is None or kept != self._kept.of(before, view):
-            return False
-        row = self._rows.row(after, view)
-        keys, values = target.row_keys(self._side.source, self._rows.key(row)), self._values(row)
-        return keys is not None and all(self._update_part(target, key, values, timestamp) for key in keys)
-
-    def _update_part(self, target: StoredJoin, key: bytes, values: Row, timestamp: int) -> bool:
-        """Rule 7 for one record of T, ignored if that is newer, or lacks the part though it has the key in a column
-        that both parts share."""
-        old = target.t_rows.store.get(key)
-        assert old is not None, "an entry of no row"
-        head = list(self._t.head.unpack_from(old))
-        if not self._parts_of(old, self._parts_at)[0] & self._side.bit or head[self._own] >= timestamp:
-            return True
-        assert self._patch is not None, "columns of the one layout that there is"
-        body = self._patch(old, values)
-        if body is None:  # a NULL comes
-            return False
-        head[self._own], head[self._newest] = timestamp, max(timestamp, head[self._other])
-        new = self._t.value(body, head[self._newest], head[_HEAD_FIELDS:])
-        if self._puts_indexed and self._t.indexed_bytes(old, ()) != self._t.indexed_bytes(new, ()):
-            return False
-        target.t_rows.overwrite(key, new)
-        return True
+    def alike(self, columns: Set[int], filled: Set[int] = frozenset()) -> RowComparer:
+        """A function of both stored rows: whether these columns (ids) are the same in them, to the last bit, and those
+        not NULL after the update. It is false, too, where that is not surely so."""
+        stored = {column: position for position, (column, _) in enumerate(self.after.columns)}
+        if self.before == self.after and stored.keys() >= columns | filled:
+            alike, not_null = ({stored[column] for column in some} for some in (columns, filled))
+            return compile_comparer(layout_format(self.after), alike, not_null)
+        ids = sorted(columns | filled)
+        places = column_places(self.table)
+        moved = [wanted(self.table.columns[places[column]]) for column in ids]
+        old, new = (mover(layout, moved) for layout in (self.before, self.after))
+        if old is None or new is None:
+            return _never
+        alike, not_null = ({ids.index(column) for column in some} for some in (columns, filled))
+        body = row_format(tuple([column.type for column in moved]))._replace(start=0)
+        compare = compile_comparer(body, alike, not_null)
+        return lambda one, other: compare(old(one, ()) or b"", new(other, ()) or b"")
 
 
-def _key_types(table: Table) -> list[tuple[int, Type]]:
+def layouts_of(rows: SourceRows, before: bytes, after: bytes, view: Readable) -> Layouts:
+    """The layouts of two stored rows of a source; `view` as of `SourceRows.row`."""
+    tags = (row[LAYOUT_OFFSET:BODY_OFFSET] for row in (before, after))
+    return Layouts(rows.table, *[rows.layout(int.from_bytes(tag, "little") >> 8, view) for tag in tags])
+
+
+def _never(_before: bytes, _after: bytes) -> bool:
+    return False
+
+
+def key_types(table: Table) -> list[tuple[int, Type]]:
     """The columns of a table's primary key with their types."""
     places = column_places(table)
     return [(column, table.columns[places[column]].type) for column in table.primary_key]

@@ -24,7 +24,7 @@ class StoredSplit:
         made = targets.made
         self.targets = targets
         self.doubtful: set[Row] = set()
-        self.r_rows, self._s = StoredRows(targets.r, store), StoredRows(targets.s, store)
+        self.r_rows, self.s_rows = StoredRows(targets.r, store), StoredRows(targets.s, store)
         r, s = targets.r.table, targets.s.table
         self._r_key = choosing(tuple([source.primary_key.index(column) for column in r.primary_key]))
         self._s_key = choosing(tuple([made.on.index(column) for column in s.primary_key]))
@@ -38,7 +38,7 @@ class StoredSplit:
     @property
     def rows(self) -> int:
         """How many rows were put or removed."""
-        return self.r_rows.written + self._s.written
+        return self.r_rows.written + self.s_rows.written
 
     def r(self, key: Row) -> Part | None:
         """As in `SplitTarget`."""
@@ -57,29 +57,37 @@ class StoredSplit:
 
     def s(self, value: Row) -> SRecord | None:
         """As in `SplitTarget`."""
-        row = self._s.get(self._key_in_s(value))
+        row = self.s_rows.get(self.key_in_s(value))
         return None if row is None else self._record(row)
 
     def put_s(self, value: Row, record: SRecord) -> None:
         """As in `SplitTarget`."""
-        self._s.put(self.targets.s_row(record, self._key_in_s(value)))
+        self.s_rows.put(self.targets.s_row(record, self.key_in_s(value)))
         if record.flag is Flag.UNKNOWN:
             self.doubtful.add(value)
         else:
             self.doubtful.discard(value)
 
+    def overwrite_s(self, value: Row, key: bytes, stored: bytes, *, consistent: bool) -> None:
+        """Put what becomes of S's record with a split value, which is at `key` and whose entries stay as they are."""
+        self.s_rows.overwrite(key, stored)
+        if consistent:
+            self.doubtful.discard(value)
+        else:
+            self.doubtful.add(value)
+
     def remove_s(self, value: Row) -> None:
         """As in `SplitTarget`."""
-        row = self._s.get(self._key_in_s(value))
+        row = self.s_rows.get(self.key_in_s(value))
         assert row is not None, "no such record of S"
-        self._s.remove(row)
+        self.s_rows.remove(row)
         self.doubtful.discard(value)
 
     def find_doubtful(self) -> Iterator[None]:
         """Look at all records of S for those that are U; stops after each."""
         prefix = self.targets.s.prefix
-        for key, value in self._s.store.scan(prefix, prefix_end(prefix)):
-            row = self._s.row(key, value)
+        for key, value in self.s_rows.store.scan(prefix, prefix_end(prefix)):
+            row = self.s_rows.row(key, value)
             if not row.image[self._consistent]:
                 self.doubtful.add(self._on(row.image))
             yield
@@ -100,5 +108,6 @@ class StoredSplit:
     def _key_in_r(self, key: Row) -> bytes:
         return self.targets.r.key(self._r_key(key))
 
-    def _key_in_s(self, value: Row) -> bytes:
+    def key_in_s(self, value: Row) -> bytes:
+        """The store key of S's record with a split value."""
         return self.targets.s.key(self._s_key(value))

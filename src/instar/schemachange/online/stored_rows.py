@@ -7,7 +7,7 @@ writes to it either, so that a row which was met need not be read again before i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from instar.catalog.descriptors import Index
@@ -83,6 +83,14 @@ class StoredRows:
         self.store.put(key, value)
         self.written += 1
 
+    def overwrite_many(self, values: Mapping[bytes, bytes]) -> None:
+        """The same of some rows: their stored values by their keys."""
+        if self._known:
+            for key in values:
+                self._known.pop(key, None)
+        self.store.put_many(values)
+        self.written += len(values)
+
     def _put_entries(self, row: NewRow, before: set[bytes]) -> None:
         entries = self.target.with_entries(row).entries
         timestamp = ROW_HEADER.unpack_from(row.value)[0]
@@ -116,10 +124,10 @@ class StoredRows:
         hashed."""
         return self._keys(look_up.whole(values))
 
-    def keys_told(self, look_up: LookUp, values: Row) -> list[bytes] | None:
-        """The store keys of just these rows; None if entries do not tell."""
-        whole = look_up.whole(values)
-        return None if is_cut(len(whole)) else list(self._keys(whole))
+    def keys_at(self, start: bytes) -> list[bytes]:
+        """The store keys of the rows whose entries begin so: with all columns that the index has, and not cut."""
+        prefix, size = self.target.prefix, len(start)
+        return [prefix + entry[size:] for entry, _ in self.store.scan(start, prefix_end(start))]
 
     def _keys(self, whole: bytes) -> Iterator[bytes]:
         start = limited_index_key(whole, ROWSET_PREFIX_BYTES)

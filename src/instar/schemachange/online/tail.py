@@ -7,7 +7,7 @@ section, where nothing can follow it. Nobody commits meanwhile, so it is refused
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 
 from instar.schemachange.online.checks import Contradictions, check_all
@@ -111,6 +111,15 @@ class _Bounded(Overlay):
         """As in `Overlay`."""
         self._count()
         return super().get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As in `Overlay`."""
+        return [self.get(key) for key in keys]
+
+    def put_many(self, values: Mapping[bytes, bytes]) -> None:
+        """As in `Overlay`."""
+        for key, value in values.items():
+            self.put(key, value)
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """As in `Overlay`."""

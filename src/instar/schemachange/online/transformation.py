@@ -10,7 +10,9 @@ from instar.schemachange.online.changes import SourceRows, Translator
 from instar.schemachange.online.grouping_target import Counts, GroupTargets, StoredGroups
 from instar.schemachange.online.join_target import StoredJoin
 from instar.schemachange.online.overlay import Readable, Writable
-from instar.schemachange.online.plain_updates import PlainJoin, PlainSplit
+from instar.schemachange.online.plain_join import PlainJoin
+from instar.schemachange.online.plain_split import PlainSplit
+from instar.schemachange.online.plain_updates import Batch, RulesAlone
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.target_rows import JoinTarget, SplitTargets
 from instar.store.engine import LogRecord
@@ -84,6 +86,9 @@ class OnlineGrouping(NamedTuple):
         return StoredGroups(self.groups, store)
 
 
+# Commits whose rows have so many bytes are enough to be applied at once: all of it is in memory.
+_BYTES_TOGETHER = 1 << 20
+
 Transformation = OnlineSplit | OnlineJoin | OnlineGrouping
 Stored = StoredSplit | StoredJoin | StoredGroups
 
@@ -121,6 +126,14 @@ def rules_of(target: Stored) -> Rules:
     return joining(target, target.target.shape)
 
 
+class Applied(NamedTuple):
+    """Commits that were applied: the timestamp of the last of them, how many, and with how many changes of sources."""
+
+    timestamp: int
+    commits: int
+    changes: int
+
+
 class Propagator:
     """What brings the log of the sources to a target: by the rules, and plain updates on bytes."""
 
@@ -134,25 +147,38 @@ class Propagator:
         elif isinstance(transformation, OnlineJoin):
             self._join = PlainJoin(transformation.sources, transformation.joined)
 
-    def apply(self, target: Stored, records: Iterable[LogRecord], view: Readable) -> Iterator[tuple[int, int]]:
-        """Apply the records of sources commit by commit; for each its timestamp and number of changes, once it is
-        applied. `view` has the layouts. Errors as of `Translator.changes` and `apply`."""
+    def apply(
+        self, target: Stored, records: Iterable[LogRecord], view: Readable, together: int = 1
+    ) -> Iterator[Applied]:
+        """Apply the records of sources, some commits at once: as many as have, or come to, `together` changes or rows.
+        Stops whenever some are applied. `view` has the layouts. Errors as of `Translator.changes` and `apply`."""
         rules = rules_of(target)
-        for timestamp, commit in self._translator.commits(records):
-            left = [record for record in commit if not self._is_plain(target, record, view)]
-            if left:
-                apply(self._transformation, rules, self._translator.changes(left, view))
-            yield timestamp, len(commit)
 
-    def _is_plain(self, target: Stored, record: LogRecord, view: Readable) -> bool:
-        """Apply a record if it is a plain update's."""
-        before, after = record.before, record.after
-        if before is None or after is None or record.renewed:
-            return False
+        def by_rules(commit: list[LogRecord]) -> None:
+            apply(self._transformation, rules, self._translator.changes(commit, view))
+
+        batch = self._batch(target, view)
+        timestamp = commits = changes = size = 0
+        for timestamp, commit in self._translator.commits(records):
+            batch.add(commit)
+            commits += 1
+            changes += len(commit)
+            size += sum([len(record.after or b"") for record in commit])
+            if batch.weight >= together or batch.is_closed or size >= _BYTES_TOGETHER:
+                batch.apply(by_rules)
+                yield Applied(timestamp, commits, changes)
+                batch = self._batch(target, view)
+                commits = changes = size = 0
+        if commits:
+            batch.apply(by_rules)
+            yield Applied(timestamp, commits, changes)
+
+    def _batch(self, target: Stored, view: Readable) -> Batch:
+        """An empty batch of commits."""
         if self._split is not None:
             assert isinstance(target, StoredSplit)
-            return self._split.apply(target, record, before, after, view)
+            return self._split.batch(target, view)
         if self._join is not None:
             assert isinstance(target, StoredJoin)
-            return self._join.apply(target, record, before, after, view)
-        return False
+            return self._join.batch(target, view)
+        return RulesAlone()
