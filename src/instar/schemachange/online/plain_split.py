@@ -23,7 +23,7 @@ from instar.tables.layout import layout_format
 from instar.tables.patching import mover
 from instar.tables.resolver import Wanted
 from instar.tables.rowset import wanted
-from instar.transformations import split
+from instar.transformations.commits import Splitting
 from instar.transformations.records import Row
 
 _stamp_of = struct.Struct("<Q").unpack_from
@@ -56,9 +56,8 @@ class PlainSplit:
         r, s = targets.r, targets.s
         self._rows, self._r, self._s = rows, r, s
         self._ways: dict[bytes, _Way | None] = {}
-        self._is_keyed_alike = key_types(r.table) == key_types(
-            source
-        )  # else R's rows are elsewhere than their keys say
+        # Else R's rows are elsewhere than the keys of the source's say.
+        self._is_keyed_alike = key_types(r.table) == key_types(source)
         hidden = (made.counter, made.consistent)
         # What entries of R are made of stays, too.
         self._on = frozenset(made.on)
@@ -135,10 +134,9 @@ class PlainSplit:
                 if not self._s.indexed or self._s.indexed_bytes(old, ()) == self._s.indexed_bytes(new, ()):
                     target.overwrite_s(values[key], key, new, consistent=consistent)
                     continue
-            changes = [self._rows.updated(update.record, view) for update in some]
-            for change in changes:
-                split.update_s(target, target.targets.shape, change)
-            split.agree_s(target, target.targets.shape, changes)
+            Splitting(target, target.targets.shape).overwrite(
+                [self._rows.updated(update.record, view) for update in some]
+            )
 
     def _agree(self, updates: Sequence[_Update], counter: int, old: bytes) -> bool | None:
         """Whether S's record is consistent after such updates; None where only their values tell."""
