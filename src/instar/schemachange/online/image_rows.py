@@ -194,14 +194,14 @@ class SplitOperator:
         return items
 
     def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
-        """As in `Operator`; nobody needs row ids."""
+        """As in `Operator`; nobody needs row ids. R's keys are those of its source, as the groups have them."""
         for group, found in groupby(items, key=attrgetter("group")):
             if group.startswith(self._s):
                 yield group, self._targets.s.with_entries(self._targets.s_row(self._record(found)))
             else:
                 (item,) = found
                 part = self._source.part(item.stored)
-                row = self._targets.r_row(Part(self._targets.shape.r_part(part.values), part.timestamp))
+                row = self._targets.r_row(Part(self._targets.shape.r_part(part.values), part.timestamp), group)
                 yield group, self._targets.r.with_entries(row)
 
     def _record(self, items: Iterable[Item]) -> SRecord:
