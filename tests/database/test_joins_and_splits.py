@@ -52,8 +52,10 @@ def test_targets_are_not_there_before_the_end_but_their_names_are_taken(connecti
         ("CREATE INDEX place ON other (a)", "42P07"),
     ):
         run(connection, "SAVEPOINT a")
-        with fails(sqlstate):
+        with fails(sqlstate) as refused:
             connection.execute(statement)
+        hint = "A change that is under way makes it: SHOW JOBS tells which."
+        assert refused.error.hint == (hint if sqlstate == "42P07" else None)
         run(connection, "ROLLBACK TO a")
     assert rows(connection, "SELECT town FROM person WHERE id = 1") == [("x",)]
     run(connection, "ROLLBACK")
@@ -503,7 +505,7 @@ def test_all_that_contradicts_is_named_and_what_is_repaired_is_told(engine: Engi
     assert notice.startswith(f"NOTICE:  {told} taken: ")
     assert "(zip, town)=(2, y) in 2 rows, such as (id)=(2), is taken; " + second in notice
     reason = value(one, "SELECT reason FROM instar.jobs WHERE state = 'succeeded'")
-    assert reason.startswith(notice.removeprefix("NOTICE:  ") + "; cycle ")
+    assert reason.startswith(notice.removeprefix("NOTICE:  ").removesuffix(".") + "; cycle ")
 
 
 def test_what_log_propagation_came_to_is_told_when_the_job_has_ended(

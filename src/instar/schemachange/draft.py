@@ -24,6 +24,7 @@ from instar.catalog.descriptors import (
     StepKind,
     Table,
     View,
+    is_seen,
 )
 from instar.catalog.history import Dropped, DroppedColumn
 from instar.catalog.naming import constraint_names, generated_name
@@ -211,8 +212,10 @@ class Draft:
 
     def require_free(self, name: str) -> None:
         """42P07 if a relation has this name."""
-        if self.name_taken(name):
-            raise errors.error(errors.DUPLICATE_TABLE, f'relation "{name}" already exists')
+        found = self.view.relation(name)
+        if found is not None:
+            hint = None if is_seen(found) else "A change that is under way makes it: SHOW JOBS tells which."
+            raise errors.error(errors.DUPLICATE_TABLE, f'relation "{name}" already exists', hint=hint)
 
     def require_free_index(self, table: Table, name: str) -> None:
         """The same of the name of a new index of the table: one that goes when it comes may bear it still."""

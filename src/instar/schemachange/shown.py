@@ -75,7 +75,8 @@ def _average(job: Job, progress: Progress, now: int) -> float | None:
 def _reason(job: Job, progress: Progress, held: bool, lacking: str) -> str:
     problem = "" if job.problem is None else ": ".join(filter(None, (job.problem.message, job.problem.detail)))
     if job.is_finished:
-        return "; ".join(filter(None, (problem or job.told, job.analysis)))
+        told = problem or job.told
+        return f"{told.removesuffix('.')}; {job.analysis}" if told and job.analysis else told or job.analysis
     going = _going(job, progress, held, lacking)
     if job.state is JobState.REVERTING:
         return f"is taken back: {problem}" + (f"; {going}" if going else "")

@@ -152,7 +152,7 @@ class _Grouping:
         if len(set(groups)) < len(groups):
             raise _unsupported("GROUP BY a column twice")
         if not groups:
-            raise _unsupported("aggregates without GROUP BY")
+            raise _unsupported("an aggregate without GROUP BY")
         for output in self._query.outputs:
             if isinstance(output.expr, tree.AggregateCall):
                 self._note(output.expr)

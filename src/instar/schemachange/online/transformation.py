@@ -163,7 +163,7 @@ class Propagator:
             batch.add(commit)
             commits += 1
             changes += len(commit)
-            size += sum([len(record.after or b"") for record in commit])
+            size += sum([len(record.before or b"") + len(record.after or b"") for record in commit])
             if batch.weight >= together or batch.is_closed or size >= _BYTES_TOGETHER:
                 batch.apply(by_rules)
                 yield Applied(timestamp, commits, changes)
