@@ -40,7 +40,8 @@ _GATHERED_PUTS = 16_384
 # Nor more bytes, or, of rows that are put again and again, changes than that: all of it is in memory, and to be done
 # again after a kill.
 _GATHERED_BYTES = 8 << 20
-# After so many changes, or rows that they come to, it is seen whether it is time to rest.
+# Commits with so many changes, or rows that they come to, are applied at once; then it is seen whether it is time to
+# rest.
 _BREATHING_ROWS = 256
 # Checks have so many times longer rests than other work: there may be many of them, and nobody waits.
 _CHECK_RESTS = 5.0
