@@ -67,6 +67,7 @@ def test_an_overlay_is_what_is_stored_with_what_is_written(
                     if step == "settle":
                         overlay.settled()
             assert {key: overlay.get(key) for key in keys} == {key: model.get(key) for key in keys}
+            assert [pair for pair in overlay.scan(b"", b"\xff") if pair[0] in keys] == sorted(model.items())
             assert (overlay.waiting, overlay.waiting_bytes) == (len(since), written)
             assert overlay.get_many(keys) == [model.get(key) for key in keys]
             start, stop = (rowset + bound for bound in bounds)

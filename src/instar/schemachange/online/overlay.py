@@ -149,7 +149,8 @@ class Overlay:
         """As in `Readable`, as it is when the scan begins: nothing is to be written before it ends."""
         rowset = start[:ROWSET_PREFIX_BYTES]
         put = self._put.get(rowset)
-        is_whole = rowset not in self._deleted and stop.startswith(rowset)  # nothing in it can have been deleted here
+        # Nothing in it can have been deleted here.
+        is_whole = rowset not in self._deleted and rowset == stop[:ROWSET_PREFIX_BYTES]
         if is_whole and put is not None and not put:
             return self.view.scan(start, stop)
         own = self._own(start, stop)
