@@ -703,6 +703,7 @@ def test_what_many_commits_put_is_put_in_the_order_of_its_keys(
     for number in (4, 2):
         commit(world, split, row(T, number, 5, f"v{number}", "town", 0))
     gathered.clear()
+    monkeypatch.setattr(module, "_BREATHING_ROWS", 256)
     task.pace = Pace()
     task.pace.rows_per_second = 4
     assert run(task)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from instar.catalog.descriptors import Index, IndexColumn
 from instar.schemachange.online import plain_join, transformation
 from instar.schemachange.online.overlay import Overlay
+from instar.schemachange.online.plain_join import PlainJoin
 from instar.schemachange.online.transformation import Propagator, join_of
-from instar.transformations.records import Row
+from instar.transformations.records import Joined, Part, Row
 from schemachange.online.following import commit
 from schemachange.online.plain import NUMBERS, TOGETHER, VALUES, compare, is_plain, writes_of
 from schemachange.online.tables import ENGINES, join_world, row_ids, stored_in
-from support.changes import ChangingWorld
+from support.changes import ChangingWorld, Server
 from transformations.histories import Place, R, S, Writes, gone, row
 
 JOIN_COMMITS = st.lists(
@@ -116,6 +117,7 @@ def test_an_index_in_descending_order_is_left_to_the_rules(monkeypatch: pytest.M
         (3, 1 << 20, [(1, 3), (2, 2), (1, 1), (1, 1)]),  # the update of s comes to two rows
         (100, 1 << 20, [(1, 3), (3, 3), (1, 1)]),
         (100, 1, [(1, 3), (1, 1), (1, 1), (1, 1), (1, 1)]),
+        (100, 50, [(1, 3), (1, 1), (1, 1), (1, 1), (1, 1)]),  # the rows of an update before and after it
         (1, 1 << 20, [(1, 3), (1, 1), (1, 1), (1, 1), (1, 1)]),
     ],
 )
@@ -139,6 +141,46 @@ def test_where_batches_end(
         # A commit that only deletes has no bytes, and is closed by itself.
         assert applied == expected
         compare(join, store, since, together=together)
+
+
+def test_a_row_that_is_another_is_left_to_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was deleted and inserted by one commit, and looks like an update."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        join = join_world(world, unique=True, merged=True)
+        since = world.now()
+        commit(world, join, row(R, 1, "x", 5))
+        server = Server(world, "r")
+        server.delete(1)
+        server.insert(1, "x", 6)
+        server.commit()
+        assert not is_plain(join, store, since, monkeypatch)
+
+
+def test_a_row_of_both_parts_has_the_newer_timestamp() -> None:
+    """Whichever of the two is applied first."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        join = join_world(world, unique=True, merged=True)
+        since = world.now()
+        commit(world, join, row(R, 1, "x", 5) | row(S, 1, "x", 5))
+        for writes in (row(S, 1, "x", 6), row(R, 1, "x", 6), row(S, 1, "x", 7)):
+            commit(world, join, writes)
+        compare(join, store, since, together=100)
+
+
+def test_a_row_that_lacks_the_part_is_left_alone() -> None:
+    """Though it has the key, in a column that both parts have."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        join = join_world(world, unique=True, merged=True)
+        part = PlainJoin(join.sources, join.joined).parts[join.r.table.id]
+        alone = join.joined.row(1, Joined(None, Part((1, "x", 5), 10)))
+        both = join.joined.row(2, Joined(Part((1, "x", 5), 10), Part((1, "x", 5), 10)))
+        assert part.updated(alone.value, (1, 7), 12) is None
+        assert part.updated(both.value, (1, 7), 10) is None, "ahead"
+        expected = join.joined.row(2, Joined(Part((1, "x", 7), 12), Part((1, "x", 5), 10)))
+        assert part.updated(both.value, (1, 7), 12) == expected.value
 
 
 def test_many_rows_of_one_update_are_put_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from instar.catalog.descriptors import Column, Layout, Table
 from instar.schemachange.online.overlay import Overlay
 from instar.schemachange.online.transformation import OnlineSplit, Propagator, split_of
-from instar.transformations.records import Row
+from instar.transformations.records import Flag, Part, Row, SRecord
 from instar.types import BIGINT, INTEGER, TEXT
 from schemachange.online.following import commit
 from schemachange.online.plain import KEYS, NUMBERS, TOGETHER, VALUES, compare, is_plain, writes_of
 from schemachange.online.tables import ENGINES, split_world, stored_in
-from support.changes import ChangingWorld
-from transformations.histories import Place, T, Writes, row
+from support.changes import ChangingWorld, Server
+from transformations.histories import Place, T, Writes, gone, row
 
 
 def kept(writes: Writes) -> Writes:
@@ -132,25 +132,78 @@ def test_rows_that_are_updated_together_need_no_check() -> None:
         world = ChangingWorld(store)
         split = split_world(world)
         since = world.now()
-        propagator = Propagator(split)
-        with_x = [row(T, key, 5, "x", "A", 0) for key in range(3)]
-        commit(world, split, with_x[0] | with_x[1] | with_x[2])
-
-        def doubtful(*updated: tuple[int, int]) -> set[Row]:
+        steps: list[tuple[set[Row], dict[int, int]]] = [
+            (set(), {0: 0, 1: 0, 2: 0}),
+            (set(), {0: 1, 1: 1, 2: 1}),
+            ({("x",)}, {0: 2, 1: 2}),
+            (set(), {0: 3, 1: 3, 2: 3}),
+            ({("x",)}, {0: 4, 1: 4, 2: 5}),
+            (set(), {0: 6, 1: 6, 2: 6}),
+        ]
+        for _, numbers in steps:
             writes: dict[Place, Row | None] = {}
-            for key, number in updated:
+            for key, number in numbers.items():
                 writes |= row(T, key, 5, "x", "A", number)
             commit(world, split, writes)
-            with store.read() as reader:
-                target = split.target(Overlay(reader))
-                list(propagator.apply(target, store.log(since, reader.timestamp), reader, 100))
-                return target.doubtful
+        propagator = Propagator(split)
+        with store.read() as reader:
+            target = split.target(Overlay(reader))
+            applied = propagator.apply(target, store.log(since, reader.timestamp), reader)
+            for (doubtful, _), _ in zip(steps, applied, strict=True):
+                assert target.doubtful == doubtful
+        compare(split, store, since)
 
-        assert doubtful((0, 1), (1, 1), (2, 1)) == set()
-        assert doubtful((0, 2), (1, 2)) == {("x",)}
-        assert doubtful((0, 3), (1, 3), (2, 3)) == set()
-        assert doubtful((0, 4), (1, 4), (2, 5)) == {("x",)}
-        compare(split, store, since, together=100)
+
+def test_the_only_row_of_a_record_that_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules say whether it is so still: all columns have to change."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        split = split_world(world)
+        since = world.now()
+        commit(world, split, row(T, 1, 5, "x", "A", 0) | row(T, 2, 5, "x", "A", 0))
+        commit(world, split, row(T, 1, 5, "x", "A", 1))
+        commit(world, split, gone(T, 2))
+        commit(world, split, row(T, 1, 5, "x", "A", 2))
+        with store.read() as reader:
+            target = split.target(Overlay(reader))
+            list(Propagator(split).apply(target, store.log(since, reader.timestamp), reader))
+            assert target.doubtful == {("x",)}
+        compare(split, store, since)
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_record_of_s_that_is_newer_keeps_its_values(newer: bool) -> None:
+    """As a fuzzy image has it."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        split = split_world(world)
+        commit(world, split, row(T, 1, 5, "x", "A", 0))
+        since = world.now()
+        now = commit(world, split, row(T, 1, 5, "x", "A", 1))
+        with store.read() as reader:
+            target = split.target(Overlay(reader))
+            target.put_r((1,), Part((1, 5, "x"), since))
+            target.put_s(("x",), SRecord(("x", "A", 7), 1, now + newer, Flag.CONSISTENT))
+            list(Propagator(split).apply(target, store.log(since, reader.timestamp), reader))
+            record = target.s(("x",))
+        if newer:
+            assert record == SRecord(("x", "A", 7), 1, now + 1, Flag.UNKNOWN)
+        else:
+            assert record == SRecord(("x", "A", 1), 1, now, Flag.CONSISTENT)
+
+
+def test_a_row_that_is_another_is_left_to_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was deleted and inserted by one commit, and looks like an update."""
+    with stored_in("memory") as store:
+        world = ChangingWorld(store)
+        split = without_index(split_world(world), 301)
+        since = world.now()
+        commit(world, split, row(T, 1, 5, "x", "A", 0))
+        server = Server(world)
+        server.delete(1)
+        server.insert(1, 6, "x", "A", 0)
+        server.commit()
+        assert not is_plain(split, store, since, monkeypatch)
 
 
 def test_rows_that_change_again_and_again_are_put_once() -> None:

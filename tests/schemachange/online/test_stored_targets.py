@@ -141,3 +141,17 @@ def test_a_row_is_deleted_only_if_it_is_there() -> None:
         with pytest.raises(AssertionError):
             target.remove_s(("x",))
         assert target.r((1,)) is None
+
+
+def test_a_row_that_was_met_is_met_again_as_it_was_put() -> None:
+    with stored_in("memory") as store:
+        target = split_world(World(store)).target(Written(store).overlay)
+        rows = [target.targets.r_row(Part((1, number, "x"), 10 + number)) for number in range(3)]
+        target.put_r((1,), Part((1, 5, "x"), 9))
+        for number, row in enumerate(rows):
+            assert target.r((1,)) is not None
+            if number % 2:
+                target.r_rows.overwrite(row.key, row.value)
+            else:
+                target.r_rows.overwrite_many({row.key: row.value})
+            assert target.r((1,)) == Part((1, number, "x"), 10 + number)

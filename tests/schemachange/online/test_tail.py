@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from instar import errors
+from instar.schemachange.online import tail as module
 from instar.schemachange.online.following import Following
 from instar.schemachange.online.tail import Behind, Tail
 from instar.schemachange.online.transformation import Transformation
@@ -179,3 +181,16 @@ def test_the_log_is_cut(world: ChangingWorld) -> None:
     with pytest.raises(errors.Error) as caught:
         tail(world, task)
     assert caught.value.sqlstate == errors.SNAPSHOT_TOO_OLD
+
+
+def test_what_is_met_at_once_is_counted_as_if_one_by_one(world: ChangingWorld) -> None:
+    keys = [b"%04d" % number for number in range(65)]
+    with world.store.read() as reader:
+        for read in (True, False):
+            bounded = module._Bounded(reader, 0)
+            for some in (keys[:64], keys[64:]):
+                with pytest.raises(Behind) if len(some) == 1 else nullcontext():
+                    if read:
+                        assert bounded.get_many(some) == [None] * 64
+                    else:
+                        bounded.put_many(dict.fromkeys(some, b"v"))
