@@ -601,7 +601,7 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
     task.breath = Breath(Foreground(), clock)
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
-    assert clock.slept == [pytest.approx(RESTS * PIECE_NS / 1e9 / haste)] * 10
+    assert clock.slept == [pytest.approx(1.5 * RESTS * PIECE_NS / 1e9 / haste)] * 10
     check(world.store, split, world.now())
 
 
@@ -622,7 +622,7 @@ def test_rests_shrink_as_pauses_do(world: ChangingWorld, urgency: float, latency
     task.pace.factor = 3.0 if latency else 1 / urgency
     clock.computed += PIECE_NS
     task._breathe()
-    assert clock.slept == [pytest.approx(expected * RESTS * PIECE_NS / 1e9)]
+    assert clock.slept == [pytest.approx(expected * 1.5 * RESTS * PIECE_NS / 1e9)]
 
 
 @pytest.mark.parametrize(("most", "bytes_", "expected"), [(8, 1 << 20, 3), (1000, 1 << 20, 1), (1000, 250, 10)])

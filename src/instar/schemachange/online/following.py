@@ -43,8 +43,9 @@ _GATHERED_BYTES = 8 << 20
 # Commits with so many changes, or rows that they come to, are applied at once; then it is seen whether it is time to
 # rest.
 _BREATHING_ROWS = 256
-# Checks have so many times longer rests than other work: there may be many of them, and nobody waits.
-_CHECK_RESTS = 5.0
+# Rests are so many times as long as other work's: it is to be felt as little as can be, and keeps up with the sources
+# at most rates all the same; else they get shorter. For checks, as there may be many of them.
+_RESTS, _CHECK_RESTS = 1.5, 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
 # Records of S that are looked at between two pulses.
@@ -281,7 +282,7 @@ class Following(Task):
             overlay.waiting_bytes >= _GATHERED_BYTES
         )
 
-    def _breathe(self, times: float = 1.0) -> None:
+    def _breathe(self, times: float = _RESTS) -> None:
         """Rest from what was computed, `times` as long as others do: longer where a latency target is missed, and as
         much shorter as the pauses of who hurries are."""
         self._reads.close()
