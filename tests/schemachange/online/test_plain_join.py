@@ -138,7 +138,7 @@ def test_where_batches_end(
             target = join.target(Overlay(reader))
             log = store.log(since, reader.timestamp, propagator.tables)
             applied = [(commits, changes) for _, commits, changes in propagator.apply(target, log, reader, together)]
-        # A commit that only deletes has no bytes, and is closed by itself.
+        # The commit that deletes takes the rules, and is the last of its batch.
         assert applied == expected
         compare(join, store, since, together=together)
 

@@ -154,7 +154,7 @@ def test_rows_that_are_updated_together_need_no_check() -> None:
         compare(split, store, since)
 
 
-def test_the_only_row_of_a_record_that_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_row_of_a_record_that_is_in_doubt() -> None:
     """The rules say whether it is so still: all columns have to change."""
     with stored_in("memory") as store:
         world = ChangingWorld(store)
