@@ -419,6 +419,8 @@ def _draw(chance: random.Random) -> tuple[str, tuple[object, ...]]:
         ("DELETE FROM {} WHERE id = ?", (key,)),
         ("SELECT a FROM {} WHERE id = ?", (key,)),
         ("SELECT count(*), sum(a) FROM {}", ()),
+        ("SELECT a FROM {} WHERE id = ? FOR UPDATE", (key,)),
+        ("SELECT a, id FROM {} WHERE id = ? FOR SHARE SKIP LOCKED", (key,)),
     ])  # fmt: skip
 
 

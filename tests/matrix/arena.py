@@ -43,9 +43,9 @@ class Arena:
         store: Store = MemoryStore(clock=clock, schema_lease=lease) if open_ is None else open_(clock)
         self.kind = kind
         self.draw = random.Random(f"{kind.name} {seed}")
-        prepared = open_ is None and not lease
+        prepared = open_ is None
         if prepared:
-            store.state, clock.wall, clock.monotonic = _prepared(kind.name)  # type: ignore[attr-defined]  # in memory
+            store.state, clock.wall, clock.monotonic = _prepared(kind.name, lease)  # type: ignore[attr-defined]  # in memory
         self.world = ChangingWorld(store, clock)
         self.store: Store = store
         self.databases = [self.server() for _ in range(3)]
@@ -285,9 +285,10 @@ class Arena:
 
 
 @functools.cache
-def _prepared(name: str) -> tuple[_State, int, int]:
-    """A store's contents with all that a kind begins with, and the clock then: wall, monotonic. It has many arenas."""
-    arena = Arena(load(name), open_=lambda clock: MemoryStore(clock=clock, schema_lease=0.0))
+def _prepared(name: str, lease: float) -> tuple[_State, int, int]:
+    """A store's contents with all that a kind begins with, and the clock then: wall, monotonic. It has many arenas.
+    Leases are what servers know, and these are gone."""
+    arena = Arena(load(name), lease=lease, open_=lambda clock: MemoryStore(clock=clock, schema_lease=lease))
     state: _State = arena.store.state  # type: ignore[attr-defined]  # the memory engine
     state.readers += 1  # so it is never changed
     return state, arena.world.clock.wall, arena.world.clock.monotonic

@@ -24,6 +24,7 @@ from instar.database.many import Many
 from instar.database.materialized import view_rows
 from instar.database.numbers import StatementNumbers
 from instar.database.past import query_as_of
+from instar.database.point_locks import selected
 from instar.database.point_writes import OUTDATED, UNSERVED, PointWriter, point_writer
 from instar.database.result import Result, written
 from instar.database.servers import cache_rows, server_rows, version_rows
@@ -122,6 +123,10 @@ class Queries:
             found = self._looked_up(entry, text, parameters, open_)
             if found is not None:
                 return found
+        if entry is not None and entry.locking is not None and not open_.read_only:
+            found = self._locked(entry, entry.locking, parameters, open_)
+            if found is not None:
+                return found
         known = None if open_.read_only else self._writer(text)
         if known is None:
             return self._alone_within(text, parameters, open_)
@@ -157,6 +162,16 @@ class Queries:
         if own is not None:
             own.seen_version = fast[2].version
         return Result("SELECT", fast[1], rows, len(rows))
+
+    def _locked(
+        self, entry: Entry, lean: Lean, parameters: Sequence[object], open_: SessionTransaction
+    ) -> Result | None:
+        """The row of a point lookup that locks it."""
+        rows = selected(open_, lean[2], parameters, self._session)
+        if rows is None:
+            return None
+        entry.used = True
+        return Result("SELECT", lean[1], rows, len(rows))
 
     def _renewed(
         self,

@@ -185,11 +185,12 @@ class RowLocks:
             except Locked:
                 return False
             self._have(open_, wanted, unchanged, [table])
-        self._note_selected(table)
+        self.note_selected(self._writer(table.id).table)
         return True
 
-    def _note_selected(self, table: Table) -> None:
-        self.selected_of.setdefault(table.id, self._writer(table.id).table)
+    def note_selected(self, table: Table) -> None:
+        """Rows of a table were selected and locked; `table` is as the locks are of."""
+        self.selected_of.setdefault(table.id, table)
 
     def follow(self, open_: SessionTransaction) -> None:
         """Lock what has been brought to another schema: its rows may lie under other keys there, or have other parts.
@@ -236,7 +237,7 @@ class RowLocks:
         since = _snapshot_of(open_)
         impatient: dict[bytes, str] = {}
         for selected in self._selected:
-            self._note_selected(selected.table)
+            self.note_selected(self._writer(selected.table.id).table)
             needs = self._needs_of_selected(selected, since)
             self._add(needs, wanted, unchanged)
             if selected.lock.wait == "nowait":

@@ -67,7 +67,7 @@ def hints_of(parameters: Sequence[Any]) -> tuple[Type | None, ...]:
 
 class Prepared:
     """A statement bound and planned, and compiled when it is first run. `lookup` and `write` are its lean forms, where
-    it has them; `locks`: in which mode it locks rows that it selects."""
+    it has them; `locks`: in which mode it locks rows that it selects, which a lean form leaves to who uses it."""
 
     def __init__(
         self,
@@ -289,12 +289,13 @@ _Form = tuple[tuple[type, ...], Prepared]
 class Entry:
     """The plans of one text, by the classes of the parameters that they were made for, and what it was parsed to.
     `fast`: a point lookup and the columns of its rows, together, since another form of the text may have others; who
-    uses it sets `used`."""
+    uses it sets `used`. `locking`: the same, where the row is to be locked."""
 
-    __slots__ = ("fast", "plans", "statement", "used")
+    __slots__ = ("fast", "locking", "plans", "statement", "used")
 
     def __init__(self, statement: Query | Dml) -> None:
         self.fast: Lean | None = None
+        self.locking: Lean | None = None
         self.statement = statement
         self.plans: list[_Form] = []
         self.used = False
@@ -375,7 +376,7 @@ class PlanCache:
 
     def _forget(self, entry: Entry, form: _Form) -> None:
         entry.plans = [kept for kept in entry.plans if kept is not form]
-        entry.fast = None
+        entry.fast = entry.locking = None
 
     def _make_room(self) -> None:
         """A clock: entries come round in the order of their age, and one that was used since gets another turn."""
@@ -392,7 +393,11 @@ def _offer_lookup(entry: Entry, prepared: Prepared, catalog: CatalogSnapshot) ->
     lookup = prepared.lookup
     if lookup is not None:
         lookup.revalidate(catalog.version, prepared.table(lookup.table))
-        entry.fast = lookup.fast, prepared.columns, lookup
+        lean = lookup.fast, prepared.columns, lookup
+        if lookup.mode is None:
+            entry.fast = lean
+        else:
+            entry.locking = lean
 
 
 def class_of(value: Any) -> type:

@@ -1,7 +1,8 @@
 """Statements on one row named by its primary key: the forms that skip all general machinery.
 
-A `PointLookup` is a whole autocommit SELECT in one generated function. A `PointWrite` says key and new image of an
-autocommit INSERT, UPDATE or DELETE whose constraints can be judged on the row alone; the session commits it.
+A `PointLookup` is a whole autocommit SELECT in one generated function, or what a SELECT ... FOR UPDATE reads. A
+`PointWrite` says key and new image of an autocommit INSERT, UPDATE or DELETE whose constraints can be judged on the row
+alone; the session commits it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from instar.sql.expressions import Compiler, Frame, FrameLayout, Scope, reads_co
 from instar.sql.functions import Context
 from instar.sql.integrity import Rules
 from instar.sql.on_conflict import OnConflict, draws_late
-from instar.sql.plan import Access, InsertPlan, Plan, Project, QueryPlan, is_single
+from instar.sql.plan import Access, InsertPlan, LockRows, Plan, Project, QueryPlan, is_single
 from instar.sql.traversal import walk
 from instar.store.engine import MOVED, ROW_TOMBSTONE, Store, rowset_prefix
+from instar.store.lock_modes import Mode
 from instar.tables.derivations import derived_columns
 from instar.tables.resolver import LAYOUT_OFFSET, tagged_resolver
 from instar.tables.rowset import Decoder, TableReader
@@ -116,6 +118,13 @@ _INDEX_LOOKUP = (
 """
 )
 
+# Of a look-up that locks: the store key that it has looked at.
+_KEY_OF = """
+def key_of(parameters):
+    {names}= parameters
+    return encode({key})
+"""
+
 _NEWEST_FIRST = """r = decode(value)
     if r is None:
         return older(value)"""
@@ -131,11 +140,20 @@ class PointLookup:
 
     `fast(store, parameters, own)` takes Python objects and gives a list of Python tuples, or FALLBACK: another catalog
     version, a parameter that needs conversion, something that `own` hides. `own` is the transaction that the query is
-    part of, if it has written something.
+    part of, if it has written something. `mode`: in which the query is to lock the row that it finds, if it is; which
+    is for the session to do, at the store key `key_of(parameters)`, of parameters that `fast` has served.
     """
 
-    def __init__(self, access: Access, ordinals: Sequence[int], parameters: Sequence[Type], layouts: Layouts) -> None:
+    def __init__(
+        self,
+        access: Access,
+        ordinals: Sequence[int],
+        parameters: Sequence[Type],
+        layouts: Layouts,
+        mode: Mode | None = None,
+    ) -> None:
         self.table = table = access.table
+        self.mode = mode
         path = access.path
         types = [table.columns[ordinal].type for ordinal in path.columns[: len(path.equal)]]
         descending = [] if path.index is None else [part.descending for part in path.index.columns[: len(types)]]
@@ -155,7 +173,8 @@ class PointLookup:
             "learn": self._learn,
         }
         values = [alternatives[0] for alternatives in access.path.equal]
-        self._source = (_LOOKUP if path.index is None else _INDEX_LOOKUP).format(
+        template = _INDEX_LOOKUP if path.index is not None else _LOOKUP if mode is None else _LOOKUP + _KEY_OF
+        self._source = template.format(
             names="".join(f"p{index}, " for index in range(len(parameters))) or "() ",
             unfit=" or ".join(unfit(index, type_) for index, type_ in enumerate(parameters)) or "False",
             key=self._key(values, len(parameters)),
@@ -182,6 +201,11 @@ class PointLookup:
         exec(compile_source(self._source.replace("{decode}", decode), "point lookup"), self._scope)
         made: LookUp = self._scope["fast"]
         return made
+
+    def key_of(self, parameters: Sequence[object]) -> bytes:
+        """The store key of the row, of a look-up that locks."""
+        key: bytes = self._scope["key_of"](parameters)
+        return key
 
     def revalidate(self, catalog_version: int, table: Table) -> None:
         """The lookup holds at this catalog version, where `table` is the table's."""
@@ -272,8 +296,13 @@ def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> Po
     """The fast form of a plan, if it has one."""
     if not isinstance(plan, QueryPlan) or not isinstance(plan.root, Project):
         return None
-    access = plan.root.child
-    if not isinstance(access, Access) or access.filter or not (_is_point(access) or _is_of_index(access)):
+    access, mode = plan.root.child, None
+    if isinstance(access, LockRows):
+        mode = access.tables[0].lock.mode  # there is one table alone
+        access = access.child
+    if not isinstance(access, Access) or access.filter:
+        return None
+    if not (_is_point(access) or (_is_of_index(access) and mode is None)):
         return None
     if not all(isinstance(output, tree.ColumnRef) for output in plan.root.outputs):
         return None
@@ -283,7 +312,7 @@ def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> Po
     if any(unfit(0, type_) == "True" for type_ in parameters):
         return None
     ordinals = [output.ordinal for output in plan.root.outputs if isinstance(output, tree.ColumnRef)]
-    return PointLookup(access, ordinals, parameters, layouts)
+    return PointLookup(access, ordinals, parameters, layouts, mode)
 
 
 def _is_key_literal(value: tree.Expr) -> bool:
