@@ -231,7 +231,14 @@ def test_a_transaction_never_goes_back_to_an_older_schema(pair: tuple[Connection
 
 
 @pytest.mark.parametrize(
-    "query", ["SELECT count(*) FROM t", "SELECT * FROM t WHERE id = 1", "SELECT id FROM t WHERE a = 10"]
+    "query",
+    [
+        "SELECT count(*) FROM t",
+        "SELECT * FROM t WHERE id = 1",
+        "SELECT id FROM t WHERE a = 10",
+        "SELECT id FROM t WHERE id = 1 FOR UPDATE",
+        "SELECT id FROM t WHERE id = 100 FOR UPDATE",
+    ],
 )
 def test_nor_does_one_whose_queries_leave_no_snapshot(pair: tuple[Connection, Connection], query: str) -> None:
     """A query that stands alone, and look-ups: what they have seen is what the write after them goes by."""

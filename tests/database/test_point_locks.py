@@ -284,6 +284,24 @@ def test_columns_that_come_and_go(engine: Engine, one: Connection, ways: Ways) -
     run(one, "ROLLBACK")
 
 
+def test_a_table_that_goes(engine: Engine, one: Connection) -> None:
+    two = engine.connect()
+    run(one, "BEGIN")
+    assert value(one, LOCK, 1) == 1
+    run(one, "COMMIT", "BEGIN", "SELECT 1")
+    run(two, "ALTER TABLE t RENAME TO u")
+    assert value(one, LOCK, 2) == 2  # a name that it has for transactions which began before
+    run(one, "COMMIT", "BEGIN")
+    with fails(errors.UNDEFINED_TABLE):
+        one.execute(LOCK, (1,))
+    run(one, "ROLLBACK")
+    run(two, "ALTER TABLE u RENAME TO t", "DROP TABLE t")
+    run(one, "BEGIN")
+    with fails(errors.UNDEFINED_TABLE):
+        one.execute(LOCK, (1,))
+    run(one, "ROLLBACK")
+
+
 @pytest.mark.parametrize("change", ["TRUNCATE t", "ALTER TABLE t ADD LOCK p COVERS (a)"])
 def test_locked_rows_that_a_change_has_replaced(engine: Engine, one: Connection, change: str) -> None:
     """What was locked is not all that is there now: others may have changed that."""

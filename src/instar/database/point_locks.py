@@ -31,27 +31,24 @@ def selected(
     may write; None where only the general way knows what to do."""
     database, locks, before = session.database, session.locks, open_.snapshot
     assert lookup.mode is not None
-    if not session.in_block:
-        return None
     with database.store.read() as reader:
         timestamp = reader.timestamp
         known = None if before is None else before.catalog
         if known is None or known.version != reader.catalog_version:
-            if open_.enlisted or locks.selected_of:
+            if locks.selected_of:  # whether these rows are still what was locked, the general way sees
                 return None
             known = database.catalog.at(reader)
-    # A look-up that serves a version later than that is of the same rowset.
-    writer = database.writers.get(known.table(lookup.table.id), known)
-    if writer.locks is not None:  # a row of several parts has a lock for each
-        return None
     try:
         rows: Any = lookup.fast(database.store, parameters, open_)
     except errors.DataError:  # a date that Python has no object for: who fetches it may want its text
         return None
-    if rows is FALLBACK:
+    if rows is FALLBACK or lookup.version != known.version:
         return None
     if rows:
-        # The row was read after that: it is what it was then, if it still is.
+        writer = database.writers.get(known.table(lookup.table.id), known)
+        if writer.locks is not None:  # a row of several parts has a lock for each
+            return None
+        # The row was read after that moment: it is what it was then, if it still is.
         open_.snapshot = Snapshot(timestamp, known)
         try:
             key = lookup.key_of(parameters)[ROWSET_PREFIX_BYTES:]

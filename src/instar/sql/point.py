@@ -300,9 +300,7 @@ def point_lookup(plan: Plan, parameters: Sequence[Type], layouts: Layouts) -> Po
     if isinstance(access, LockRows):
         mode = access.tables[0].lock.mode  # there is one table alone
         access = access.child
-    if not isinstance(access, Access) or access.filter:
-        return None
-    if not (_is_point(access) or (_is_of_index(access) and mode is None)):
+    if not isinstance(access, Access) or access.filter or not (_is_point(access) or _is_of_index(access)):
         return None
     if not all(isinstance(output, tree.ColumnRef) for output in plan.root.outputs):
         return None
