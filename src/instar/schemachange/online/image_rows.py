@@ -7,6 +7,7 @@ has brought the items in order, in memory or on Spark, makes the targets' rows o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -15,15 +16,17 @@ from typing import NamedTuple, Protocol
 from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.key_batches import compile_key_batch_encoder
-from instar.schemachange.online.shapes import comparable
+from instar.schemachange.online.plain_image import SplitCopies
+from instar.schemachange.online.shapes import column_places, comparable
 from instar.schemachange.online.target_rows import JoinTarget, SplitTargets, TargetRow
 from instar.schemachange.reorganize import widest
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
 from instar.tables.resolver import mixed_batch_reader
-from instar.tables.rowset import TableReader, wanted
+from instar.tables.rowset import Decoder, TableReader, wanted
 from instar.transformations.records import Flag, Joined, Part, Row, SRecord
 
 _PREFIX_BYTES = len(rowset_prefix(0))
+_stamp_of = struct.Struct("<Q").unpack_from  # what a row's header begins with
 # Sides of a join's items: rows of S come first, since there is one in a group, or few.
 _S_SIDE, _R_SIDE = 0, 1
 
@@ -72,6 +75,11 @@ class SourceImage:
     def part(self, stored: bytes) -> Part:
         """The row as the rules know it."""
         return Part(self._comparable(self._reader.decode(stored)), ROW_HEADER.unpack_from(stored)[0])
+
+    def reader(self, columns: Sequence[int]) -> Decoder:
+        """A function from a stored row to the values of these columns."""
+        places = column_places(self.table)
+        return TableReader(self.table, [places[column] for column in columns], self._layouts).decode
 
     def grouping(self, columns: Sequence[int], prefix: bytes) -> _Grouping:
         """Rows by their values of these columns."""
@@ -167,6 +175,8 @@ class SplitOperator:
         self._r, self._s = self._targets.r.prefix, self._targets.s.prefix
         # In the order of S's key, so that groups are in the order of its rows.
         self._grouping = self._source.grouping(s.primary_key, self._s)
+        self._copies = SplitCopies(layouts, source, self._targets)
+        self._indexed = self._source.reader([r.columns[place].id for place in self._targets.r.indexed])
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:
@@ -195,27 +205,41 @@ class SplitOperator:
 
     def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
         """As in `Operator`; nobody needs row ids. R's keys are those of its source, as the groups have them."""
-        for group, found in groupby(items, key=attrgetter("group")):
-            if group.startswith(self._s):
+        for of_s, some in groupby(items, key=lambda item: item.group.startswith(self._s)):
+            if not of_s:
+                yield from ((item.group, self._r_row(item.group, item.stored)) for item in some)
+                continue
+            for group, found in groupby(some, key=attrgetter("group")):
                 yield group, self._targets.s.with_entries(self._targets.s_row(self._record(found)))
-            else:
-                (item,) = found
-                part = self._source.part(item.stored)
-                row = self._targets.r_row(Part(self._targets.shape.r_part(part.values), part.timestamp), group)
-                yield group, self._targets.r.with_entries(row)
+
+    def _r_row(self, key: bytes, stored: bytes) -> TargetRow:
+        """R's record of a row, with its entries."""
+        r, body = self._targets.r, self._copies.r_body(stored)
+        if body is None:
+            part = self._source.part(stored)
+            own = Part(self._targets.shape.r_part(part.values), part.timestamp)
+            return r.with_entries(self._targets.r_row(own, key))
+        value = r.value(body, _stamp_of(stored)[0])
+        return TargetRow(key, value, r.entries_of(self._indexed(stored), key[_PREFIX_BYTES:]) if r.indexed else ())
 
     def _record(self, items: Iterable[Item]) -> SRecord:
         """S's record of the rows of one split value: what the newest says, and whether all say so."""
-        first: Row | None = None
-        newest: Row = ()
+        first = newest = b""
+        said: Row | None = None  # by the first, if its values had to be looked at
         timestamp = counter = 0
         agree = True
         for item in items:
-            part = self._source.part(item.stored)
-            values = self._targets.shape.s_part(part.values)
-            first = values if first is None else first
-            agree = agree and values == first
+            stored = item.stored
+            if not counter:
+                first = stored
+            elif agree and not self._copies.say_the_same(first, stored):
+                said = self._s_part(first) if said is None else said
+                agree = self._s_part(stored) == said
             counter += 1
-            if part.timestamp > timestamp:
-                newest, timestamp = values, part.timestamp
-        return SRecord(newest, counter, timestamp, Flag.CONSISTENT if agree else Flag.UNKNOWN)
+            (stamp,) = _stamp_of(stored)
+            if stamp > timestamp:
+                newest, timestamp = stored, stamp
+        return SRecord(self._s_part(newest), counter, timestamp, Flag.CONSISTENT if agree else Flag.UNKNOWN)
+
+    def _s_part(self, stored: bytes) -> Row:
+        return self._targets.shape.s_part(self._source.part(stored).values)

@@ -7,22 +7,18 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from instar.catalog.descriptors import Table
 from instar.encoding.comparing import RowComparer
 from instar.encoding.keys import ROWSET_PREFIX_BYTES
 from instar.encoding.patching import RowPatcher
 from instar.encoding.rows import RowFormat
 from instar.schemachange.online.changes import SourceRows
 from instar.schemachange.online.overlay import Readable
-from instar.schemachange.online.plain_updates import Batch, Layouts, key_types, layouts_of, tags_of
-from instar.schemachange.online.shapes import column_places
+from instar.schemachange.online.plain_updates import Batch, Layouts, columns_of, key_types, layouts_of, tags_of
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.target_rows import SplitTargets
 from instar.store.engine import LogRecord
 from instar.tables.layout import layout_format
 from instar.tables.patching import mover
-from instar.tables.resolver import Wanted
-from instar.tables.rowset import wanted
 from instar.transformations.commits import Splitting
 from instar.transformations.records import Row
 
@@ -63,7 +59,7 @@ class PlainSplit:
         self._on = frozenset(made.on)
         self._stays = self._on.union([r.table.columns[place].id for place in r.indexed])
         self._of_s = self._stays.union([column.id for column in s.table.columns if column.id not in hidden])
-        self._r_columns, self._s_columns = _columns(source, r.table), _columns(source, s.table, hidden)
+        self._r_columns, self._s_columns = columns_of(source, r.table), columns_of(source, s.table, hidden)
         in_s = [column for column, _ in s.table.layout.columns]
         self._hidden = [in_s.index(column) for column in hidden]
         self._counter = _number(layout_format(s.table.layout), self._hidden[0])
@@ -203,15 +199,6 @@ class _SplitBatch:
             # What rule 10 has ignored rule 11 does not follow.
             followed = [one for one in of_s if stamps.get(one.record.key, one.record.timestamp) < one.record.timestamp]
             self._plain.update_s(self._target, followed, self._view)
-
-
-def _columns(source: Table, target: Table, hidden: Sequence[int] = ()) -> list[Wanted]:
-    """The columns of a target's layout as they are read of the source; `hidden` ones have values of their own."""
-    places = column_places(source)
-    return [
-        Wanted(column, type_) if column in hidden else wanted(source.columns[places[column]])._replace(type=type_)
-        for column, type_ in target.layout.columns
-    ]
 
 
 def _number(form: RowFormat, position: int) -> Callable[[bytes], int]:

@@ -16,7 +16,7 @@ them go before what is left, which is sound (rule 28 of the protocol holds commi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple, Protocol
 
 from instar.catalog.descriptors import Layout, Table
@@ -28,7 +28,7 @@ from instar.schemachange.online.shapes import column_places
 from instar.store.engine import LogRecord
 from instar.tables.layout import layout_format
 from instar.tables.patching import mover
-from instar.tables.resolver import LAYOUT_OFFSET
+from instar.tables.resolver import LAYOUT_OFFSET, Wanted
 from instar.tables.rowset import wanted
 from instar.types import Type
 
@@ -110,3 +110,12 @@ def key_types(table: Table) -> list[tuple[int, Type]]:
     """The columns of a table's primary key with their types."""
     places = column_places(table)
     return [(column, table.columns[places[column]].type) for column in table.primary_key]
+
+
+def columns_of(source: Table, target: Table, hidden: Sequence[int] = ()) -> list[Wanted]:
+    """The columns of a target's layout as they are read of a source; `hidden` ones have values of their own."""
+    places = column_places(source)
+    return [
+        Wanted(column, type_) if column in hidden else wanted(source.columns[places[column]])._replace(type=type_)
+        for column, type_ in target.layout.columns
+    ]

@@ -55,6 +55,8 @@ class TargetRow(NamedTuple):
 def put_row(section: Section, row: TargetRow) -> None:
     """Put a row with its entries; what it replaces has the same entries, or whoever puts it takes those away."""
     section.put(row.key, row.value)
+    if not row.entries:
+        return
     timestamp = ROW_HEADER.unpack_from(row.value)[0]
     for entry in row.entries:
         section.put(entry, ENTRY_VALUE.pack(timestamp, 1, len(entry) - len(row.key) + _PREFIX_BYTES))
@@ -75,7 +77,10 @@ class TargetTable:
         self.indexed = tuple(sorted({place for codec in codecs for place in codec.ordinals}))  # of an image
         self._indexed = choosing(self.indexed)
         self._entries = [
-            (choosing(codec.ordinals), compile_encoder(codec.types, codec.descending, prefix=codec.prefix))
+            (
+                choosing(tuple([self.indexed.index(place) for place in codec.ordinals])),
+                compile_encoder(codec.types, codec.descending, prefix=codec.prefix),
+            )
             for codec in codecs
         ]
         self._tag = table.layout.id << 8
@@ -126,7 +131,11 @@ class TargetTable:
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""
-        return tuple([limited_index_key(encode(of(image)), _PREFIX_BYTES) + key for of, encode in self._entries])
+        return self.entries_of(self._indexed(image), key)
+
+    def entries_of(self, indexed: Row, key: bytes) -> tuple[bytes, ...]:
+        """The same, by the values of the columns at the places `indexed`."""
+        return tuple([limited_index_key(encode(of(indexed)), _PREFIX_BYTES) + key for of, encode in self._entries])
 
 
 class SplitTargets:
