@@ -4,7 +4,6 @@ only it knows about."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import ANY
@@ -63,12 +62,6 @@ def one(engine: Engine) -> Connection:
         for _ in range(2 if text != INSERT else 1):
             made.execute(text, given)
     return made
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as pool:
-        yield pool
 
 
 def test_writes_and_look_ups_take_the_short_way(engine: Engine, one: Connection, ways: Ways) -> None:

@@ -3,7 +3,6 @@ that what only it knows about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,12 +23,6 @@ LOOK, PUT = "SELECT a FROM t WHERE id = ?", "UPDATE t SET a = ? WHERE id = ?"
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     return Ways(monkeypatch)
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as pool:
-        yield pool
 
 
 @pytest.fixture

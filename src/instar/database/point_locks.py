@@ -3,7 +3,8 @@ to the row and its lock.
 
 It does what the general way does for such a query: a snapshot of its own, the row as it is then, and a lock that is had
 only if the row has not moved since. Whatever else there may be to do (the row was changed by the transaction itself, or
-has moved, somebody has it locked) is left to that: then nothing has been done.
+has moved, somebody has it locked) is left to that: then nothing has been done, but that a row which
+has moved is locked.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ has brought the items in order, in memory or on Spark, makes the targets' rows o
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -26,7 +25,6 @@ from instar.tables.rowset import Decoder, TableReader, wanted
 from instar.transformations.records import Flag, Joined, Part, Row, SRecord
 
 _PREFIX_BYTES = len(rowset_prefix(0))
-_stamp_of = struct.Struct("<Q").unpack_from  # what a row's header begins with
 # Sides of a join's items: rows of S come first, since there is one in a group, or few.
 _S_SIDE, _R_SIDE = 0, 1
 
@@ -219,7 +217,7 @@ class SplitOperator:
             part = self._source.part(stored)
             own = Part(self._targets.shape.r_part(part.values), part.timestamp)
             return r.with_entries(self._targets.r_row(own, key))
-        value = r.value(body, _stamp_of(stored)[0])
+        value = r.value(body, ROW_HEADER.unpack_from(stored)[0])
         return TargetRow(key, value, r.entries_of(self._indexed(stored), key[_PREFIX_BYTES:]) if r.indexed else ())
 
     def _record(self, items: Iterable[Item]) -> SRecord:
@@ -236,7 +234,7 @@ class SplitOperator:
                 said = self._s_part(first) if said is None else said
                 agree = self._s_part(stored) == said
             counter += 1
-            (stamp,) = _stamp_of(stored)
+            stamp = ROW_HEADER.unpack_from(stored)[0]
             if stamp > timestamp:
                 newest, timestamp = stored, stamp
         return SRecord(self._s_part(newest), counter, timestamp, Flag.CONSISTENT if agree else Flag.UNKNOWN)
