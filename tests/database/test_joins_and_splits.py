@@ -508,6 +508,29 @@ def test_all_that_contradicts_is_named_and_what_is_repaired_is_told(engine: Engi
     assert reason.startswith(notice.removeprefix("NOTICE:  ").removesuffix(".") + "; cycle ")
 
 
+def test_documents_contradict_each_other_where_sql_has_them_differ(engine: Engine) -> None:
+    one = engine.connect()
+    run(one, "CREATE TABLE m (id int PRIMARY KEY, k int, v jsonb)")
+    run(
+        one,
+        "INSERT INTO m VALUES (1, 1, '1.0'), (2, 1, '1.00'), (3, 1, '1'), (4, 2, '[1]'), (5, 2, '[1.0]'), (6, 3, NULL)",
+    )
+    run(one, "ALTER TABLE m SPLIT INTO mr (id, k), ms (k, v) ON (k) WITH (keep_views = true)")
+    assert rows(one, "SELECT k FROM ms WHERE v = CASE k WHEN 1 THEN '1' ELSE '[1]' END::jsonb ORDER BY k") == [
+        (1,),
+        (2,),
+    ]
+    assert [notice for notice in one.notices if "contradict" in notice] == []
+    run(one, "UPDATE m SET v = '1.000' WHERE k = 1", "INSERT INTO m VALUES (7, 1, '1.0')")
+    with fails("23514", "would contradict each other"):
+        run(one, "INSERT INTO m VALUES (8, 1, '1.1')")
+    run(one, "CREATE TABLE n (id int PRIMARY KEY, k int, v jsonb)")
+    run(one, "INSERT INTO n VALUES (1, 1, '1.0'), (2, 1, '1.00'), (3, 1, '1'), (4, 1, '2'), (5, 1, '2')")
+    run(one, "ALTER TABLE n SPLIT INTO nr (id, k), ns (k, v) ON (k) WITH (repair = 'most frequent')")
+    assert rows(one, "SELECT k FROM ns WHERE v = '1'") == [(1,)]
+    assert rows(one, "CHECK DATABASE") == []
+
+
 def test_what_log_propagation_came_to_is_told_when_the_job_has_ended(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,16 +295,66 @@ def test_a_table_that_goes(engine: Engine, one: Connection) -> None:
     run(one, "ROLLBACK")
 
 
-@pytest.mark.parametrize("change", ["TRUNCATE t", "ALTER TABLE t ADD LOCK p COVERS (a)"])
+REPLACED = {
+    "TRUNCATE t": "replaced",
+    "ALTER TABLE t ADD LOCK p COVERS (a)": "divided into more parts",
+    "DROP TABLE t": "dropped",
+}
+
+
+@pytest.mark.parametrize("change", REPLACED)
 def test_locked_rows_that_a_change_has_replaced(engine: Engine, one: Connection, change: str) -> None:
     """What was locked is not all that is there now: others may have changed that."""
     two = engine.connect()
-    run(one, "BEGIN")
+    run(one, "CREATE TABLE u (id int PRIMARY KEY)", "BEGIN")
     assert value(one, LOCK, 1) == 1
     run(two, change)
-    with fails(errors.SERIALIZATION_FAILURE, "locked"):
-        run(one, "INSERT INTO t VALUES (9, 9)", "COMMIT")
+    with fails(errors.SERIALIZATION_FAILURE, f'"t" that the transaction has locked were {REPLACED[change]}'):
+        run(one, "INSERT INTO u VALUES (9)", "COMMIT")
     run(one, "ROLLBACK")
+
+
+@pytest.mark.parametrize("change", [*REPLACED, "ALTER TABLE t ADD COLUMN b int"])
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        (LOOK, (2,)),
+        (PUT, (20, 2)),
+        ("DELETE FROM t WHERE id = ?", (2,)),
+        ("INSERT INTO t (id, a) VALUES (?, ?)", (2, 2)),
+    ],
+)
+def test_statements_on_the_short_way_are_told(
+    engine: Engine, one: Connection, change: str, text: str, given: tuple[int, ...]
+) -> None:
+    """Also where they are known under the schema that the change has made."""
+    two = engine.connect()
+    run(one, "DELETE FROM t WHERE id = 2", "BEGIN")
+    assert value(one, LOCK, 1) == 1
+    run(two, change, *(["CREATE TABLE t (id int PRIMARY KEY, a int)"] if change == "DROP TABLE t" else []))
+    run(two, "BEGIN")
+    for _ in range(2):
+        run(two, "SAVEPOINT s")
+        two.execute(text, given)
+        run(two, "ROLLBACK TO s")
+    run(two, "ROLLBACK")
+    if change in REPLACED:
+        with fails(errors.SERIALIZATION_FAILURE, "locked"):
+            one.execute(text, given)
+    else:
+        for _ in range(2):
+            run(one, "SAVEPOINT s")
+            one.execute(text, given)
+            run(one, "ROLLBACK TO s")
+    run(one, "ROLLBACK")
+
+
+def test_tables_that_the_transaction_itself_drops(engine: Engine, one: Connection) -> None:
+    run(one, "BEGIN")
+    assert value(one, LOCK, 1) == 1
+    run(one, "DROP TABLE t", "COMMIT")
+    with fails(errors.UNDEFINED_TABLE):
+        one.execute(LOCK, (1,))
 
 
 def test_the_next_statement_is_told_that_they_were(engine: Engine, one: Connection, ways: Ways) -> None:

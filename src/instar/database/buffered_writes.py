@@ -39,7 +39,7 @@ def buffered(
         with database.store.read() as reader:
             known = None if before is None else before.catalog
             if known is None or known.version != reader.catalog_version:
-                if open_.enlisted:
+                if open_.enlisted or session.locks.selected_of:
                     return ENTANGLED
                 known = database.catalog.at(reader)
             made = point.to_buffer(reader, parameters, session, open_.buffer)

@@ -137,17 +137,21 @@ def require_heeded(
     store: Store, locked: Mapping[int, Table], transaction: SessionTransaction, catalog: CatalogSnapshot
 ) -> None:
     """Conflict if rows that were selected FOR UPDATE or the like, of tables as they were then, have been replaced by
-    those of another rowset, or of the tables of a join or split, or have more parts by now: these are not locked, so
-    others may have changed them since."""
+    those of another rowset, or of the tables of a join or split, or were dropped, or have more parts by now: what is
+    there instead is not locked, so others may have changed it since."""
     for table, meant in locked.items():
         newest = catalog.by_id(table)
-        last = newest if isinstance(newest, Table) else _transformed(store, table)
-        if last is None or (last is newest and _is_locked(meant, last)):
+        last = newest if isinstance(newest, Table) else None
+        if last is not None and _is_locked(meant, last):
             continue
         if transaction.ddl and transaction.ddl.changes(table):
             continue
-        # Which of them it was is not on record.
-        became = "replaced" if last is not newest or last.rowset != meant.rowset else "divided into more parts"
+        became = "replaced"  # by which of the changes is not on record
+        if last is None:
+            last = _dropped(store, table) or meant
+            became = became if last.transformed is not None else "dropped"
+        elif last.rowset == meant.rowset:
+            became = "divided into more parts"
         raise Conflict(
             errors.error(
                 errors.SERIALIZATION_FAILURE,
@@ -164,11 +168,10 @@ def _is_locked(meant: Table, newest: Table) -> bool:
     return newest.rowset == meant.rowset and len(newest.layout.locks) <= len(meant.layout.locks)
 
 
-def _transformed(store: Store, table: int) -> Table | None:
-    """A table that was joined or split, as it was last; None if it was dropped otherwise."""
+def _dropped(store: Store, table: int) -> Table | None:
+    """A table that was dropped, or joined or split, as it was last."""
     with store.read() as reader:
-        last = dropped_table(reader, table)
-    return None if last is None or last.transformed is None else last
+        return dropped_table(reader, table)
 
 
 def brought(

@@ -160,6 +160,8 @@ class Queries:
             return None
         entry.used = True
         if own is not None:
+            if self._session.locks.selected_of and not own.is_at(fast[2].version):
+                return None  # whether what is locked is still what there is, the general way sees
             own.seen_version = fast[2].version
         return Result("SELECT", fast[1], rows, len(rows))
 

@@ -155,12 +155,16 @@ class Transaction(Generic[C, D, T, K]):
         """Whether all that its commit depends on is what it writes, and what that demands."""
         return self.is_plain and self.reads is None and not (self.rests_on or self._judged)
 
+    def is_at(self, version: int) -> bool:
+        """Whether the last snapshot was of this version of the catalog."""
+        return self.snapshot is not None and self.snapshot.catalog.version == version
+
     def hides(self, version: int, table: int, key: bytes | None) -> bool:
         """Whether a statement under this catalog version may have to see something else at a key (None: at any key of
         the table) than what is committed: changes of the row, or what is buffered under another schema still."""
         if not self.enlisted:
             return False
-        if self.snapshot is None or self.snapshot.catalog.version != version or self.behind:
+        if not self.is_at(version) or self.behind:
             return True
         own = self.buffer.tables.get(table)
         return own is not None and (bool(own.changes) if key is None else key in own.changes)

@@ -1,8 +1,9 @@
 """From descriptors to the shapes that the rules know: positions are those of the sources' columns (`table.columns`).
 
-The rules compare values with ==, indexes by their keys. These agree but for NaN, which equals itself as a key; so
-whoever hands values to the rules lets `comparable` replace each NaN by one object, which a comparison of tuples takes
-for equal to itself.
+The rules compare values with ==, indexes by their keys, and users as SQL has it. These agree but for NaN, which equals
+itself as a key, and for jsonb, of which 1.0 and 1.00 are equal. So whoever hands values to the rules lets `comparable`
+replace each NaN by one object, which a comparison of tuples takes for equal to itself, and each document by one that is
+compared as SQL compares it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from decimal import Decimal
 from instar.catalog.descriptors import Column, MadeByJoin, MadeBySplit, Table
 from instar.transformations.records import Join, Row, Split
 from instar.types import FLOATS, Kind
+from instar.values import jsonb
 
 _FLOAT_NAN = float("nan")
 _NUMERIC_NAN = Decimal("NaN")
@@ -46,11 +48,36 @@ def join_shape(r: Table, s: Table, made: MadeByJoin) -> Join:
     )
 
 
+class _Document(str):
+    """A jsonb document, equal to those that SQL takes for equal."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and (str.__eq__(self, other) or jsonb.sort_key(self) == jsonb.sort_key(other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(jsonb.sort_key(self))
+
+
 def comparable(columns: Sequence[Column]) -> Callable[[Iterable[object]], Row]:
     """A function from values of these columns to the same as the rules compare them."""
-    if all(column.type.kind not in FLOATS and column.type.kind is not Kind.NUMERIC for column in columns):
+    kinds = [column.type.kind for column in columns]
+    documents = [place for place, kind in enumerate(kinds) if kind is Kind.JSONB]
+    if not documents and all(kind not in FLOATS and kind is not Kind.NUMERIC for kind in kinds):
         return tuple
-    return lambda values: tuple([value if value == value else _nan(value) for value in values])
+
+    def compared(values: Iterable[object]) -> Row:
+        row = [value if value == value else _nan(value) for value in values]
+        for place in documents:
+            document = row[place]
+            row[place] = _Document(document) if isinstance(document, str) else document
+        return tuple(row)
+
+    return compared
 
 
 def _nan(value: object) -> object:
