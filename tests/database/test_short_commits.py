@@ -207,13 +207,13 @@ def test_rows_that_were_selected_and_replaced_meanwhile(engine: Engine, one: Con
         if first:
             run(one, update)
         run(other, change)
-        if not first:
-            run(one, update)
+        rest = ["COMMIT"] if first else [update, "COMMIT"]
         if refused:
-            with fails(errors.SERIALIZATION_FAILURE, "replaced"):
-                run(one, "COMMIT")
+            with fails(errors.SERIALIZATION_FAILURE, "replaced"):  # at once: at the first of them
+                run(one, rest[0])
+            run(one, "ROLLBACK")
         else:
-            run(one, "COMMIT")
+            run(one, *rest)
     assert value(one, "SELECT n FROM c WHERE id = 1") == 5
 
 

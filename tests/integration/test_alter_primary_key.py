@@ -170,16 +170,26 @@ def test_of_several_changes_since_rows_were_locked_all_are_named(database: Datab
     assert caught.value.detail == f"The changes since were: {ALTER}; alter table t add column d integer"
 
 
-def test_a_table_that_is_dropped_takes_what_was_locked_of_it_along(database: Database, session: Session) -> None:
-    """Nothing can be lost that others would change there."""
+@pytest.mark.parametrize("level", ["read committed", "repeatable read"])
+def test_a_table_that_is_dropped_leaves_nothing_that_is_locked(
+    database: Database, session: Session, level: str
+) -> None:
+    """Another that takes its name has rows that others may lock, for whatever the lock of a row stands for."""
     session.execute("create table other (n integer)")
-    holder = database.session()
-    holder.execute("begin")
-    holder.execute("select * from t for update")
+    holder, others = database.session(), database.session()
+    holder.execute(f"begin isolation level {level}")
+    holder.execute("select * from t where id = 1 for update")
     session.execute("drop table t")
-    holder.execute("insert into other values (1)")
-    holder.execute("commit")
-    assert rows(session, "select * from other") == [(1,)]
+    session.execute("create table t (id integer primary key)")
+    session.execute("insert into t values (1)")
+    others.execute("begin")
+    others.execute("select * from t where id = 1 for update nowait")
+    with pytest.raises(instar.Error, match='rows of table "t" that the transaction has locked were dropped') as caught:
+        holder.execute("insert into other values (1)")
+        holder.execute("commit")
+    assert caught.value.sqlstate == "40001"
+    holder.rollback()
+    assert rows(session, "select * from other") == []
 
 
 @pytest.mark.parametrize("swap", [ALTER, "truncate t", "alter table t split into t (id, a), s (a, b) on (a)"])
