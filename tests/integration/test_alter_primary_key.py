@@ -184,9 +184,11 @@ def test_a_table_that_is_dropped_leaves_nothing_that_is_locked(
     session.execute("insert into t values (1)")
     others.execute("begin")
     others.execute("select * from t where id = 1 for update nowait")
+    statements = ["insert into other values (1)", "commit"]
+    if level == "repeatable read":  # whose snapshot has the table until its end
+        holder.execute(statements.pop(0))
     with pytest.raises(instar.Error, match='rows of table "t" that the transaction has locked were dropped') as caught:
-        holder.execute("insert into other values (1)")
-        holder.execute("commit")
+        holder.execute(statements[0])
     assert caught.value.sqlstate == "40001"
     holder.rollback()
     assert rows(session, "select * from other") == []
