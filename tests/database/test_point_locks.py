@@ -350,9 +350,10 @@ def test_statements_on_the_short_way_are_told(
 
 
 def test_tables_that_the_transaction_itself_drops(engine: Engine, one: Connection) -> None:
-    run(one, "BEGIN")
+    run(one, "CREATE TABLE u (id int PRIMARY KEY)", "BEGIN")
     assert value(one, LOCK, 1) == 1
-    run(one, "DROP TABLE t", "COMMIT")
+    run(one, "DROP TABLE t", "INSERT INTO u VALUES (1)", "COMMIT")
+    assert value(one, "SELECT count(*) FROM u") == 1
     with fails(errors.UNDEFINED_TABLE):
         one.execute(LOCK, (1,))
 

@@ -21,6 +21,11 @@ from support.mortal import Killed, Mortal
 BATCHES = (0, 1, 2)
 
 
+def is_point(point: Point, lease: float) -> bool:
+    """Whether something happens there: under leases, which are about stages, not after a second batch as well."""
+    return point[1] in (BATCHES[:2] if lease else BATCHES)
+
+
 def quiet(kind: Kind, lease: float = 0.0) -> tuple[dict[str, Any], tuple[Point, ...], bool]:
     """The schema that the kind leads to when nobody disturbs it, the points that it passes, whether it has a job."""
     return _quiet(kind.name, lease)
@@ -41,7 +46,7 @@ def at_points(kind: Kind, deed: Callable[[Arena, Point], object], seed: str, lea
     arena = Arena(kind, seed, lease=lease)
 
     def hook(point: Point) -> None:
-        if point[1] in BATCHES:
+        if is_point(point, lease):
             deed(arena, point)
             arena.reserved = {1}
 
@@ -126,7 +131,7 @@ def writers_of_one_row(kind: Kind, lease: float = 0.0) -> None:
     row = OneRow(arena)
 
     def hook(point: Point) -> None:
-        if point[1] in BATCHES:
+        if is_point(point, lease):
             row.at(point)
 
     arena.whole(hook)

@@ -1,4 +1,4 @@
-"""Random workloads of a minute; INSTAR_RANDOM_SECONDS makes it longer, INSTAR_RANDOM_SEED begins elsewhere."""
+"""Random workloads of half a minute; INSTAR_RANDOM_SECONDS makes it longer, INSTAR_RANDOM_SEED begins elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from instar.store import MemoryStore, open_store
 from instar.store.engine import Store
 from matrix.workload import RULES, Workload
 
-SECONDS = float(os.environ.get("INSTAR_RANDOM_SECONDS", "60"))
+SECONDS = float(os.environ.get("INSTAR_RANDOM_SECONDS", "30"))
 SEED = int(os.environ.get("INSTAR_RANDOM_SEED", "0"))
 STEPS = int(os.environ.get("INSTAR_RANDOM_STEPS", "300"))
 # Shares of the time, each a test of its own, so that several processes have something to do.
