@@ -17,6 +17,7 @@ from instar.dbapi import Connection
 from instar.store.lock_modes import Mode
 from integration.test_join_and_split_strategies import SPLIT, switched, until
 from support.databases import Engine, fails, rows, run, value
+from support.ways import Ways
 
 INSERT, PUT, ADD, DELETE, LOOK = (
     "INSERT INTO t (id, a) VALUES (?, ?)",
@@ -25,30 +26,6 @@ INSERT, PUT, ADD, DELETE, LOOK = (
     "DELETE FROM t WHERE id = ?",
     "SELECT a FROM t WHERE id = ?",
 )
-
-
-class Ways:
-    """Counts what goes the general way."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.general = 0
-        execute = Queries.execute
-
-        def counted(queries: Queries, *given: object) -> object:
-            self.general += 1
-            return execute(queries, *given)  # type: ignore[arg-type]  # as they were given
-
-        monkeypatch.setattr(Queries, "execute", counted)
-
-    def taken(self) -> int:
-        """How many since this was asked last."""
-        found, self.general = self.general, 0
-        return found
-
-
-@pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    return Ways(monkeypatch)
 
 
 @pytest.fixture

@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 
-from database.test_buffered_writes import Ways
 from instar import errors
 from instar.database.queries import Queries
 from instar.dbapi import Connection
 from instar.store.lock_modes import Mode
 from integration.test_join_and_split_strategies import SPLIT, switched, until
 from support.databases import Engine, fails, rows, run, value
+from support.ways import Ways
 
 LOCK, NOWAIT, SKIP = (f"SELECT a FROM t WHERE id = ? FOR UPDATE{wait}" for wait in ("", " NOWAIT", " SKIP LOCKED"))
 LOOK, PUT = "SELECT a FROM t WHERE id = ?", "UPDATE t SET a = ? WHERE id = ?"
-
-
-@pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    return Ways(monkeypatch)
 
 
 @pytest.fixture
@@ -322,6 +317,7 @@ def test_locked_rows_that_a_change_has_replaced(engine: Engine, one: Connection,
         (PUT, (20, 2)),
         ("DELETE FROM t WHERE id = ?", (2,)),
         ("INSERT INTO t (id, a) VALUES (?, ?)", (2, 2)),
+        ("UPDATE u SET a = ? WHERE id = ?", (20, 2)),
     ],
 )
 def test_statements_on_the_short_way_are_told(
@@ -329,7 +325,10 @@ def test_statements_on_the_short_way_are_told(
 ) -> None:
     """Also where they are known under the schema that the change has made."""
     two = engine.connect()
-    run(one, "DELETE FROM t WHERE id = 2", "BEGIN")
+    run(one, "DELETE FROM t WHERE id = 2", "CREATE TABLE u (id int PRIMARY KEY, a int)", "INSERT INTO u VALUES (2, 2)")
+    for _ in range(2):
+        one.execute("UPDATE u SET a = ? WHERE id = ?", (2, 2))
+    run(one, "BEGIN")
     assert value(one, LOCK, 1) == 1
     run(two, change, *(["CREATE TABLE t (id int PRIMARY KEY, a int)"] if change == "DROP TABLE t" else []))
     run(two, "BEGIN")
