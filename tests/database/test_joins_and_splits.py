@@ -77,6 +77,7 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
         ("1", 'table "place": created, to be seen at the end'),
         ("1", 'table "person": its rows are logged whole'),
         ("2", 'table "person": all writers log its rows whole'),
+        ("2", 'table "person": its indexes are filled'),
         ("2", 'table "person": all writers log its rows whole'),
         ("3", 'table "person": dropped'),
         ("3", 'table "person": seen'),
@@ -84,6 +85,7 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
     ]
     assert [row[4] for row in told if row[4]] == [
         'initial population of "person", "place", about 2 rows, in the call',
+        'index entries of index "person_zip_idx", about 2 rows, in the call',
         "log propagation, until at most about 5 target rows are left, in the call",
         "pause: at most about 5 target rows in one commit, estimated at 0.2 ms",
     ]
@@ -536,8 +538,8 @@ def test_what_log_propagation_came_to_is_told_when_the_job_has_ended(
 ) -> None:
     one, two = engine.connect(), engine.connect()
     numbers = iter(range(10, 100))
-    # the second work is to follow the log, which begins with a look for doubtful rows
-    awaited = ["work", "work", "put", "put", "stage 3"]
+    # the third work is to follow the log, which begins with a look for doubtful rows
+    awaited = ["work", "work", "work", "put", "put", "stage 3"]
 
     def write(point: str) -> None:
         if awaited and point == awaited[0]:

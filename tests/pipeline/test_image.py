@@ -19,7 +19,7 @@ from instar.pipeline import spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.jobs import Jobs
-from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online.image import Image, ImageEntries, image_snapshot
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import planned
 from instar.sql.checks import compile_check
@@ -95,6 +95,11 @@ def image(database: SmallDatabase, tables: tuple[list[Table], list[Table]], job:
     )
 
 
+def entries(task: Image, table: Table, place: int) -> ImageEntries:
+    names = {"job": task.job, "stage": task.stage, "rows": ROWS, "place": place}
+    return ImageEntries(task.store, table, table.indexes, claim=task.claim, **names)
+
+
 def everything(database: SmallDatabase, targets: list[Table]) -> list[dict[bytes, bytes]]:
     rowsets = [number for table in targets for number in (table.rowset, *(index.rowset for index in table.indexes))]
     return [stored(database.store, number) for number in rowsets]
@@ -152,10 +157,15 @@ def check_done(database: SmallDatabase, task: Image, targets: list[Table]) -> No
     assert len(ranges) >= 4
     assert all(found.done for found in ranges)
     assert sum(found.rows for found in ranges) == sum(len(stored(database.store, table.rowset)) for table in targets)
-    for table in targets:
-        check_entries(database.store, database.layouts, table)
+    entered = [entries(task, table, place) for place, table in enumerate(targets, task.place + 1)]
+    for work in entered:
+        SparkReorganizer(database.path).run(work, lambda: None)
+        check_entries(database.store, database.layouts, work.table)
     found = emptied(database, targets)
     in_process(database, task)
+    for work in entered:
+        for steps, _ in work.batches(Checkpoint(work.start, work.stop, work.start, 0)):
+            database.store.background(list(steps))
     assert everything(database, targets) == found
 
 

@@ -67,7 +67,7 @@ class Works:
     ) -> tuple[Piece, ...]:
         """The work as pieces that others come in between; the same objects for the same rows and entries, so that
         states meet. Of the log that is followed a piece at a time, until there are none."""
-        if work.work in (Work.IMAGE, Work.FOLLOW):
+        if work.work in (Work.IMAGE, Work.ENTRIES, Work.FOLLOW):
             return self._online(catalog, job, work, stored)
         task = self._task(catalog, job, moment, work)
         at = Checkpoint(task.start, task.stop, task.start, 0)

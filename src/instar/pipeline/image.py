@@ -30,7 +30,6 @@ from instar.pipeline.stores import identity, opened, require_shared
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.online.image import Image
 from instar.schemachange.online.image_rows import Item
-from instar.schemachange.online.target_rows import TargetRow
 from instar.schemachange.tasks import Step, planned, record
 from instar.store import key_ranges
 
@@ -60,7 +59,6 @@ _ITEMS = pa.schema(_ITEM_TYPES)
 _ROW_TYPES: list[tuple[str, pa.DataType]] = [
     ("key", pa.binary()),
     ("value", pa.binary()),
-    ("entries", pa.list_(pa.binary())),
 ]
 _ROWS = pa.schema(_ROW_TYPES)
 
@@ -169,8 +167,7 @@ class SparkImage:
 
     def _steps(self, batch: pa.RecordBatch) -> Iterator[Step]:
         columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
-        rows = zip(*columns, strict=True)
-        return self._task.steps([TargetRow(key, value, tuple(entries)) for key, value, entries in rows])
+        return self._task.steps(list(zip(*columns, strict=True)))
 
     def tell(self, runs: Path, taken: int) -> None:
         """First all rows are read, then those of the targets are put."""

@@ -97,7 +97,8 @@ def _stage(
         table = catalog.table(work.element.table)
         what = _work(work, table, catalog, done_by)
         floor = str(table.version) if table.id in stage.fences else ""
-        yield Row(number, _fenced(table), str(table.version), floor, what, revertible, waits)
+        change = f"{_named(table)}: its indexes are filled" if work.work is Work.ENTRIES else _fenced(table)
+        yield Row(number, change, str(table.version), floor, what, revertible, waits)
         waits = ""
 
 

@@ -174,7 +174,10 @@ class Backfill(Task):
         """Learn which rows others have changed by now. The timestamp of that: entries that others derive of what is
         read from now on are derived at it, or later."""
         with self.store.read() as reader:
-            return self._touched.follow(reader)
+            return self._followed(reader)
+
+    def _followed(self, view: View) -> int:
+        return self._touched.follow(view)
 
     # --- deriving ----------------------------------------------------------------------------------------------------
 
@@ -187,7 +190,7 @@ class Backfill(Task):
         while True:
             read = self.at_once(min(BATCH_ROWS, max((most - len(made)) // each, 1)))
             with self.store.read() as reader:
-                timestamp = self._touched.follow(reader)
+                timestamp = self._followed(reader)
                 keys, rows = self.read_rows(reader, at.position, at.stop, read)
             made += self.entries(keys, rows)
             # That of the first piece: what was changed while the others were made counts as changed.
@@ -223,10 +226,15 @@ class Backfill(Task):
         them, if a key is not unique. `derived`: the timestamp that they were derived at; rows that were changed since
         are read once more."""
         source = iter(entries)
-        while chunk := list(islice(source, STEP_ENTRIES)):
+        while chunk := list(islice(source, self._together)):
             yield self._step(chunk, derived)
         for derivation in self._derivations.values():
             yield derivation.duplicates.require_none
+
+    @property
+    def _together(self) -> int:
+        """So many entries are one step."""
+        return STEP_ENTRIES
 
     def _step(self, chunk: list[Entry], derived: int) -> Step:
         """A step that puts the entries of a few rows. They are compared with the rows here, where nobody waits for it:

@@ -24,6 +24,7 @@ class Work(enum.Enum):
     PROPAGATE = "propagate lock timestamps"
     COMPACT = "compact rows"
     IMAGE = "initial population"
+    ENTRIES = "index entries"
     FOLLOW = "log propagation"
 
 

@@ -15,7 +15,7 @@ from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.online.conditions import counts_of, read_of
 from instar.schemachange.online.followed import Followed, encode_followed, followed_key
 from instar.schemachange.online.following import Following, followed_since
-from instar.schemachange.online.image import Image
+from instar.schemachange.online.image import Image, ImageEntries
 from instar.schemachange.online.row_ids import RowIds
 from instar.schemachange.online.tail import Tail
 from instar.schemachange.online.transformation import Transformation, grouping_of, join_of, split_of
@@ -72,6 +72,9 @@ class Works:
             if any(rowset != table.rowset for rowset, _ in edits):
                 raise Superseded(f'the rows of table "{table.name}" were replaced meanwhile')
             return made(Compaction, self._catalog, table, whole=bool(edits))
+        if work.work is Work.ENTRIES:
+            wanted = {found.element.id for found in works}
+            return made(ImageEntries, table, [index for index in table.indexes if index.id in wanted])
         for found in works:
             if phase_of(table, found.element) is not Phase.WRITE_ONLY:
                 raise Superseded(f'{name_of(table, found.element)} of table "{table.name}" is no longer write-only')

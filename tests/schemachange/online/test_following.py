@@ -657,13 +657,13 @@ def test_rows_that_change_again_and_again_are_put_all_the_same(
 def test_steps_are_bounded_by_puts_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redo, "STEP_BYTES", 100)
     puts: list[Put] = [(bytes([number]), b"x" * size) for number, size in enumerate((40, 40, 40, 300, 1, 1))]
-    pieces = redo._cut(puts)
+    pieces = redo.cut(puts)
     assert [[len(value or b"") for _, value in piece] for piece in pieces] == [[40, 40], [40], [300], [1, 1]]
     assert [put for piece in pieces for put in piece] == puts
     assert [redo.is_step(piece) for piece in pieces] == [True] * 4
     assert not redo.is_step(puts[:3])
-    assert [len(piece) for piece in redo._cut([(b"k", None)] * 13)] == [6, 6, 1]
-    assert redo._cut([]) == []
+    assert [len(piece) for piece in redo.cut([(b"k", None)] * 13)] == [6, 6, 1]
+    assert redo.cut([]) == []
 
 
 def test_a_commit_of_more_steps_than_there_are_numbers(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from instar.catalog.descriptors import Column, Layout, Table
 from instar.schemachange.breath import FIRST_ROWS, PIECE_NS, RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, Job, JobState, encode_job, job_key
 from instar.schemachange.jobs import Held
-from instar.schemachange.online import image
-from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online import image, redo
+from instar.schemachange.online.image import Image, ImageEntries, image_snapshot
 from instar.schemachange.online.image_rows import Item, SplitOperator
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.tasks import Step, planned
@@ -108,6 +108,14 @@ class Sources(ChangingWorld):
         names = {"job": 1, "stage": STAGE, "rows": rows, "place": PLACE}
         return kind(self.store, sources, targets, claim=claim, compile_check=compile_check, **names)
 
+    def check_entries(self, *targets: Table) -> None:
+        """That the entries of an image's rows are put."""
+        for place, target in enumerate(targets, PLACE + 1):
+            names = {"job": 1, "stage": STAGE, "rows": 100, "place": place}
+            task = ImageEntries(self.store, target, target.indexes, claim=self.held.claim, **names)
+            InProcess().run(task, nothing)
+            check_entries(self.store, self.layouts, target)
+
 
 @pytest.fixture(params=["memory", "lmdb"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sources]:
@@ -151,7 +159,7 @@ def check_join(world: Sources, target: Table, expected: list[object]) -> None:
     ids = [values[0] for values, _ in rows]
     assert len(set(ids)) == len(ids)
     assert all(isinstance(number, int) and number > 2**62 for number in ids)
-    check_entries(world.store, world.layouts, target)
+    world.check_entries(target)
 
 
 def check_split(world: Sources, targets: tuple[Table, Table], split: Split, parts: Parts) -> None:
@@ -162,8 +170,7 @@ def check_split(world: Sources, targets: tuple[Table, Table], split: Split, part
         ((*record.values, record.counter, record.flag.value == "C"), (record.timestamp,)) for record in s.values()
     ]
     assert sorted(found[1], key=repr) == sorted(records, key=repr)
-    for table in targets:
-        check_entries(world.store, world.layouts, table)
+    world.check_entries(*targets)
 
 
 def everything(world: Sources, *targets: Table) -> list[dict[bytes, bytes]]:
@@ -197,7 +204,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches and several ranges."""
     monkeypatch.setattr(image, "READ_ROWS", 5)
     monkeypatch.setattr(image, "PUT_ROWS", 4)
-    monkeypatch.setattr(image, "STEP_PUTS", 6)
+    monkeypatch.setattr(redo, "STEP_PUTS", 2)
     monkeypatch.setattr(image, "ITEMS_PER_RANGE", 25)
     monkeypatch.setattr(image, "_SAMPLED", 3)
 

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from instar.catalog.layouts import Layouts
-from instar.schemachange.online.image_rows import SourceImage, SplitOperator
+from instar.schemachange.online.image_rows import Pair, SourceImage, SplitOperator
 from instar.schemachange.online.plain_image import SplitCopies
-from instar.schemachange.online.target_rows import TargetRow
 from instar.schemachange.online.transformation import OnlineSplit, split_of
 from instar.store.engine import Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
@@ -25,7 +24,7 @@ from schemachange.online.test_plain_split import altered, kept, without_index
 from support.changes import ChangingWorld
 from transformations.histories import T, row
 
-Made = list[tuple[bytes, TargetRow]]
+Made = list[tuple[bytes, Pair]]
 
 
 def made(split: OnlineSplit, store: Store, *, by_values: bool = False) -> Made:
@@ -66,7 +65,7 @@ def of_s(split: OnlineSplit, rows: Made) -> dict[object, tuple[object, object]]:
     table = split.targets.s.table
     places = [[column.id for column in table.columns].index(column) for column in (3, COUNTER, CONSISTENT)]
     read = SourceImage(Layouts(None), table).part  # type: ignore[arg-type]  # all are in the table's own layout
-    found = (read(row.value).values for group, row in rows if group.startswith(split.targets.s.prefix))
+    found = (read(value).values for group, (_, value) in rows if group.startswith(split.targets.s.prefix))
     return {values[places[0]]: (values[places[1]], values[places[2]]) for values in found}
 
 

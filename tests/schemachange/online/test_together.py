@@ -8,7 +8,7 @@ import pytest
 
 from instar.catalog.descriptors import Sequence, Table
 from instar.schemachange import wanted as want
-from instar.schemachange.online.image import Image, image_snapshot
+from instar.schemachange.online.image import Image, ImageEntries, image_snapshot
 from instar.schemachange.online.redo import putting
 from instar.schemachange.online.transformation import Transformation, join_of, split_of
 from instar.schemachange.reorganize import InProcess
@@ -48,6 +48,9 @@ def filled(world: ChangingWorld, job: int, transformation: Transformation, made:
         Image(world.store, sources, made, job=job, stage=1, claim=CLAIM, rows=10, compile_check=compile_check),
         lambda: None,
     )
+    for place, target in enumerate(made, 1):
+        names = {"job": job, "stage": 1, "rows": 10, "place": place}
+        InProcess().run(ImageEntries(world.store, target, target.indexes, claim=CLAIM, **names), lambda: None)
     snapshot = image_snapshot(world.jobs, job, 1, 0)
     assert snapshot is not None
     check(world.store, transformation, snapshot)

@@ -2,8 +2,8 @@
 
 The snapshot and the key ranges of the targets are chosen once and on record before anything is read, so whoever goes on
 after a crash, here or on Spark, makes the same rows of the same ranges: row ids too, which are counted in each range.
-So all of it may be done again. Ranges are of groups (image_rows.py), and rows are put blindly with their index entries:
-nobody else writes to the targets. The log is propagated from exactly the snapshot on.
+So all of it may be done again. Ranges are of groups (image_rows.py), and rows are put blindly: nobody else writes to the
+targets. Their index entries follow, and then the log is propagated from exactly the snapshot on.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from msgspec import structs
+
 from instar import errors
-from instar.catalog.descriptors import Table
+from instar.catalog.descriptors import Index, Table
 from instar.catalog.layouts import Layouts
 from instar.schemachange.breath import FIRST_ROWS
 from instar.schemachange.job_records import Checkpoint, decode_checkpoint
 from instar.schemachange.jobs import Jobs
+from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.online.image_groups import operator
-from instar.schemachange.online.image_rows import Item
-from instar.schemachange.online.target_rows import TargetRow, put_row
+from instar.schemachange.online.image_rows import Item, Pair
+from instar.schemachange.online.redo import cut
 from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import Section, Store, prefix_end, rowset_prefix
@@ -32,10 +35,9 @@ _SNAPSHOT_BYTES = 8
 _FIRST_ROW_ID = 1 << 62
 _IDS_PER_RANGE = 1 << 36
 
-# Rows of the sources read at a time, rows of the targets put with one checkpoint, and keys put in one step.
+# Rows of the sources read at a time, and rows of the targets put with one checkpoint.
 READ_ROWS = 4_096
 PUT_ROWS = 1_024
-STEP_PUTS = 64
 # Items that are sorted in memory at a time.
 ITEMS_PER_RANGE = 100_000
 MAX_RANGES = 512
@@ -186,11 +188,11 @@ class Image(Task):
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def made(self, number: int, items: Iterable[Item], at: Checkpoint) -> Iterator[tuple[list[TargetRow], Checkpoint]]:
+    def made(self, number: int, items: Iterable[Item], at: Checkpoint) -> Iterator[tuple[list[Pair], Checkpoint]]:
         """What is left to be put of range `number`, in batches with the checkpoints that hold then. `items`, in order,
         are all of the range: its rows are counted from the beginning, and those that were counted before are passed. A
         batch ends, too, after so many items, of which one row may be made: it may be empty."""
-        batch: list[TargetRow] = []
+        batch: list[Pair] = []
         rows, most, counted = 0, self.at_once(PUT_ROWS), _Counted(items)
         for group, row in self.operator.rows(counted, _FIRST_ROW_ID + number * _IDS_PER_RANGE):
             if len(batch) >= most or counted.count >= max(most, FIRST_ROWS):
@@ -201,27 +203,39 @@ class Image(Task):
                 batch.append(row)
         yield batch, Checkpoint(at.start, at.stop, at.stop, rows, True)
 
-    def steps(self, rows: Sequence[TargetRow]) -> Iterator[Step]:
-        """Gated steps that put rows, each with its entries."""
-        chunk: list[TargetRow] = []
-        puts = 0
-        for row in rows:
-            chunk.append(row)
-            puts += row.puts
-            if puts >= STEP_PUTS:
-                yield self._step(chunk)
-                chunk, puts = [], 0
-        if chunk:
-            yield self._step(chunk)
+    def steps(self, rows: Sequence[Pair]) -> Iterator[Step]:
+        """Gated steps that put rows, whatever is there."""
+        return map(self._step, map(list, cut(rows)))
 
-    def _step(self, chunk: list[TargetRow]) -> Step:
+    def _step(self, chunk: list[Pair]) -> Step:
         def step(section: Section) -> None:
             if self.pace is not None:
                 self.pace.rows += len(chunk)
-            for row in chunk:
-                put_row(section, row)
+            section.put_many(chunk)
 
         return step
+
+
+class ImageEntries(LoadedIndex):
+    """The work of one job on indexes of one target, whose rows are there. Each index is put in its own order, which is
+    another than that of the rows: where both are put together, most entries are put into a page by themselves."""
+
+    def __init__(
+        self,
+        store: Store,
+        target: Table,
+        indexes: Iterable[Index],
+        *,
+        job: int,
+        stage: int,
+        claim: tuple[bytes, bytes],
+        rows: int,
+        place: int,
+    ) -> None:
+        # What is unique in a target is so by what its rows are made of.
+        unprobed = [structs.replace(index, unique=False) for index in indexes]
+        super().__init__(store, target, unprobed, job=job, stage=stage, claim=claim, rows=rows, place=place)
+        self.urgency = AT_LEISURE
 
 
 class _Counted(Iterator[Item]):

@@ -10,8 +10,7 @@ from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, Table
 from instar.catalog.layouts import Layouts
 from instar.schemachange.online.conditions import counts_of
 from instar.schemachange.online.grouping_target import Counts, GroupTargets
-from instar.schemachange.online.image_rows import Item, JoinOperator, Operator, SourceImage, SplitOperator
-from instar.schemachange.online.target_rows import TargetRow
+from instar.schemachange.online.image_rows import Item, JoinOperator, Operator, Pair, SourceImage, SplitOperator
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import prefix_end, rowset_prefix
 
@@ -56,7 +55,7 @@ class GroupingOperator:
                 made.append(Item(prefix + self._targets.key(shape.value(row)), 0, key[_PREFIX_BYTES:], value))
         return made
 
-    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
+    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, Pair]]:
         """As in `Operator`; nobody needs row ids."""
         shape = self._targets.shape
         for group, found in groupby(items, key=attrgetter("group")):
@@ -66,4 +65,5 @@ class GroupingOperator:
                 timestamp = max(timestamp, part.timestamp)
                 record = shape.plus(record or shape.empty(shape.value(part.values)), part.values, 1, timestamp)
             assert record is not None  # a group has an item
-            yield group, self._targets.t.with_entries(self._targets.row(record))
+            made = self._targets.row(record)
+            yield group, (made.key, made.value)

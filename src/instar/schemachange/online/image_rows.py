@@ -16,17 +16,20 @@ from instar.catalog.descriptors import Table
 from instar.catalog.layouts import Layouts
 from instar.encoding.key_batches import compile_key_batch_encoder
 from instar.schemachange.online.plain_image import SplitCopies
-from instar.schemachange.online.shapes import column_places, comparable
-from instar.schemachange.online.target_rows import JoinTarget, SplitTargets, TargetRow
+from instar.schemachange.online.shapes import comparable
+from instar.schemachange.online.target_rows import JoinTarget, SplitTargets
 from instar.schemachange.reorganize import widest
 from instar.store.engine import ROW_HEADER, prefix_end, rowset_prefix
 from instar.tables.resolver import mixed_batch_reader
-from instar.tables.rowset import Decoder, TableReader, wanted
+from instar.tables.rowset import TableReader, wanted
 from instar.transformations.records import Flag, Joined, Part, Row, SRecord
 
 _PREFIX_BYTES = len(rowset_prefix(0))
 # Sides of a join's items: rows of S come first, since there is one in a group, or few.
 _S_SIDE, _R_SIDE = 0, 1
+
+# A row of a target: its store key and its stored value.
+Pair = tuple[bytes, bytes]
 
 
 class Item(NamedTuple):
@@ -55,7 +58,7 @@ class Operator(Protocol):
         """The items of rows of a source. Errors: 23502 for what would be lost."""
         ...
 
-    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
+    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, Pair]]:
         """The targets' rows of items in order, with their groups; row ids are given from `first_id` on."""
         ...
 
@@ -73,11 +76,6 @@ class SourceImage:
     def part(self, stored: bytes) -> Part:
         """The row as the rules know it."""
         return Part(self._comparable(self._reader.decode(stored)), ROW_HEADER.unpack_from(stored)[0])
-
-    def reader(self, columns: Sequence[int]) -> Decoder:
-        """A function from a stored row to the values of these columns."""
-        places = column_places(self.table)
-        return TableReader(self.table, [places[column] for column in columns], self._layouts).decode
 
     def grouping(self, columns: Sequence[int], prefix: bytes) -> _Grouping:
         """Rows by their values of these columns."""
@@ -138,12 +136,13 @@ class JoinOperator:
             for group, alone, key, value in zip(groups, null, own, stored, strict=True)
         ]
 
-    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
+    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, Pair]]:
         """As in `Operator`."""
         number = first_id
         for group, found in groupby(items, key=attrgetter("group")):
             for record in self._joined(found):
-                yield group, self._target.t.with_entries(self._target.row(number, record))
+                made = self._target.row(number, record)
+                yield group, (made.key, made.value)
                 number += 1
 
     def _joined(self, items: Iterable[Item]) -> Iterator[Joined]:
@@ -174,7 +173,6 @@ class SplitOperator:
         # In the order of S's key, so that groups are in the order of its rows.
         self._grouping = self._source.grouping(s.primary_key, self._s)
         self._copies = SplitCopies(layouts, source, self._targets)
-        self._indexed = self._source.reader([r.columns[place].id for place in self._targets.r.indexed])
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:
@@ -201,24 +199,24 @@ class SplitOperator:
                 items.append(Item(group, 0, key, value))
         return items
 
-    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, TargetRow]]:
+    def rows(self, items: Iterable[Item], first_id: int) -> Iterator[tuple[bytes, Pair]]:
         """As in `Operator`; nobody needs row ids. R's keys are those of its source, as the groups have them."""
         for of_s, some in groupby(items, key=lambda item: item.group.startswith(self._s)):
             if not of_s:
-                yield from ((item.group, self._r_row(item.group, item.stored)) for item in some)
+                yield from ((item.group, (item.group, self._r_value(item.group, item.stored))) for item in some)
                 continue
             for group, found in groupby(some, key=attrgetter("group")):
-                yield group, self._targets.s.with_entries(self._targets.s_row(self._record(found)))
+                made = self._targets.s_row(self._record(found))
+                yield group, (made.key, made.value)
 
-    def _r_row(self, key: bytes, stored: bytes) -> TargetRow:
-        """R's record of a row, with its entries."""
-        r, body = self._targets.r, self._copies.r_body(stored)
-        if body is None:
-            part = self._source.part(stored)
-            own = Part(self._targets.shape.r_part(part.values), part.timestamp)
-            return r.with_entries(self._targets.r_row(own, key))
-        value = r.value(body, ROW_HEADER.unpack_from(stored)[0])
-        return TargetRow(key, value, r.entries_of(self._indexed(stored), key[_PREFIX_BYTES:]) if r.indexed else ())
+    def _r_value(self, key: bytes, stored: bytes) -> bytes:
+        """R's record of a row, as it is stored."""
+        body = self._copies.r_body(stored)
+        if body is not None:
+            return self._targets.r.value(body, ROW_HEADER.unpack_from(stored)[0])
+        part = self._source.part(stored)
+        own = Part(self._targets.shape.r_part(part.values), part.timestamp)
+        return self._targets.r_row(own, key).value
 
     def _record(self, items: Iterable[Item]) -> SRecord:
         """S's record of the rows of one split value: what the newest says, and whether all say so."""

@@ -35,11 +35,10 @@ from instar.schemachange import wanted as want
 from instar.schemachange.creation import FIRST_LAYOUT
 from instar.schemachange.draft import Draft
 from instar.schemachange.elements import Element, ElementKind, Phase
-from instar.schemachange.online.planning import require_exact, require_source
+from instar.schemachange.online.planning import filling, require_exact, require_source
 from instar.schemachange.online.planning_join import joined_rows
 from instar.schemachange.online.target_rows import R_PART, S_PART, made_by_join
-from instar.schemachange.stages import Change, Move, Plan, Reorganization, Stage
-from instar.schemachange.states import Work
+from instar.schemachange.stages import Change, Move, Plan, Stage
 from instar.types import BIGINT, BYTEA, INTEGERS, NUMERIC, TEXT, Kind
 
 _SUMMED = INTEGERS | {Kind.NUMERIC}
@@ -126,10 +125,7 @@ def _plan(draft: Draft, view: View, storage: Table, sources: Sequence[Table]) ->
         )
     assert storage.unseen is not None
     rows = sum(draft.facts.estimated_rows(source) for source in sources)
-    work = (
-        Reorganization(Work.IMAGE, elements[0], rows),
-        Reorganization(Work.FOLLOW, elements[0], storage.unseen.made.pause_rows),
-    )
+    work = filling(elements[0], (storage,), rows, storage.unseen.made.pause_rows)
     first = Stage(moves=tuple(Move(found, Phase.ABSENT, Phase.WRITE_ONLY) for found in elements), revertible=True)
     filled = Stage(fences=tuple(source.id for source in sources), work=work, revertible=True)
     switch = Stage(moves=tuple(Move(found, Phase.WRITE_ONLY, Phase.PUBLIC) for found in elements), shows=(view,))

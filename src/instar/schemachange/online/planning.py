@@ -55,11 +55,7 @@ def plan_transformation(
     names = tuple(source.id for source in sources)
     rows = sum(draft.facts.estimated_rows(source) for source in sources)
     first = Stage(moves=tuple(Move(found, Phase.ABSENT, Phase.WRITE_ONLY) for found in elements), revertible=True)
-    work = (
-        Reorganization(Work.IMAGE, elements[0], rows),
-        Reorganization(Work.FOLLOW, elements[0], what.pause_rows),
-    )
-    filled = Stage(fences=names, work=work, revertible=True)
+    filled = Stage(fences=names, work=filling(elements[0], targets, rows, what.pause_rows), revertible=True)
     stages = [first, filled]
     switch = switch or Stage(drops=names, reveals=made)
     if keep_views:
@@ -77,6 +73,17 @@ def plan_transformation(
         moves = tuple(Move(found, Phase.WRITE_ONLY, Phase.PUBLIC) for found in ends)
         stages.append(Stage(moves=moves, grace=what.grace))
     return Plan(draft.statement, draft.publication(), tuple(stages), tuple(draft.notices), Change(()))
+
+
+def filling(source: Element, targets: Iterable[Table], rows: int, pause_rows: int) -> tuple[Reorganization, ...]:
+    """The work of filling targets with about so many rows, up to what is left for the switch. The image has only rows:
+    their index entries are put after it, in the order of each index, which is another than that of the rows."""
+    indexes = [Element(ElementKind.INDEX, target.id, index.id) for target in targets for index in target.indexes]
+    return (
+        Reorganization(Work.IMAGE, source, rows),
+        *(Reorganization(Work.ENTRIES, index, rows) for index in indexes),
+        Reorganization(Work.FOLLOW, source, pause_rows),
+    )
 
 
 def _require_told(made: Made, sources: tuple[Table, ...], targets: tuple[Table, ...]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +30,8 @@ STEP_PUTS, STEP_BYTES = 256, 65_536
 # The number of the record that says that all chunks are there, and of the first chunk.
 _COMPLETE, _FIRST = 1, 2
 
+PutT = TypeVar("PutT", bound=Put)
+
 _chunks = msgspec.msgpack.Decoder(list[Put])
 
 
@@ -41,7 +44,7 @@ class Redo:
     def steps(self, puts: Sequence[Put], reached: Checkpoint) -> Iterator[Step]:
         """Steps that put all of it, and have the work at `reached` then, or leave nothing but a record that is to be
         `resumed`."""
-        chunks = _cut(puts)
+        chunks = cut(puts)
         # There are only so many numbers: the chunks of a very large commit share records.
         share = -(-len(chunks) // (RANGES_PER_WORK - _FIRST))
         records = [chunks[start : start + share] for start in range(0, len(chunks), share)]
@@ -65,7 +68,7 @@ class Redo:
 
     def _again(self, chunks: Sequence[Sequence[Put]], keys: Sequence[bytes], reached: Checkpoint) -> Iterator[Step]:
         for chunk in chunks:
-            yield from map(putting, _cut(chunk))
+            yield from map(putting, cut(chunk))
         yield self._end(reached)
         yield from self._dropping(keys)
 
@@ -78,7 +81,7 @@ class Redo:
         return putting([position, (self._task.checkpoint_key(_COMPLETE), None)])
 
     def _dropping(self, keys: Sequence[bytes]) -> Iterator[Step]:
-        yield from map(putting, _cut([(key, None) for key in keys]))
+        yield from map(putting, cut([(key, None) for key in keys]))
 
 
 def is_step(puts: Sequence[Put]) -> bool:
@@ -88,7 +91,7 @@ def is_step(puts: Sequence[Put]) -> bool:
     )
 
 
-def _cut(puts: Sequence[Put]) -> list[Sequence[Put]]:
+def cut(puts: Sequence[PutT]) -> list[Sequence[PutT]]:
     """The puts in pieces of which each is one step."""
     pieces, start, size = [], 0, 0
     for place, (key, value) in enumerate(puts):

@@ -92,7 +92,7 @@ class StoredRows:
         self.written += len(values)
 
     def _put_entries(self, row: NewRow, before: set[bytes]) -> None:
-        entries = self.target.with_entries(row).entries
+        entries = self.target.entries(row.image, row.key[ROWSET_PREFIX_BYTES:])
         timestamp = ROW_HEADER.unpack_from(row.value)[0]
         for entry in before.difference(entries):
             self.store.delete(entry)

@@ -1,7 +1,7 @@
 """Rows of the targets of a join or split in their stored form, for the initial population and the log's propagation.
 
 What the rules know as `Part`, `SRecord` and `Joined` becomes a store key, a stored value and the index entries that go
-with it: put together in one step, nothing is logged, and nothing points into the log.
+with it: nothing is logged, and nothing points into the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from instar.catalog.descriptors import DEFAULT_LOCK, MadeByJoin, MadeBySplit, Ta
 from instar.encoding.keys import compile_encoder, limited_index_key
 from instar.lazily import computed_once
 from instar.schemachange.online.shapes import column_places, join_shape, split_shape
-from instar.store.engine import ENTRY_VALUE, NO_RECORD, ROW_HEADER, Section, rowset_prefix
+from instar.store.engine import NO_RECORD, ROW_HEADER, rowset_prefix
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.patching import mover
@@ -37,29 +37,6 @@ class NewRow(NamedTuple):
     key: bytes
     value: bytes
     image: Row
-
-
-class TargetRow(NamedTuple):
-    """A row to be put: its store key, its stored value, and the store keys of its index entries."""
-
-    key: bytes
-    value: bytes
-    entries: tuple[bytes, ...]
-
-    @property
-    def puts(self) -> int:
-        """How many keys are written."""
-        return 1 + len(self.entries)
-
-
-def put_row(section: Section, row: TargetRow) -> None:
-    """Put a row with its entries; what it replaces has the same entries, or whoever puts it takes those away."""
-    section.put(row.key, row.value)
-    if not row.entries:
-        return
-    timestamp = ROW_HEADER.unpack_from(row.value)[0]
-    for entry in row.entries:
-        section.put(entry, ENTRY_VALUE.pack(timestamp, 1, len(entry) - len(row.key) + _PREFIX_BYTES))
 
 
 class TargetTable:
@@ -113,10 +90,6 @@ class TargetTable:
         """A row's body as it is stored; `locks` as of `row`."""
         return self.head.pack(timestamp, NO_RECORD, self._tag, *locks) + body
 
-    def with_entries(self, row: NewRow) -> TargetRow:
-        """The row with its index entries."""
-        return TargetRow(row.key, row.value, self.entries(row.image, row.key[_PREFIX_BYTES:]))
-
     def indexed_alike(self, one: Row, other: Row) -> bool:
         """Whether two rows of one primary key have the same entries: an update leaves them alone, most of the time."""
         return self._indexed(one) == self._indexed(other)
@@ -131,10 +104,7 @@ class TargetTable:
 
     def entries(self, image: Row, key: bytes) -> tuple[bytes, ...]:
         """The store keys of the index entries of a row whose encoded primary key is `key`."""
-        return self.entries_of(self._indexed(image), key)
-
-    def entries_of(self, indexed: Row, key: bytes) -> tuple[bytes, ...]:
-        """The same, by the values of the columns at the places `indexed`."""
+        indexed = self._indexed(image)
         return tuple([limited_index_key(encode(of(indexed)), _PREFIX_BYTES) + key for of, encode in self._entries])
 
 
