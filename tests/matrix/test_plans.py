@@ -43,10 +43,11 @@ def explained(kind: Kind) -> Iterator[str]:
 def stages(arena: Arena, job: Job) -> Iterator[str]:
     """The stages of a job: moves, fences, work."""
     with arena.store.read() as reader:
-        tables = {table.id: table for table in arena.databases[0].catalog.at(reader).tables()}
+        catalog = arena.databases[0].catalog.at(reader)
+    tables = {table.id: table for table in catalog.tables()}
 
     def named(element: Element) -> str:
-        table = tables.get(element.table)
+        table = catalog.by_id(element.table)  # which nobody may see yet
         return name_of(table, element) if isinstance(table, Table) else repr(element)
 
     for number, stage in enumerate(job.stages, 1):
