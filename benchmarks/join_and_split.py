@@ -30,6 +30,7 @@ from benchmarks import remaking, switching
 from benchmarks.clients import Clients, Latencies, clients
 from benchmarks.equal_speed import QUIET, UNKNOWN, Times, Window, at_equal_speed, windows_of
 from benchmarks.harness import Figure, Options, say
+from benchmarks.held import Turn, loss, turns
 from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, make_doubtful, sources
 from benchmarks.noise import Machine, watched
 from benchmarks.switch_worker import Checked, Mode, SwitchWorker, switch_worker
@@ -44,32 +45,40 @@ JUDGED = 0.75
 TRANSFORMATIONS = ("split", "join")
 THROUGHPUT_KEPT, RESPONSE_GROWTH = 0.98, 0.05
 # What the paper has lost at most at 75 % and 20 %, as far as its figures can be read.
+# Pairs of turns of a round, at the load that is judged.
+PAIRS = 16
 PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 # Rates that propagation is allowed, beside that at which the source changes; None: any.
 PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
 PRIORITY_SHARE = 0.2
 CHECKED = 10_000  # records of S at most that come into doubt
 _SETTLING_SECONDS = 1.0
+# Above what is ever done: with a rate of its own a job does not hurry where it has been held.
+_ANY_RATE = 100_000_000
 _CHECKING_SECONDS = 300.0  # to come to the end of the checks
 _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """From when to when (seconds, monotonic), what ended in it, and whether processor time was stolen."""
+    """From when to when (seconds, monotonic), what ended in it, whether processor time was stolen, and the share of a
+    processor that the worker took."""
 
     begin: float
     end: float
     seen: Latencies
     disturbed: bool
+    share: float
 
 
 @dataclass(frozen=True)
 class _Round:
-    """The phases in which the clients were alone, and the others by their names; all that was seen in it."""
+    """The phases in which the clients were alone, and the others by their names; turns in which the worker was held, or
+    not; all that was seen in it."""
 
-    quiet: list[tuple[float, float]]
+    quiet: list[_Phase]
     during: dict[str, _Phase]
+    turns: list[Turn]
     seen: Latencies
 
 
@@ -125,15 +134,18 @@ def _interference(
 def _at_load(
     options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
 ) -> Iterator[Figure]:
-    rounds = [_round(options, machine, scene, rest) for _ in range(options.repeated or (1 if options.quick else 3))]
+    pairs = 0 if load != JUDGED else 2 if options.quick else PAIRS
+    count = options.repeated or (1 if options.quick else 3)
+    rounds = [_round(options, machine, scene, rest, pairs) for _ in range(count)]
     windows = [_windows(rounds, machine, measured) for measured in (_mean, _completed)]
     as_it_was = at_equal_speed([window._replace(slowness=1.0) for window in windows[0]])
     grown, kept = map(at_equal_speed, windows)
     for phase in rounds[0].during:
         times = (found.get(phase, UNKNOWN) for found in (kept, grown, as_it_was))
-        yield from _figures(
-            f"{name}: {phase}", [found.during[phase] for found in rounds], *times, judged=load == JUDGED
-        )
+        found = [one.during[phase] for one in rounds]
+        yield from _figures(f"{name}: {phase}", found, *times, judged=load == JUDGED)
+        if pairs:
+            yield from _by_pairs(f"{name}: {phase}", rounds, found)
 
 
 def _mean(seen: Latencies, begin: float, end: float) -> float:
@@ -153,48 +165,62 @@ def _windows(
     """What was measured in the windows of all rounds in which there is something to measure."""
     found = []
     for number, one in enumerate(rounds):
-        phases = [(QUIET, phase) for phase in one.quiet]
-        phases += [(name, (phase.begin, phase.end)) for name, phase in one.during.items()]
-        for name, phase in phases:
-            for begin, end in windows_of(*phase):
+        for name, phase in [*((QUIET, phase) for phase in one.quiet), *one.during.items()]:
+            for begin, end in windows_of(phase.begin, phase.end):
                 value = measured(one.seen, begin, end)
                 if value:
                     found.append(Window(number, name, value, machine.slowness(begin, end)))
     return found
 
 
-def _round(options: Options, machine: Machine, scene: _Scene, rest: float) -> _Round:
-    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; then
-    the job is cancelled, and clients are alone once more."""
+def _round(options: Options, machine: Machine, scene: _Scene, rest: float, pairs: int) -> _Round:
+    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; so
+    many pairs of turns with propagation held, and not; then the job is cancelled, and clients are alone once more."""
     seconds = options.lasting(8.0, 1.0)
     scene.worker.order(Mode.REFUSE)
     scene.processes.begin_closed(rest)
 
-    def alone() -> tuple[float, float]:
+    def alone() -> tuple[_Moment, _Moment]:
         time.sleep(min(_SETTLING_SECONDS, seconds))
-        begin = time.monotonic()
+        begin = _now(scene)
         time.sleep(seconds)
-        return begin, time.monotonic()
+        return begin, _now(scene)
 
     first = alone()
     job = Running(scene.connection, scene.transformation)
     job.until_propagating()
-    filled = time.monotonic()
+    filled = _now(scene)
     time.sleep(seconds)
-    ended = time.monotonic()
+    phases = {"population": (first[1], filled), "propagation": (filled, _now(scene))}
     checked = _check(scene, job) if scene.transformation == "split" else None
+    job.steer(f"ALTER JOB {{}} SET (max_rows_per_second = {_ANY_RATE})")
+    turned = turns(scene.worker, pairs)
     job.cancel()
     quiet = [first, alone()]
     seen = scene.processes.end()
-
-    def beside(begin: float, end: float) -> _Phase:
-        noisy = any(machine.within(*phase).disturbs(tail=False) for phase in (*quiet, (begin, end)))
-        return _Phase(begin, end, seen.ended(begin, end), noisy)
-
-    phases = {"population": beside(first[1], filled), "propagation": beside(filled, ended)}
     if checked is not None:
-        phases["consistency checking"] = beside(checked.begun, checked.ended)
-    return _Round(quiet, phases, seen)
+        phases["consistency checking"] = (
+            _Moment(checked.begun, checked.computed), _Moment(checked.ended, checked.computed_then)
+        )  # fmt: skip
+
+    def phase(begin: _Moment, end: _Moment) -> _Phase:
+        stolen = [machine.within(one.at, other.at).disturbs(tail=False) for one, other in (*quiet, (begin, end))]
+        share = (end.computed - begin.computed) / (end.at - begin.at)
+        return _Phase(begin.at, end.at, seen.ended(begin.at, end.at), any(stolen), share)
+
+    during = {name: phase(*found) for name, found in phases.items()}
+    return _Round([phase(*found) for found in quiet], during, turned, seen)
+
+
+class _Moment(NamedTuple):
+    """Seconds, monotonic, and how much processor time the worker had taken by then."""
+
+    at: float
+    computed: float
+
+
+def _now(scene: _Scene) -> _Moment:
+    return _Moment(time.monotonic(), scene.worker.computed())
 
 
 def _check(scene: _Scene, job: Running) -> Checked:
@@ -232,6 +258,23 @@ def _figures(
     yield Figure(
         f"{name}, growth of the response time", grown.value - 1, "x", RESPONSE_GROWTH if judged else None, "<=",
         f"mean {mean:.2f} ms, p99 {p99:.1f} ms", f"+-{grown.error:.1%}; as it was {as_it_was.value - 1:+.1%}", noisy,
+    )  # fmt: skip
+
+
+def _by_pairs(name: str, rounds: list[_Round], during: list[_Phase]) -> Iterator[Figure]:
+    """What clients lost of the share of a processor that the worker took in a phase, beyond that without a job."""
+    turned = [(turn, one.seen) for one in rounds for turn in one.turns]
+    idle = statistics.fmean(phase.share for one in rounds for phase in one.quiet)
+    taken = statistics.fmean(phase.share for phase in during)
+    noisy = any(phase.disturbed for phase in during)
+    kept, grown = (loss(turned, measured).at(taken - idle) for measured in (_completed, _mean))
+    yield Figure(
+        f"{name}, throughput kept, by pairs", kept.value, "x", THROUGHPUT_KEPT, ">=", f"+-{kept.error:.1%}",
+        f"the worker took {taken:.1%} of a processor, {idle:.1%} without a job", noisy,
+    )  # fmt: skip
+    yield Figure(
+        f"{name}, growth of the response time, by pairs", grown.value - 1, "x", RESPONSE_GROWTH, "<=",
+        f"+-{grown.error:.1%}", f"{len(turned) // 2} pairs", noisy,
     )  # fmt: skip
 
 

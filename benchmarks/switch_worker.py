@@ -13,10 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+
+import psutil
 
 import instar
 from benchmarks import starting
@@ -29,7 +32,7 @@ from instar.schemachange.online.tail import Behind
 from instar.schemachange.online.transformation import OnlineSplit
 from instar.schemachange.tasks import Reorganizer
 from instar.store import open_store
-from instar.store.engine import Commit, StaleRow, Store, View
+from instar.store.engine import Commit, Reader, StaleRow, Store, View
 from instar.worker import NICENESS
 from instar.worker.work import Worker
 
@@ -60,11 +63,14 @@ class _Order(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """From when to when the consistency checker was at so many records of S."""
+    """From when to when the consistency checker was at so many records of S; and how much processor time the process
+    had taken by these moments."""
 
     begun: float
     ended: float
     records: int
+    computed: float
+    computed_then: float
 
 
 class Switch(NamedTuple):
@@ -83,7 +89,9 @@ class SwitchWorker:
 
     def __init__(self, path: Path) -> None:
         self._pipe, theirs = starting.CONTEXT.Pipe()
-        self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs, NICENESS))
+        self._let_go = starting.CONTEXT.Event()
+        self._let_go.set()
+        self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs, NICENESS, self._let_go))
         self._process.start()
         theirs.close()
         self._pipe.recv()
@@ -99,9 +107,27 @@ class SwitchWorker:
         """The switch, or under TELL the attempt, as soon as it was there; None if it was not within so long."""
         return cast("Switch", self._pipe.recv()) if self._pipe.poll(seconds) else None
 
+    def hold(self, held: bool) -> None:
+        """As in `held.Held`: before it reads the store again."""
+        if held:
+            self._let_go.clear()
+        else:
+            self._let_go.set()
+
+    def computed(self) -> float:
+        """As in `held.Held`."""
+        own = psutil.Process(self._process.pid)
+        total = 0.0
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # it has ended just now
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
     def end(self) -> None:
         """Stop the process."""
         self._pipe.close()
+        self._let_go.set()
         self._process.join(_ENDED_SECONDS)
         self._process.kill()
         self._process.join()
@@ -120,8 +146,9 @@ def switch_worker(path: Path) -> Iterator[SwitchWorker]:
 class _Watched:
     """A store whose commits of switches are looked at."""
 
-    def __init__(self, store: Store, path: Path, pipe: Pipe) -> None:
+    def __init__(self, store: Store, path: Path, pipe: Pipe, let_go: Event) -> None:
         self._store = store
+        self._let_go = let_go
         self._path = path
         self._pipe = pipe
         self._order = _Order()
@@ -131,6 +158,11 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def read(self) -> Reader:
+        """As in `Store`, when it is not held."""
+        self._let_go.wait()
+        return self._store.read()
 
     def heed(self) -> None:
         """Take in what has been ordered."""
@@ -149,10 +181,10 @@ class _Watched:
         found: Contradictions,
     ) -> Iterator[None]:
         """The checks at the end of a cycle, looked at."""
-        begun, records = time.monotonic(), len(target.doubtful)
+        begun, computed, records = time.monotonic(), time.process_time(), len(target.doubtful)
         yield from check_all(split, target, position, read, found)
         if self._checked is None or records > self._checked.records:
-            self._checked = Checked(begun, time.monotonic(), records)
+            self._checked = Checked(begun, time.monotonic(), records, computed, time.process_time())
 
     def commit(self, request: Commit) -> int:
         """As in `Store`; a switch is what applies something within its atomic section."""
@@ -199,13 +231,13 @@ class _Watched:
         self._written = upto
 
 
-def _serve(path: Path, pipe: Pipe, niceness: int) -> None:
+def _serve(path: Path, pipe: Pipe, niceness: int, let_go: Event) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     stand_back(niceness)
     sys.setswitchinterval(_SWITCH_SECONDS)
     clock = SystemClock()
     store = open_store(str(path), synchronous=None, create=False, clock=clock)
-    watched = _Watched(store, path, pipe)
+    watched = _Watched(store, path, pipe, let_go)
     following.check_all = watched.check_all  # type: ignore[attr-defined]  # as it is used there
     store.announce_worker(True)
     worker = Worker(cast("Store", watched), clock, lambda: _spark(path), stopping=lambda: watched.is_over)

@@ -28,8 +28,8 @@ def test_small(monkeypatch):
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as name:  # which other users can reach
         options = Options(quick=True, directory=Path(name), rows=ROWS, seconds=0.2)
         figures = list(join_and_split.run(options))
-    assert len(figures) == len({figure.name for figure in figures}) == 6 + 3 + 8 + 3
-    assert sum("consistency checking" in figure.name for figure in figures) == 2
+    assert len(figures) == len({figure.name for figure in figures}) == 6 + 6 + 3 + 8 + 3
+    assert sum("consistency checking" in figure.name for figure in figures) == 4
     assert all(math.isfinite(figure.value) for figure in figures)
     whole = next(figure for figure in figures if figure.name.endswith("joined and split again"))
     try:
@@ -38,6 +38,23 @@ def test_small(monkeypatch):
         assert whole.peer.startswith("PostgreSQL is left out")
     else:
         assert whole.peer.startswith("PostgreSQL 1")
+
+
+def test_a_worker_that_is_held(tmp_path):
+    """It stands still with a job, and goes on with it."""
+    path = tmp_path / "store"
+    with open_instar(path) as connection, switch_worker(path) as worker:
+        fill(connection, "t", ROWS)
+        worker.order(Mode.REFUSE)
+        worker.hold(True)
+        job = Running(connection, "split")
+        time.sleep(0.5)  # a turn that had begun comes to its end
+        computed = worker.computed()
+        assert not job.until(lambda state, _: state != "pending", 1)
+        assert worker.computed() - computed < 0.1
+        worker.hold(False)
+        job.until_propagating()
+        assert worker.computed() > computed
 
 
 @pytest.mark.parametrize("late", [0, 3])

@@ -2,8 +2,8 @@
 
 The snapshot and the key ranges of the targets are chosen once and on record before anything is read, so whoever goes on
 after a crash, here or on Spark, makes the same rows of the same ranges: row ids too, which are counted in each range.
-So all of it may be done again. Ranges are of groups (image_rows.py), and rows are put blindly: nobody else writes to the
-targets. Their index entries follow, and then the log is propagated from exactly the snapshot on.
+So all of it may be done again. Ranges are of groups (image_rows.py), and rows are put blindly: nobody else writes to
+the targets. Their index entries follow, and then the log is propagated from exactly the snapshot on.
 """
 
 from __future__ import annotations
