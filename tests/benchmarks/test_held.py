@@ -1,6 +1,7 @@
 """What pairs of turns tell of a worker that is held, and not."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ def test_what_is_lost_goes_by_the_share_that_is_taken():
     assert math.exp(found.change) == pytest.approx(0.96)
     assert found.error == pytest.approx(0, abs=1e-9)
     kept, error = found.at(0.05)
-    assert (kept, error) == (pytest.approx(math.sqrt(0.96)), pytest.approx(0, abs=1e-9))
+    assert kept == pytest.approx(math.sqrt(0.96))
+    assert error == pytest.approx(0, abs=1e-9)
     assert found.at(0)[0] == 1
 
 
@@ -70,12 +72,10 @@ def test_turns_alternate_and_end_with_the_worker_let_go(monkeypatch):
 
     class Worker:
         held = False
-        said = []
         took = 0.0
 
         def hold(self, held):
             self.held = held
-            self.said.append(held)
 
         def computed(self):
             self.took += 0.0 if self.held else 0.001
@@ -86,4 +86,4 @@ def test_turns_alternate_and_end_with_the_worker_let_go(monkeypatch):
     assert [one.held for one in made] == [True, False, False, True, True, False]
     assert not worker.held
     assert all((one.share > 0) is not one.held for one in made)
-    assert all(one.end <= other.begin for one, other in zip(made, made[1:], strict=False))
+    assert all(one.end <= other.begin for one, other in pairwise(made))

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Column, Layout, Table
+from instar.schemachange import reorganize
 from instar.schemachange.breath import FIRST_ROWS, PIECE_NS, RESTS, Breath
 from instar.schemachange.job_records import Checkpoint, Job, JobState, encode_job, job_key
 from instar.schemachange.jobs import Held
@@ -18,7 +20,8 @@ from instar.schemachange.online import image, redo
 from instar.schemachange.online.image import Image, ImageEntries, image_snapshot
 from instar.schemachange.online.image_rows import Item, SplitOperator
 from instar.schemachange.reorganize import InProcess
-from instar.schemachange.tasks import Step, planned
+from instar.schemachange.tasks import AT_LEISURE, Step, planned
+from instar.schemachange.touched import Touched
 from instar.sql.checks import compile_check
 from instar.store import MemoryStore, open_store
 from instar.store.engine import ClaimLost, Commit, Store, rowset_prefix
@@ -111,10 +114,12 @@ class Sources(ChangingWorld):
     def check_entries(self, *targets: Table) -> None:
         """That the entries of an image's rows are put."""
         for place, target in enumerate(targets, PLACE + 1):
-            names = {"job": 1, "stage": STAGE, "rows": 100, "place": place}
-            task = ImageEntries(self.store, target, target.indexes, claim=self.held.claim, **names)
-            InProcess().run(task, nothing)
+            InProcess().run(self.entries(target, place), nothing)
             check_entries(self.store, self.layouts, target)
+
+    def entries(self, target: Table, place: int) -> ImageEntries:
+        names = {"job": 1, "stage": STAGE, "rows": 100, "place": place}
+        return ImageEntries(self.store, target, target.indexes, claim=self.held.claim, **names)
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -382,6 +387,37 @@ def test_the_share_of_a_join_is_not_that_of_what_was_put(
     assert told[-1][1] == 1.0
     assert len({rows for rows, _ in told}) > 10
     assert all(share == rows / 52 for rows, share in told if rows < told[-1][0])
+
+
+# --- index entries ---------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_put_without_a_look_at_who_writes(world: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are unique ones probed. They count for a rate, and are put at leisure, many together."""
+    monkeypatch.setattr(reorganize, "STEP_ENTRIES", 5)
+    r = world.described("a", A_COLUMNS, some_a(40))
+    s = world.described("b", B_COLUMNS, some_b(12, unique=True))
+    target = world.joined(KEYS, unique=True)
+    InProcess().run(world.image([r, s], [target]), nothing)
+    target = msgspec.structs.replace(
+        target, indexes=tuple(msgspec.structs.replace(index, unique=True) for index in target.indexes)
+    )
+    task = world.entries(target, PLACE + 1)
+    task.pace = Pace()
+
+    def looked(*_given: object) -> int:
+        raise AssertionError("the log was read")
+
+    monkeypatch.setattr(Touched, "follow", looked)
+    at = Checkpoint(task.start, task.stop, task.start, 0)
+    ((steps, reached),) = [(list(found), at) for found, at in task.batches(at)]
+    entries = len(target.indexes) * len(rows_of(world.store, world.layouts, target))
+    assert (reached.rows, reached.done) == (entries, True)
+    assert len(steps) == -(-entries // 20)
+    world.store.background(steps)
+    assert task.pace.rows == entries
+    assert task.urgency == AT_LEISURE
+    check_entries(world.store, world.layouts, target)
 
 
 # --- the snapshot ----------------------------------------------------------------------------------------------------
