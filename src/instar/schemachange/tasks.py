@@ -49,6 +49,7 @@ class Task(ABC):
 
     breathes = True
     gathers = False
+    rests = 1.0  # so many times as long as other work's
 
     def __init__(
         self, store: Store, table: Table, *, job: int, stage: int, claim: tuple[bytes, bytes], rows: int, place: int = 0
@@ -100,7 +101,7 @@ class Task(ABC):
         if self.breath is not None:
             # That it makes longer pauses at the gate than others does not make its rests longer.
             factor = 1.0 if self.pace is None else self.pace.factor * min(self.pace.urgency, 1.0)
-            self.breath.draw(factor, read=read)
+            self.breath.draw(factor * self.rests, read=read)
 
     @abstractmethod
     def batches(self, at: Checkpoint) -> Iterator[tuple[Iterable[Step], Checkpoint]]:

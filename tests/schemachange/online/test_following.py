@@ -414,7 +414,7 @@ def test_what_follows_a_cycle_is_kept(world: ChangingWorld, monkeypatch: pytest.
         kept.append(task.analysis)
 
     monkeypatch.setattr(task, "rows_left", lambda: next(left))
-    monkeypatch.setattr(module._Cycle, "is_late", lambda _cycle: next(late))
+    monkeypatch.setattr(module._Cycle, "is_late", lambda _cycle, _position: next(late))
     monkeypatch.setattr(task, "_decide", decided)
     assert run(task)
     assert [told.partition("the switch may write ")[2] for told in kept] == [
@@ -479,6 +479,20 @@ def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Tim
     assert timed.pressed(seconds=120) == [(7, 2), (14, 4), (28, 8), (56, 16), (112, 32)]
     timed.task._cycle = module._Cycle(2, 0, SECOND // 2, module._Cycle(1, 0, 0))
     assert timed.pressed(seconds=100) == []  # what was written in so short a time says nothing
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(20, [(7, 2), (14, 4)]), (21, [(5, 2), (10, 4), (15, 8), (20, 16)])])
+def test_how_far_it_has_come_tells_sooner(
+    timed: _Timed, monkeypatch: pytest.MonkeyPatch, seconds: int, expected: list[tuple[float, float]]
+) -> None:
+    """If it would take more than twice as long as what it applies was written in, by how far it has come since it began,
+    or since pauses became shorter."""
+    position = property(lambda _task: int(timed.now * 10 * SECOND / seconds))
+    monkeypatch.setattr(module.Following, "position", position)
+    assert timed.pressed(seconds=seconds - 1) == expected
+    timed.now = 20 * seconds
+    timed.task._cycle = module._Cycle(2, timed.task.position, timed.task.position + 10 * SECOND, timed.task._cycle)
+    assert timed.pressed(seconds=4) == []
 
 
 def test_what_came_into_doubt_at_once_is_checked_at_leisure_once(timed: _Timed) -> None:
@@ -601,7 +615,7 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
     task.breath = Breath(Foreground(), clock)
     world.store.background([redo.putting([CLAIM])])
     InProcess().run(task, lambda: None)
-    assert clock.slept == [pytest.approx(1.5 * RESTS * PIECE_NS / 1e9 / haste)] * 10
+    assert clock.slept == [pytest.approx(2.0 * RESTS * PIECE_NS / 1e9 / haste)] * 10
     check(world.store, split, world.now())
 
 
@@ -609,7 +623,7 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
     ("urgency", "latency", "expected"),
     [
         (AT_LEISURE, None, 1), (1.0, None, 1 / 4), (16.0, None, 1 / 64),
-        (AT_LEISURE, 1, 3), (1.0, 1, 3 / 4), (16.0, 1, 3 / 64),
+        (AT_LEISURE, 1, 2), (1.0, 1, 2 / 4), (16.0, 1, 2 / 64),
     ],
 )  # fmt: skip
 def test_rests_shrink_as_pauses_do(world: ChangingWorld, urgency: float, latency: int | None, expected: float) -> None:
@@ -619,10 +633,10 @@ def test_rests_shrink_as_pauses_do(world: ChangingWorld, urgency: float, latency
     task.breath = Breath(Foreground(), clock)
     task.urgency = task.pace.urgency = urgency
     task.pace.latency_target_ns = latency
-    task.pace.factor = 3.0 if latency else 1 / urgency
+    task.pace.factor = 2.0 if latency else 1 / urgency
     clock.computed += PIECE_NS
     task._breathe()
-    assert clock.slept == [pytest.approx(expected * 1.5 * RESTS * PIECE_NS / 1e9)]
+    assert clock.slept == [pytest.approx(expected * 2.0 * RESTS * PIECE_NS / 1e9)]
 
 
 @pytest.mark.parametrize(("most", "bytes_", "expected"), [(8, 1 << 20, 3), (1000, 1 << 20, 1), (1000, 250, 10)])

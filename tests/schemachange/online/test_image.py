@@ -295,7 +295,7 @@ def test_beside_commits_it_is_made_in_pieces(world: Sources, monkeypatch: pytest
     task.breath = Breath(foreground, clock)
     InProcess().run(task, nothing)
     assert read[:7] == [FIRST_ROWS] + [fits] * 6  # of the first range
-    assert sum(clock.slept) == pytest.approx(RESTS * clock.computed / 1e9, rel=0.1)
+    assert sum(clock.slept) == pytest.approx(1.5 * RESTS * clock.computed / 1e9, rel=0.1)
     check_split(world, targets, SPLIT, world.parts(source))
 
 

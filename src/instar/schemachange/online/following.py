@@ -45,7 +45,7 @@ _GATHERED_BYTES = 8 << 20
 _BREATHING_ROWS = 256
 # Rests are so many times as long as other work's: it is to be felt as little as can be, and keeps up with the sources
 # at most rates all the same; else they get shorter. For checks, as there may be many of them.
-_RESTS, _CHECK_RESTS = 1.5, 5.0
+_RESTS, _CHECK_RESTS = 2.0, 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
 # Records of S that are looked at between two pulses.
@@ -61,6 +61,8 @@ _LOG_RECORDS = 10_000
 # If a cycle takes more than this share of the time in which its changes were written, pauses get shorter, as far as
 # this: the sources would never be caught up with.
 _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
+# It need not take so long: by how far it has come in some seconds it is seen that it will take many times as long.
+_FAR_BEHIND, _TELLING_PROGRESS = 2.0, 5.0
 # What was written in less than this says nothing about who is faster. Where so many cycles of that kind have left too
 # much for the switch, pauses are what they leave it for.
 _TELLING_SECONDS, _SHORT_CYCLES = 1.0, 8
@@ -211,7 +213,7 @@ class Following(Task):
         """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
         are what they do so for. What is checked may have come into doubt all at once, and takes long once: so that is
         too long only where the cycle before was late, too."""
-        late = self._cycle.is_late() and (self._cycle.follows_late or not checking)
+        late = self._cycle.is_late(self.position) and (self._cycle.follows_late or not checking)
         late = late or self._short_cycles >= _SHORT_CYCLES
         if late and not (self.pace is not None and self.pace.is_limited):
             self._short_cycles = 0
@@ -405,8 +407,9 @@ class _Cycle:
         self.written = 0.0  # changes of the sources in a second
         self.seconds = 0.0
         self._is_over = False
-        self._start = start
+        self._start, self._upto = start, upto
         self._began = monotonic()
+        self._looked = self._began, start  # when it became late last, and where it was
         if before is not None and before.number:
             self._written_in = self._began - before._began
         else:
@@ -422,14 +425,24 @@ class _Cycle:
         """Whether what it applies was written in too little time to say who is faster."""
         return self._written_in < _TELLING_SECONDS
 
-    def is_late(self) -> bool:
-        """Whether it has taken too long; and then whether it has taken twice as long as when that was said."""
-        passed = monotonic() - self._began
-        if self._is_over or self.is_short or passed < self._late:
+    def is_late(self, position: int) -> bool:
+        """Whether it has taken too long, and then whether it has taken twice as long as when that was said; or whether
+        it would take far too long if it went on as it has since it began, or since that was said."""
+        now = monotonic()
+        passed = now - self._began
+        if self._is_over or self.is_short or (passed < self._late and not self._is_far_behind(position, now)):
             return False
-        self._late = 2 * passed
+        self._late = max(self._late, 2 * passed)
+        self._looked = now, position
         self.was_late = True
         return True
+
+    def _is_far_behind(self, position: int, now: float) -> bool:
+        since, start = self._looked
+        took, done = now - since, position - start
+        if took < _TELLING_PROGRESS or position >= self._upto:
+            return False
+        return took * (self._upto - self._start) > _FAR_BEHIND * self._written_in * done
 
     def end(self) -> None:
         """The cycle has come to its end; the first time that this is said."""

@@ -41,6 +41,9 @@ PUT_ROWS = 1_024
 # Items that are sorted in memory at a time.
 ITEMS_PER_RANGE = 100_000
 MAX_RANGES = 512
+# Nobody waits for a join or split, and what clients lose beside it is a quarter to a half of the share of a processor
+# that it takes (docs/benchmarks-history.md).
+_RESTS = 1.5
 # Of so many items, one is looked at to cut the groups into ranges.
 _SAMPLED = 64
 
@@ -55,6 +58,8 @@ def image_snapshot(jobs: Jobs, job: int, stage: int, place: int) -> int | None:
 class Image(Task):
     """The work of one job on the targets of a join (R, S; T), a split (its source; R, S) or a grouping: all tables
     as they stand behind the fence of the stage that created the targets."""
+
+    rests = _RESTS
 
     def __init__(
         self,
@@ -219,6 +224,8 @@ class Image(Task):
 class ImageEntries(LoadedIndex):
     """The work of one job on indexes of one target, whose rows are there. Each index is put in its own order, which is
     another than that of the rows: where both are put together, most entries are put into a page by themselves."""
+
+    rests = _RESTS
 
     def __init__(
         self,
