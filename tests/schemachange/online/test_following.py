@@ -485,8 +485,8 @@ def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Tim
 def test_how_far_it_has_come_tells_sooner(
     timed: _Timed, monkeypatch: pytest.MonkeyPatch, seconds: int, expected: list[tuple[float, float]]
 ) -> None:
-    """If it would take more than twice as long as what it applies was written in, by how far it has come since it began,
-    or since pauses became shorter."""
+    """If it would take more than twice as long as what it applies was written in, by how far it has come since it
+    began, or since pauses became shorter."""
     position = property(lambda _task: int(timed.now * 10 * SECOND / seconds))
     monkeypatch.setattr(module.Following, "position", position)
     assert timed.pressed(seconds=seconds - 1) == expected

@@ -114,10 +114,10 @@ class Sources(ChangingWorld):
     def check_entries(self, *targets: Table) -> None:
         """That the entries of an image's rows are put."""
         for place, target in enumerate(targets, PLACE + 1):
-            InProcess().run(self.entries(target, place), nothing)
+            InProcess().run(self.entries_of(target, place), nothing)
             check_entries(self.store, self.layouts, target)
 
-    def entries(self, target: Table, place: int) -> ImageEntries:
+    def entries_of(self, target: Table, place: int) -> ImageEntries:
         names = {"job": 1, "stage": STAGE, "rows": 100, "place": place}
         return ImageEntries(self.store, target, target.indexes, claim=self.held.claim, **names)
 
@@ -402,7 +402,7 @@ def test_entries_are_put_without_a_look_at_who_writes(world: Sources, monkeypatc
     target = msgspec.structs.replace(
         target, indexes=tuple(msgspec.structs.replace(index, unique=True) for index in target.indexes)
     )
-    task = world.entries(target, PLACE + 1)
+    task = world.entries_of(target, PLACE + 1)
     task.pace = Pace()
 
     def looked(*_given: object) -> int:
