@@ -481,15 +481,23 @@ def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Tim
     assert timed.pressed(seconds=100) == []  # what was written in so short a time says nothing
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(20, [(7, 2), (14, 4)]), (21, [(5, 2), (10, 4), (15, 8), (20, 16)])])
+@pytest.mark.parametrize(
+    ("seconds", "expected", "later"),
+    [(20, [(7, 2), (14, 4)], (28, 8)), (21, [(5, 2), (10, 4), (15, 8), (20, 16)], (40, 32))],
+)
 def test_how_far_it_has_come_tells_sooner(
-    timed: _Timed, monkeypatch: pytest.MonkeyPatch, seconds: int, expected: list[tuple[float, float]]
+    timed: _Timed,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: int,
+    expected: list[tuple[float, float]],
+    later: tuple[float, float],
 ) -> None:
     """If it would take more than twice as long as what it applies was written in, by how far it has come since it
     began, or since pauses became shorter."""
     position = property(lambda _task: int(timed.now * 10 * SECOND / seconds))
     monkeypatch.setattr(module.Following, "position", position)
     assert timed.pressed(seconds=seconds - 1) == expected
+    assert timed.pressed(seconds=25) == [later]  # what follows is no log
     timed.now = 20 * seconds
     timed.task._cycle = module._Cycle(2, timed.task.position, timed.task.position + 10 * SECOND, timed.task._cycle)
     assert timed.pressed(seconds=4) == []

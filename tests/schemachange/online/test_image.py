@@ -416,7 +416,7 @@ def test_entries_are_put_without_a_look_at_who_writes(world: Sources, monkeypatc
     assert len(steps) == -(-entries // 20) + len(target.indexes)  # what says of each that nothing was met twice
     world.store.background(steps)
     assert task.pace.rows == entries
-    assert task.urgency == AT_LEISURE
+    assert (task.urgency, task.rests) == (AT_LEISURE, 1.5)
     check_entries(world.store, world.layouts, target)
 
 
