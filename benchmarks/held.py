@@ -5,7 +5,7 @@ one moment to the next, at equal speed or not (module `equal_speed`). Neighbouri
 two of a pair is by and large the worker, and which of them comes first alternates. But a worker that is held has more
 to do when it is let go. So it is not the loss of such turns that counts. What they tell is what clients lose of a
 share of a processor, and that times the share that the worker took in a phase, beyond what it takes without a job, is
-what they lost there.
+what they lost there. (That a share costs as much in other phases as in the one that was held is taken for granted.)
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ class Loss(NamedTuple):
 
     def at(self, share: float) -> Times:
         """As much as of a worker that takes another share."""
-        part = share / self.share if self.share else math.nan
-        return Times(math.exp(self.change * part), self.error * abs(part)) if math.isfinite(part) else UNKNOWN
+        if not self.share > 0:  # the worker had nothing to do, or too few turns tell
+            return UNKNOWN
+        part = share / self.share
+        return Times(math.exp(self.change * part), self.error * abs(part))
 
 
 def loss(turned: Sequence[tuple[Turn, Latencies]], measured: Callable[[Latencies, float, float], float]) -> Loss:

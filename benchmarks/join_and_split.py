@@ -44,17 +44,15 @@ SHARES = (0.2, 0.8)  # of the updates, on the sources
 JUDGED = 0.75
 TRANSFORMATIONS = ("split", "join")
 THROUGHPUT_KEPT, RESPONSE_GROWTH = 0.98, 0.05
-# What the paper has lost at most at 75 % and 20 %, as far as its figures can be read.
 # Pairs of turns of a round, at the load that is judged.
 PAIRS = 16
+# What the paper has lost at most at 75 % and 20 %, as far as its figures can be read.
 PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 # Rates that propagation is allowed, beside that at which the source changes; None: any.
 PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
 PRIORITY_SHARE = 0.2
 CHECKED = 10_000  # records of S at most that come into doubt
 _SETTLING_SECONDS = 1.0
-# Above what is ever done: with a rate of its own a job does not hurry where it has been held.
-_ANY_RATE = 100_000_000
 _CHECKING_SECONDS = 300.0  # to come to the end of the checks
 _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
@@ -193,7 +191,6 @@ def _round(options: Options, machine: Machine, scene: _Scene, rest: float, pairs
     time.sleep(seconds)
     phases = {"population": (first[1], filled), "propagation": (filled, _now(scene))}
     checked = _check(scene, job) if scene.transformation == "split" else None
-    job.steer(f"ALTER JOB {{}} SET (max_rows_per_second = {_ANY_RATE})")
     turned = turns(scene.worker, pairs)
     job.cancel()
     quiet = [first, alone()]

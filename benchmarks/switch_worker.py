@@ -27,6 +27,7 @@ from instar.clock import SystemClock
 from instar.scheduling import stand_back
 from instar.schemachange.online import following
 from instar.schemachange.online.checks import Contradictions, check_all
+from instar.schemachange.online.following import Following
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.tail import Behind
 from instar.schemachange.online.transformation import OnlineSplit
@@ -154,6 +155,7 @@ class _Watched:
         self._order = _Order()
         self._written = 0
         self._checked: Checked | None = None
+        self.was_held = False  # since the last order
         self.is_over = False
 
     def __getattr__(self, name: str) -> Any:
@@ -161,7 +163,9 @@ class _Watched:
 
     def read(self) -> Reader:
         """As in `Store`, when it is not held."""
-        self._let_go.wait()
+        if not self._let_go.is_set():
+            self.was_held = True
+            self._let_go.wait()
         return self._store.read()
 
     def heed(self) -> None:
@@ -169,6 +173,7 @@ class _Watched:
         try:
             while self._pipe.poll():
                 self._order, self._written, self._checked = self._pipe.recv(), 0, None
+                self.was_held = False
         except (EOFError, ConnectionResetError):
             self.is_over = True
 
@@ -239,6 +244,13 @@ def _serve(path: Path, pipe: Pipe, niceness: int, let_go: Event) -> None:
     store = open_store(str(path), synchronous=None, create=False, clock=clock)
     watched = _Watched(store, path, pipe, let_go)
     following.check_all = watched.check_all  # type: ignore[attr-defined]  # as it is used there
+    hurry = Following._hurry
+
+    def unless_held(task: Following, *, checking: bool = False) -> None:
+        if not watched.was_held:
+            hurry(task, checking=checking)
+
+    Following._hurry = unless_held  # type: ignore[method-assign]  # who was held has not fallen behind by itself
     store.announce_worker(True)
     worker = Worker(cast("Store", watched), clock, lambda: _spark(path), stopping=lambda: watched.is_over)
     pipe.send("ready")

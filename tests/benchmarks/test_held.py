@@ -33,6 +33,7 @@ def test_what_is_lost_goes_by_the_share_that_is_taken():
     assert kept == pytest.approx(math.sqrt(0.96))
     assert error == pytest.approx(0, abs=1e-9)
     assert found.at(0)[0] == 1
+    assert math.isnan(found._replace(share=-0.01).at(0.05).value)
 
 
 def test_the_error_is_that_of_what_is_told():
@@ -82,8 +83,8 @@ def test_turns_alternate_and_end_with_the_worker_let_go(monkeypatch):
             return self.took
 
     worker = Worker()
-    made = turns(worker, 3)
-    assert [one.held for one in made] == [True, False, False, True, True, False]
+    made = turns(worker, 2)
+    assert [one.held for one in made] == [True, False, False, True]
     assert not worker.held
     assert all((one.share > 0) is not one.held for one in made)
     assert all(one.end <= other.begin for one, other in pairwise(made))

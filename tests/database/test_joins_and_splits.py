@@ -11,6 +11,7 @@ import pytest
 
 import instar
 from instar.schemachange.job_records import claim_key, lease_key
+from instar.schemachange.online import planning
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 
@@ -92,6 +93,22 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
     more = rows(connection, f"EXPLAIN (DDL) {SPLIT} WITH (pause_rows = 100000)")
     assert "100000 target rows in one commit, estimated at 800.2 ms" in "".join(row[4] for row in more)
     assert rows(connection, "SHOW JOBS") == []
+
+
+@pytest.mark.parametrize("change", [SPLIT, JOIN])
+def test_a_job_of_a_version_whose_image_had_entries_is_taken_back(
+    connection: instar.Connection, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Nothing would fill the indexes."""
+    filling = planning.filling
+    monkeypatch.setattr(planning, "filling", lambda *what: tuple(filling(*what)[place] for place in (0, -1)))
+    before = rows(connection, "SELECT table_name FROM information_schema.tables ORDER BY 1")
+    with pytest.raises(instar.Error, match="begun by a version that filled tables in another way"):
+        connection.execute(change)
+    assert rows(connection, "SELECT table_name FROM information_schema.tables ORDER BY 1") == before
+    monkeypatch.undo()
+    run(connection, change)
+    assert rows(connection, "CHECK DATABASE") == []
 
 
 def test_explain_warns_as_the_statement_does(connection: instar.Connection) -> None:

@@ -56,6 +56,9 @@ def test_log_that_is_to_be_followed_has_its_part_of_the_way():
     assert [share_of_work((image, follow), 0, done) for done in (0.0, 0.5, 1.0)] == [0.0, 0.375, 0.75]
     assert [share_of_work((image, follow), 1, done) for done in (0.0, 0.5, 2.0)] == [0.75, 0.875, 1.0]
     assert working_share((Stage(), Stage(work=(image, follow)), Stage(work=(follow,))), 2, 1.0) == 402 / 413
+    entries = [Reorganization(Work.ENTRIES, Element(ElementKind.INDEX, 2, number), 150) for number in (1, 2)]
+    works = (image, *entries, follow)
+    assert [share_of_work(works, place, 1.0) for place in (0, 1, 3)] == [0.375, 0.75, 1.0]
     assert share_of_work((follow,), 0, 0.5) == 0.5
     assert share_of_work((), 0, 1.0) == 0.0
 

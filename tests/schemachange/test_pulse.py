@@ -160,6 +160,29 @@ def test_an_estimate_is_corrected_while_the_work_goes_on(
         assert share <= max(done / (2 * ROWS) + 0.1, shares[1])
 
 
+@pytest.mark.parametrize(("done", "ratio", "total"), [(40, 1.0, 140), (40, 2.0, 240), (0, 1.0, 100)])
+def test_what_has_ended_is_counted(world: ChangingWorld, done: int, ratio: float, total: int) -> None:
+    """And not estimated by what the work at hand comes to, which knows better than the plan how much that is."""
+    check = want.Check(lambda table: Frozen('"#2" >= 0', (2,)), "k")
+    number = world.execute(
+        want.AddConstraint("t", check), want.CreateIndex("t", (("a", False),), "i"), statement="both"
+    )
+    assert number is not None
+    pulse = pulse_of(world, number)
+    job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    assert len(job.stages[2].work) == 2
+    checkpoint = Checkpoint(b"", b"\xff", b"\x01", done)
+    record = checkpoint_key(number, 3, 0), encode_checkpoint(checkpoint)
+    world.store.commit(Commit(catalog_version=world.catalog().version, raw=[record]))
+    task = Reading()
+    task.place, task.rows, task.rows_read = 1, 100, None
+    pulse.attend(job, task)
+    pulse._ratio = ratio
+    world.clock.advance(1)
+    pulse()
+    assert world.jobs.progress(world.jobs.get(number)).rows_total == total
+
+
 def test_reading_counts_for_the_piece_of_work_that_it_is_for(world: ChangingWorld) -> None:
     """Spark's, of the first of two pieces: half of it when all is read and nothing put."""
     check = want.Check(lambda table: Frozen('"#2" >= 0', (2,)), "k")

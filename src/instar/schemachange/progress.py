@@ -19,7 +19,8 @@ from instar.store.key_ranges import share_before
 from instar.store.records import Latest, latest_key
 
 _ID = struct.Struct(">I")
-# To follow the log of tables that are written to takes some such part of the time of the image of their rows.
+# To follow the log of tables that are written to takes some such part of the time of the image of their rows and of its
+# entries.
 _FOLLOWING = 1 / 3
 
 
@@ -114,5 +115,5 @@ def _weight(work: Reorganization, works: Sequence[Reorganization]) -> int:
     """In rows. Nobody knows how much will be in a log that is to be followed."""
     if work.work is not Work.FOLLOW:
         return work.rows
-    image = sum(other.rows for other in works if other.work is Work.IMAGE)
-    return max(work.rows, int(image * _FOLLOWING))
+    filled = sum(other.rows for other in works if other.work in (Work.IMAGE, Work.ENTRIES))
+    return max(work.rows, int(filled * _FOLLOWING))

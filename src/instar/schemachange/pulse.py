@@ -16,6 +16,7 @@ from instar.clock import Clock
 from instar.schemachange.job_records import Checkpoint, Job, JobState
 from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.progress import Status, encode_status, share_of_work, status_key, working_share
+from instar.schemachange.stages import passes
 from instar.schemachange.tasks import RANGES_PER_WORK
 from instar.store.engine import Section, Store
 from instar.store.pace import Pace
@@ -117,6 +118,7 @@ class Pulse:
         self._rates = _Rate(0.0), _Rate(0.0)  # of the share, of rows
         self._waits = ""
         self._task: Doing | None = None
+        self._counted = 0
         self._job: Job | None = None
 
     def attend(self, job: Job, task: Doing | None = None) -> None:
@@ -127,6 +129,10 @@ class Pulse:
             self._status = known = found.status or Status(reverting, found.share, 0.0, 0.0, "", False, 0)
             self._rates = _Rate(known.share_per_second), _Rate(known.rows_per_second)
         self._job, self._task, self._rows, self._waits = job, task, None, ""
+        self._counted = 0  # rows of what has ended of the stage's work
+        if task is not None and job.stage:
+            checkpoints = self._jobs.checkpoints(job.id, job.stage).items()
+            self._counted = sum(found.rows for number, found in checkpoints if number // RANGES_PER_WORK < task.place)
         self._heed(job)
 
     def wait(self, reason: str) -> None:
@@ -228,7 +234,13 @@ class Pulse:
 
     def _rows_total(self, job: Job) -> int | None:
         """The job's rows: those of what has ended are counted, the others estimated, as well as can be by now."""
-        if self._ratio == 1.0 or job.state is JobState.REVERTING:
+        if job.state is JobState.REVERTING:
             return None
-        left = sum(work.rows for stage in job.stages[max(job.stage - 1, 0) :] for work in stage.work)
-        return round(job.rows_total - left + self._ratio * left)
+        left = [stage.work for stage in job.stages[max(job.stage - 1, 0) :]]
+        planned = sum(work.rows for works in left for work in works)
+        task, own, ended = self._task, 0, 0
+        if task is not None and job.stage:
+            rows = {place: sum(work.rows for work in together) for place, together in passes(left[0])}
+            own, ended = rows[task.place], sum(count for place, count in rows.items() if place < task.place)
+        estimated = (own if task is None else task.rows or own) + planned - own - ended
+        return round(job.rows_total - planned + self._counted + self._ratio * estimated)

@@ -9,7 +9,7 @@ from instar.catalog.descriptors import MadeByGrouping, MadeByJoin, MadeBySplit, 
 from instar.catalog.descriptors import View as ViewDescriptor
 from instar.catalog.sequences import Sequences
 from instar.schemachange.compact import Compaction
-from instar.schemachange.elements import ElementKind, Phase, name_of, phase_of
+from instar.schemachange.elements import Element, ElementKind, Phase, name_of, phase_of
 from instar.schemachange.job_records import Job
 from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.online.conditions import counts_of, read_of
@@ -28,7 +28,8 @@ from instar.schemachange.standing import table_of
 from instar.schemachange.states import Work
 from instar.schemachange.tasks import Task
 from instar.schemachange.validate import CompileCheck, Validation
-from instar.store.engine import Commit, Reader, Store, View
+from instar.store import key_ranges
+from instar.store.engine import Commit, Reader, Store, View, prefix_end, rowset_prefix
 
 
 class Works:
@@ -74,6 +75,9 @@ class Works:
             return made(Compaction, self._catalog, table, whole=bool(edits))
         if work.work is Work.ENTRIES:
             wanted = {found.element.id for found in works}
+            # The rows are there: how many the sources have says nothing of S, which may have few.
+            prefix = rowset_prefix(table.rowset)
+            rows = key_ranges.estimate(self._store.read, prefix, prefix_end(prefix)) * len(works)
             return made(ImageEntries, table, [index for index in table.indexes if index.id in wanted])
         for found in works:
             if phase_of(table, found.element) is not Phase.WRITE_ONLY:
@@ -105,6 +109,7 @@ class Works:
         if source.transformed.kept:
             sources = [read_of(found, made) for found in sources]
         if work.work is Work.IMAGE:
+            _require_entries(job, targets)
             names = {"job": job.id, "stage": job.stage, "place": place, "rows": work.rows}
             return Image(self._store, sources, targets, claim=held.claim, compile_check=self._compile_check, **names)
         since = followed_since(self._jobs, job)
@@ -158,6 +163,14 @@ class Works:
             request.raw[count:] = tail.complete(view)
 
         request.complete = complete
+
+
+def _require_entries(job: Job, targets: Sequence[Table]) -> None:
+    """Superseded if nothing fills the indexes of the targets: when the job was planned, the image did."""
+    filled = {found.element for found in job.stages[job.stage - 1].work if found.work is Work.ENTRIES}
+    for target in targets:
+        if any(Element(ElementKind.INDEX, target.id, index.id) not in filled for index in target.indexes):
+            raise Superseded("it was begun by a version that filled tables in another way")
 
 
 def transformation_of(

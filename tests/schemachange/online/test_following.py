@@ -483,7 +483,7 @@ def test_a_cycle_that_takes_too_long_has_shorter_pauses_from_then_on(timed: _Tim
 
 @pytest.mark.parametrize(
     ("seconds", "expected", "later"),
-    [(20, [(7, 2), (14, 4)], (28, 8)), (21, [(5, 2), (10, 4), (15, 8), (20, 16)], (40, 32))],
+    [(20, [(7, 2), (14, 4)], (28, 8)), (21, [(5, 2), (10, 4), (20, 8)], (40, 16))],
 )
 def test_how_far_it_has_come_tells_sooner(
     timed: _Timed,
@@ -493,7 +493,7 @@ def test_how_far_it_has_come_tells_sooner(
     later: tuple[float, float],
 ) -> None:
     """If it would take more than twice as long as what it applies was written in, by how far it has come since it
-    began, or since pauses became shorter."""
+    began, or since pauses became shorter: as short as other work's, and no shorter by that."""
     position = property(lambda _task: int(timed.now * 10 * SECOND / seconds))
     monkeypatch.setattr(module.Following, "position", position)
     assert timed.pressed(seconds=seconds - 1) == expected
@@ -501,6 +501,12 @@ def test_how_far_it_has_come_tells_sooner(
     timed.now = 20 * seconds
     timed.task._cycle = module._Cycle(2, timed.task.position, timed.task.position + 10 * SECOND, timed.task._cycle)
     assert timed.pressed(seconds=4) == []
+
+
+def test_a_cycle_that_was_far_behind_once_has_its_time(timed: _Timed, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed.task._cycle = module._Cycle(1, 0, 100 * SECOND)
+    monkeypatch.setattr(module.Following, "position", property(lambda _task: (timed.now > 5) * 50 * SECOND))
+    assert timed.pressed(seconds=75) == [(5, 2), (70, 4)]
 
 
 def test_what_came_into_doubt_at_once_is_checked_at_leisure_once(timed: _Timed) -> None:

@@ -389,6 +389,20 @@ def test_the_share_of_a_join_is_not_that_of_what_was_put(
     assert all(share == rows / 52 for rows, share in told if rows < told[-1][0])
 
 
+def test_rows_count_for_a_rate_as_they_are_put(world: Sources, narrow: None) -> None:
+    source = world.described("u", U_COLUMNS, some_u(6))
+    r, s = world.split(R, S, ON)
+    task = world.image([source], [r, s])
+    task.pace = Pace()
+    rows = [(rowset_prefix(r.rowset) + bytes([number]), b"v") for number in range(5)]
+    counted = []
+    for step in task.steps(rows):
+        world.store.background([step])
+        counted.append(task.pace.rows)
+    assert counted == [2, 4, 5]
+    assert stored(world.store, r.rowset) == dict(rows)
+
+
 # --- index entries ---------------------------------------------------------------------------------------------------
 
 

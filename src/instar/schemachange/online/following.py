@@ -61,7 +61,9 @@ _LOG_RECORDS = 10_000
 # If a cycle takes more than this share of the time in which its changes were written, pauses get shorter, as far as
 # this: the sources would never be caught up with.
 _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
-# It need not take so long: by how far it has come in some seconds it is seen that it will take many times as long.
+# It need not take so long: by how far it has come in some seconds it is seen that it will take many times as long. That
+# is a guess, as what was written all at once takes longer than its time tells; so by that pauses get no shorter than
+# other work's.
 _FAR_BEHIND, _TELLING_PROGRESS = 2.0, 5.0
 # What was written in less than this says nothing about who is faster. Where so many cycles of that kind have left too
 # much for the switch, pauses are what they leave it for.
@@ -213,7 +215,9 @@ class Following(Task):
         """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
         are what they do so for. What is checked may have come into doubt all at once, and takes long once: so that is
         too long only where the cycle before was late, too."""
-        late = self._cycle.is_late(self.position) and (self._cycle.follows_late or not checking)
+        late = self._cycle.is_late(self.position if self.urgency < 1.0 else None) and (
+            self._cycle.follows_late or not checking
+        )
         late = late or self._short_cycles >= _SHORT_CYCLES
         if late and not (self.pace is not None and self.pace.is_limited):
             self._short_cycles = 0
@@ -425,19 +429,23 @@ class _Cycle:
         """Whether what it applies was written in too little time to say who is faster."""
         return self._written_in < _TELLING_SECONDS
 
-    def is_late(self, position: int) -> bool:
-        """Whether it has taken too long, and then whether it has taken twice as long as when that was said; or whether
-        it would take far too long if it went on as it has since it began, or since that was said."""
+    def is_late(self, position: int | None) -> bool:
+        """Whether it has taken too long, and then whether it has taken twice as long as when that was said; or, where a
+        position is given, whether it would take far too long if it went on as it has since it began, or since that was
+        said last."""
         now = monotonic()
         passed = now - self._began
         if self._is_over or self.is_short or (passed < self._late and not self._is_far_behind(position, now)):
             return False
         self._late = max(self._late, 2 * passed)
-        self._looked = now, position
+        if position is not None:
+            self._looked = now, position
         self.was_late = True
         return True
 
-    def _is_far_behind(self, position: int, now: float) -> bool:
+    def _is_far_behind(self, position: int | None, now: float) -> bool:
+        if position is None:
+            return False
         since, start = self._looked
         took, done = now - since, position - start
         if took < _TELLING_PROGRESS or position >= self._upto:

@@ -76,6 +76,7 @@ class Image(Task):
     ) -> None:
         super().__init__(store, sources[0], job=job, stage=stage, claim=claim, rows=rows, place=place)
         self.urgency = AT_LEISURE
+        self.doing = "new rows are made and put"
         self.sources, self.targets = tuple(sources), tuple(targets)
         self.compile_check = compile_check
         self.operator = operator(Layouts(store), sources, targets, compile_check)
@@ -208,9 +209,9 @@ class Image(Task):
                 batch.append(row)
         yield batch, Checkpoint(at.start, at.stop, at.stop, rows, True)
 
-    def steps(self, rows: Sequence[Pair]) -> Iterator[Step]:
+    def steps(self, rows: list[Pair]) -> Iterator[Step]:
         """Gated steps that put rows, whatever is there."""
-        return map(self._step, map(list, cut(rows)))
+        return map(self._step, cut(rows))
 
     def _step(self, chunk: list[Pair]) -> Step:
         def step(section: Section) -> None:
@@ -243,6 +244,7 @@ class ImageEntries(LoadedIndex):
         unprobed = [structs.replace(index, unique=False) for index in indexes]
         super().__init__(store, target, unprobed, job=job, stage=stage, claim=claim, rows=rows, place=place)
         self.urgency = AT_LEISURE
+        self.doing = "index entries of the new rows are put"
 
 
 class _Counted(Iterator[Item]):

@@ -41,7 +41,7 @@ class Redo:
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    def steps(self, puts: Sequence[Put], reached: Checkpoint) -> Iterator[Step]:
+    def steps(self, puts: list[Put], reached: Checkpoint) -> Iterator[Step]:
         """Steps that put all of it, and have the work at `reached` then, or leave nothing but a record that is to be
         `resumed`."""
         chunks = cut(puts)
@@ -66,7 +66,7 @@ class Redo:
         chunks = [_chunks.decode(decode_checkpoint(value).start) for _, value in found]
         return self._again(chunks, keys, reached), reached
 
-    def _again(self, chunks: Sequence[Sequence[Put]], keys: Sequence[bytes], reached: Checkpoint) -> Iterator[Step]:
+    def _again(self, chunks: Sequence[list[Put]], keys: Sequence[bytes], reached: Checkpoint) -> Iterator[Step]:
         for chunk in chunks:
             yield from map(putting, cut(chunk))
         yield self._end(reached)
@@ -91,7 +91,7 @@ def is_step(puts: Sequence[Put]) -> bool:
     )
 
 
-def cut(puts: Sequence[PutT]) -> list[Sequence[PutT]]:
+def cut(puts: list[PutT]) -> list[list[PutT]]:
     """The puts in pieces of which each is one step."""
     pieces, start, size = [], 0, 0
     for place, (key, value) in enumerate(puts):
