@@ -295,7 +295,7 @@ def test_beside_commits_it_is_made_in_pieces(world: Sources, monkeypatch: pytest
     task.breath = Breath(foreground, clock)
     InProcess().run(task, nothing)
     assert read[:7] == [FIRST_ROWS] + [fits] * 6  # of the first range
-    assert sum(clock.slept) == pytest.approx(1.5 * RESTS * clock.computed / 1e9, rel=0.1)
+    assert sum(clock.slept) == pytest.approx(2.5 * RESTS * clock.computed / 1e9, rel=0.1)
     check_split(world, targets, SPLIT, world.parts(source))
 
 
@@ -430,7 +430,7 @@ def test_entries_are_put_without_a_look_at_who_writes(world: Sources, monkeypatc
     assert len(steps) == -(-entries // 20) + len(target.indexes)  # what says of each that nothing was met twice
     world.store.background(steps)
     assert task.pace.rows == entries
-    assert (task.urgency, task.rests) == (AT_LEISURE, 1.5)
+    assert (task.urgency, task.rests) == (AT_LEISURE, 2.5)
     check_entries(world.store, world.layouts, target)
 
 

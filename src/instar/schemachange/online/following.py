@@ -45,7 +45,7 @@ _GATHERED_BYTES = 8 << 20
 _BREATHING_ROWS = 256
 # Rests are so many times as long as other work's: it is to be felt as little as can be, and keeps up with the sources
 # at most rates all the same; else they get shorter. For checks, as there may be many of them.
-_RESTS, _CHECK_RESTS = 2.0, 5.0
+_RESTS, _CHECK_RESTS = 2.5, 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
 # Records of S that are looked at between two pulses.
@@ -64,7 +64,7 @@ _FALLING_BEHIND, _MOST_URGENCY = 0.7, 16.0
 # It need not take so long: by how far it has come in some seconds it is seen that it will take many times as long. That
 # is a guess, as what was written all at once takes longer than its time tells; so by that pauses get no shorter than
 # other work's.
-_FAR_BEHIND, _TELLING_PROGRESS = 2.0, 5.0
+_FAR_BEHIND, _TELLING_PROGRESS = 3.0, 5.0
 # What was written in less than this says nothing about who is faster. Where so many cycles of that kind have left too
 # much for the switch, pauses are what they leave it for.
 _TELLING_SECONDS, _SHORT_CYCLES = 1.0, 8

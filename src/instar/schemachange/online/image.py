@@ -43,7 +43,7 @@ ITEMS_PER_RANGE = 100_000
 MAX_RANGES = 512
 # Nobody waits for a join or split, and what clients lose beside it is a quarter to a half of the share of a processor
 # that it takes (docs/benchmarks-history.md).
-_RESTS = 1.5
+_RESTS = 2.5
 # Of so many items, one is looked at to cut the groups into ranges.
 _SAMPLED = 64
 
