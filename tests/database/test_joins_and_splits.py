@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import instar
+from instar.catalog.descriptors import Index, Table
+from instar.schemachange import works
 from instar.schemachange.job_records import claim_key, lease_key
 from instar.schemachange.online import planning
+from instar.schemachange.online.image import ImageEntries
+from instar.store.engine import Store
 from support.databases import Engine, fails, rows, run, value
 from support.steps import hook_jobs
 
@@ -93,6 +98,24 @@ def test_explain_tells_of_the_pause(connection: instar.Connection) -> None:
     more = rows(connection, f"EXPLAIN (DDL) {SPLIT} WITH (pause_rows = 100000)")
     assert "100000 target rows in one commit, estimated at 800.2 ms" in "".join(row[4] for row in more)
     assert rows(connection, "SHOW JOBS") == []
+
+
+def test_entries_are_as_many_as_their_table_has_rows(
+    connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of S there are fewer than of the source, by whose rows they were planned."""
+    found: dict[str, int] = {}
+
+    class Noted(ImageEntries):
+        def __init__(self, store: Store, target: Table, indexes: Iterable[Index], **names: Any) -> None:
+            super().__init__(store, target, indexes, **names)
+            found[target.name] = self.rows
+
+    monkeypatch.setattr(works, "ImageEntries", Noted)
+    run(connection, "CREATE TABLE m (id int PRIMARY KEY, k int, v int)", "CREATE INDEX m_v ON m (v)")
+    run(connection, "INSERT INTO m SELECT x, x % 2, x % 2 FROM generate_series(1, 6) AS n (x)")
+    run(connection, "ALTER TABLE m SPLIT INTO mr (id, k), ms (k, v) ON (k)")
+    assert found == {"mr": 6, "ms": 2}
 
 
 @pytest.mark.parametrize("change", [SPLIT, JOIN])

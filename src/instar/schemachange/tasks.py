@@ -31,6 +31,9 @@ BATCH_ROWS = 4_096
 NAMED_ROWS = 10
 # The urgency of work that nobody waits for: it makes four times as long pauses as others beside foreground commits.
 AT_LEISURE = 0.25
+# And its rests are so many times as long as others': what clients lose beside a join or split is a quarter to a half of
+# the share of a processor that it takes (docs/benchmarks-history.md).
+RESTS_AT_LEISURE = 2.5
 # Key ranges that one work of a stage may have: the checkpoints of its other works are numbered beside them.
 RANGES_PER_WORK = 1 << 16
 # The number of the first range of a plan; 0 is that of whoever works without one.

@@ -27,7 +27,7 @@ from instar.schemachange.online.redo import Redo, is_step, putting
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Propagator, Transformation
 from instar.schemachange.states import Work
-from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, Step, Task
+from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, RESTS_AT_LEISURE, Step, Task
 from instar.store.engine import LogRecord, Section, Store
 
 # Checks are handed over when so much time has passed, or so many puts are computed. It is told every so often how far
@@ -43,9 +43,8 @@ _GATHERED_BYTES = 8 << 20
 # Commits with so many changes, or rows that they come to, are applied at once; then it is seen whether it is time to
 # rest.
 _BREATHING_ROWS = 256
-# Rests are so many times as long as other work's: it is to be felt as little as can be, and keeps up with the sources
-# at most rates all the same; else they get shorter. For checks, as there may be many of them.
-_RESTS, _CHECK_RESTS = 2.5, 5.0
+# Rests from checks are so many times as long as other work's, as there may be many of them.
+_CHECK_RESTS = 5.0
 # So many steps are run between two pulses: those of a large commit may be more.
 _BATCH_STEPS = 256
 # Records of S that are looked at between two pulses.
@@ -288,7 +287,7 @@ class Following(Task):
             overlay.waiting_bytes >= _GATHERED_BYTES
         )
 
-    def _breathe(self, times: float = _RESTS) -> None:
+    def _breathe(self, times: float = RESTS_AT_LEISURE) -> None:
         """Rest from what was computed, `times` as long as others do: longer where a latency target is missed, and as
         much shorter as the pauses of who hurries are."""
         self._reads.close()

@@ -23,7 +23,16 @@ from instar.schemachange.loading import LoadedIndex
 from instar.schemachange.online.image_groups import operator
 from instar.schemachange.online.image_rows import Item, Pair
 from instar.schemachange.online.redo import cut
-from instar.schemachange.tasks import AT_LEISURE, FIRST_NUMBER, RANGES_PER_WORK, Step, Task, planned, record
+from instar.schemachange.tasks import (
+    AT_LEISURE,
+    FIRST_NUMBER,
+    RANGES_PER_WORK,
+    RESTS_AT_LEISURE,
+    Step,
+    Task,
+    planned,
+    record,
+)
 from instar.schemachange.validate import CompileCheck
 from instar.store.engine import Section, Store, prefix_end, rowset_prefix
 from instar.store.versions import iterate_rows
@@ -41,9 +50,6 @@ PUT_ROWS = 1_024
 # Items that are sorted in memory at a time.
 ITEMS_PER_RANGE = 100_000
 MAX_RANGES = 512
-# Nobody waits for a join or split, and what clients lose beside it is a quarter to a half of the share of a processor
-# that it takes (docs/benchmarks-history.md).
-_RESTS = 2.5
 # Of so many items, one is looked at to cut the groups into ranges.
 _SAMPLED = 64
 
@@ -59,7 +65,7 @@ class Image(Task):
     """The work of one job on the targets of a join (R, S; T), a split (its source; R, S) or a grouping: all tables
     as they stand behind the fence of the stage that created the targets."""
 
-    rests = _RESTS
+    rests = RESTS_AT_LEISURE
 
     def __init__(
         self,
@@ -226,7 +232,7 @@ class ImageEntries(LoadedIndex):
     """The work of one job on indexes of one target, whose rows are there. Each index is put in its own order, which is
     another than that of the rows: where both are put together, most entries are put into a page by themselves."""
 
-    rests = _RESTS
+    rests = RESTS_AT_LEISURE
 
     def __init__(
         self,
