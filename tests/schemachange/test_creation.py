@@ -1,4 +1,4 @@
-"""What new elements may be called."""
+"""What new elements may be called, and what keys may be of."""
 
 from __future__ import annotations
 
@@ -63,3 +63,24 @@ def test_a_generated_name_is_no_other_constraint_s(engine: Engine) -> None:  # n
     )
     assert rows(connection, "SELECT name FROM instar.indexes WHERE table_name = 't'") == [("t_a_key1",)]
     run(connection, "ALTER TABLE t RENAME CONSTRAINT t_pkey1 TO k")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE INDEX ON t (id, j)",
+        "ALTER TABLE t ADD UNIQUE (j)",
+        "CREATE TABLE s (a int, j jsonb PRIMARY KEY)",
+        "ALTER TABLE t ALTER COLUMN a TYPE jsonb USING to_jsonb(a), ALTER COLUMN b TYPE text",
+        "ALTER TABLE t SPLIT INTO r (id, a, b, j), s (j, c) ON (j)",
+    ],
+)
+def test_of_several_columns_the_one_that_no_key_can_be_of_is_named(
+    engine: Engine,  # noqa: F811
+    statement: str,
+) -> None:
+    connection = engine.connect()
+    run(connection, "CREATE TABLE t (id int PRIMARY KEY, a int, b int, c int, j jsonb)", "CREATE INDEX ON t (b, a)")
+    column = "a" if "USING" in statement else "j"
+    with fails(errors.FEATURE_NOT_SUPPORTED, f'a key of type jsonb (column "{column}") is not supported'):
+        run(connection, statement)

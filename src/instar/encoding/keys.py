@@ -85,12 +85,13 @@ KeyEncoder = Callable[[Sequence[Any]], bytes]
 KeyDecoder = Callable[[bytes, int], tuple[tuple[Any, ...], int]]
 
 
-def key_tag(kind: Kind) -> int:
-    """The ascending tag of this kind's family; 0A000 for a type that cannot be a key."""
+def key_tag(kind: Kind, column: str = "") -> int:
+    """The ascending tag of this kind's family; 0A000 for a type that cannot be a key, with its column if given."""
     try:
         return TAGS[kind]
     except KeyError:
-        raise unsupported(f"a key of type {kind.value}") from None
+        of = f' (column "{column}")' if column else ""
+        raise unsupported(f"a key of type {kind.value}{of}") from None
 
 
 def same_key_family(old: Type, new: Type) -> bool:

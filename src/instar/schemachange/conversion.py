@@ -145,14 +145,14 @@ def _with_elements(
 ) -> _New:
     """With the indexes and checks on the columns once more, on the new ones."""
     number = table.next_id + len(columns)
-    types = {column.id: column.type for column in columns}
+    new = {column.id: column for column in columns}
     state = State.PUBLIC if empty else first_state(ElementKind.INDEX)
     indexes: list[Index] = []
     for index in (index for index in table.indexes if uses(index, set(replaced))):
         parts = tuple(IndexColumn(replaced.get(part.column, part.column), part.descending) for part in index.columns)
         for part in parts:
-            if part.column in types:
-                key_tag(types[part.column].kind)
+            if part.column in new:
+                key_tag(new[part.column].type.kind, new[part.column].name)
         rowset = draft.ids.new_rowset(table.id)
         indexes.append(
             msgspec.structs.replace(index, id=number + len(indexes), columns=parts, rowset=rowset, state=state)

@@ -163,7 +163,7 @@ def key_columns(by_name: dict[str, Column], names: Listing[str], what: str) -> t
             raise errors.error(errors.UNDEFINED_COLUMN, f'column "{name}" named in key does not exist')
         if column.id in ids:
             raise errors.error(errors.DUPLICATE_COLUMN, f'column "{name}" appears twice in {what}')
-        key_tag(column.type.kind)
+        key_tag(column.type.kind, name)
         ids.append(column.id)
     return tuple(ids)
 

@@ -186,7 +186,7 @@ def columns_of(table: Table, names: Iterable[str], what: str) -> tuple[Column, .
 
 def require_exact(column: Column, what: str) -> None:
     """0A000 for a type whose equal values may differ, or that can be no key."""
-    key_tag(column.type.kind)
+    key_tag(column.type.kind, column.name)
     if column.type.kind in _INEXACT:
         raise errors.unsupported(f'{what} "{column.name}" of type {column.type}')
 
