@@ -4,20 +4,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import multiprocessing
 import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import instar
 from benchmarks import starting
-from benchmarks.harness import Figure, Options
+from benchmarks.harness import Figure, Options, paired
 from benchmarks.pictures import curves
 from benchmarks.tables import open_instar
 from instar.catalog.descriptors import Table
@@ -35,6 +36,7 @@ WINDOW_SECONDS = 0.25
 INTERVALS_MS = (10, 50, 100)
 KEPT = 0.9
 TIMES_BLOCKING = 40.0
+_TURN_SECONDS = 0.7
 _FILL = 50_000
 
 Draw = Callable[[], int]
@@ -200,33 +202,41 @@ ADD, DROP = "ALTER TABLE t ADD COLUMN extra bigint DEFAULT 1", "ALTER TABLE t DR
 
 
 def _many_changes(options: Options) -> Iterator[Figure]:
-    """70 % select, 20 % insert, 10 % update, beside a change every few milliseconds by another process."""
+    """70 % select, 20 % insert, 10 % update, beside a change every few milliseconds by another process; in turns with
+    the same of a table that never changes: a machine that becomes slower by itself is on both sides."""
     rows = options.size(10**6, 20_000)
     seconds = options.lasting(30.0, 2.0)
-    with _frequent(options, rows, seconds) as (client, _, _):
-        undisturbed = client.run(seconds)
+    turn = min(_TURN_SECONDS, seconds / 4)
     for interval in INTERVALS_MS[:1] if options.quick else INTERVALS_MS:
-        with _frequent(options, rows, seconds) as (client, _, path):
-            changes, lazy = _beside_changes(client, path, interval / 1000, seconds)
-        with _frequent(options, rows, seconds) as (client, connection, _):
+        with (
+            _frequent(options, rows, seconds, "quiet") as (quiet, _, _),
+            _frequent(options, rows, seconds, "changed") as (client, _, path),
+            _changing(path, interval / 1000) as changes,
+        ):
+            beside = functools.partial(changes.beside, client, turn)
+            pair = paired(beside, functools.partial(quiet.run, turn), round(seconds / turn))
+            made = changes.per_second()
+        with _frequent(options, rows, seconds, "blocking") as (client, connection, _):
             blocking = client.run(seconds, _blocking(connection, interval / 1000))
         name = f"a change every {interval} ms, {rows:,} rows"
         yield Figure(
-            f"{name}: throughput kept", lazy / undisturbed, "x", KEPT, ">=",
-            f"{lazy:,.0f}/s, {changes:.0f} changes/s", f"undisturbed {undisturbed:,.0f}/s",
+            f"{name}: throughput kept", pair.ratio, "x", KEPT, ">=", f"{pair.ours:,.0f}/s, {made:.0f} changes/s",
+            f"undisturbed {pair.peer:,.0f}/s, +-{2 * pair.error:.3f}",
         )  # fmt: skip
         paper = ", paper about 40 x" if interval == INTERVALS_MS[0] else ""
         yield Figure(
-            f"{name}: beside blocking changes", lazy / blocking, "x",
+            f"{name}: beside blocking changes", pair.ours / blocking, "x",
             TIMES_BLOCKING if interval == INTERVALS_MS[0] and not options.quick else None, ">=",
-            f"{lazy:,.0f}/s", f"blocking {blocking:,.0f}/s{paper}",
+            f"{pair.ours:,.0f}/s", f"blocking {blocking:,.0f}/s{paper}",
         )  # fmt: skip
 
 
 @contextmanager
-def _frequent(options: Options, rows: int, seconds: float) -> Iterator[tuple[_Client, instar.Connection, Path]]:
+def _frequent(
+    options: Options, rows: int, seconds: float, name: str
+) -> Iterator[tuple[_Client, instar.Connection, Path]]:
     """A client that is warm, of a table of its own: the client's inserts make a table slower in each run."""
-    path = options.directory / "frequent"
+    path = options.directory / name
     with closing(open_instar(path)) as connection:
         _fill(connection, ("a",), rows)
         client = _Client(connection, rows)
@@ -265,34 +275,71 @@ class _Client:
             self._execute("UPDATE t SET a = ? WHERE id = ?", (self._draw.randrange(10**9), self._keys()))
 
 
-def _beside_changes(client: _Client, path: Path, interval: float, seconds: float) -> tuple[float, float]:
-    """How many changes another process made per second, and what the client did meanwhile."""
-    ours, theirs = starting.CONTEXT.Pipe()
-    ending = starting.CONTEXT.Event()
-    process = starting.CONTEXT.Process(target=_changer, args=(path, interval, theirs, ending), daemon=True)
-    process.start()
-    ours.recv()
+class _Changes:
+    """The parent's side of a process that changes the table, when it is let go."""
+
+    def __init__(self, path: Path, interval: float) -> None:
+        self._pipe, theirs = starting.CONTEXT.Pipe()
+        self._going, self._ending = starting.CONTEXT.Event(), starting.CONTEXT.Event()
+        self._process = starting.CONTEXT.Process(
+            target=_change_on, args=(path, interval, theirs, self._going, self._ending), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+        self._seconds = 0.0  # in which it was let go
+
+    def beside(self, client: _Client, seconds: float) -> float:
+        """The client's transactions per second beside the changes."""
+        begun = time.perf_counter()
+        self._going.set()
+        try:
+            return client.run(seconds)
+        finally:
+            self._going.clear()
+            self._seconds += time.perf_counter() - begun
+
+    def per_second(self) -> float:
+        """How many changes it has made; it makes no more."""
+        self._end()
+        made: int = self._pipe.recv()
+        return made / self._seconds
+
+    def _end(self) -> None:
+        self._ending.set()
+        self._going.set()
+
+    def close(self) -> None:
+        """End the process."""
+        self._end()
+        self._process.join()
+
+
+@contextmanager
+def _changing(path: Path, interval: float) -> Iterator[_Changes]:
+    """The process, ended whatever happens."""
+    changes = _Changes(path, interval)
     try:
-        throughput = client.run(seconds)
+        yield changes
     finally:
-        ending.set()
-    changes: float = ours.recv()
-    process.join()
-    return changes, throughput
+        changes.close()
 
 
-def _changer(path: Path, interval: float, pipe: multiprocessing.connection.Connection, ending: Event) -> None:
-    """ADD and DROP COLUMN in turn, at fixed times."""
+def _change_on(path: Path, interval: float, pipe: Connection, going: Event, ending: Event) -> None:
+    """ADD and DROP COLUMN in turn, at fixed times while it may."""
     with closing(instar.connect(path, synchronous=None, autocommit=True)) as connection:
         pipe.send(None)
-        made, begun = 0, time.monotonic()
-        due = begun
-        while not ending.is_set() or made % 2:
+        made, due = 0, 0.0
+        while not ending.is_set():
+            if not going.is_set():
+                going.wait()
+                due = time.monotonic()
+                continue
             connection.execute(DROP if made % 2 else ADD)
             made += 1
             due = max(due + interval, time.monotonic() - interval)
             time.sleep(max(due - time.monotonic(), 0))
-        pipe.send(made / (time.monotonic() - begun))
+        pipe.send(made)
 
 
 def _blocking(connection: instar.Connection, interval: float) -> Callable[[], None]:
