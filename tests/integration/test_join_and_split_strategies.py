@@ -499,6 +499,30 @@ def test_read_committed_goes_on_in_the_new_schema(engine: Engine, one: Connectio
     assert is_sound(one)
 
 
+AGAIN = "ALTER TABLE p JOIN q ON p.zip = q.zip INTO z (id, p.zip AS zip, q.zip AS qz, city, v) WITH (strategy = '{}')"
+
+
+@pytest.mark.parametrize("change", ["ALTER TABLE p DROP COLUMN v", AGAIN.format("commit"), AGAIN.format("block")])
+@pytest.mark.parametrize("statements", [("SELECT 1",), ("SAVEPOINT a", "SELECT 1", "ROLLBACK TO a", "SELECT 1")])
+def test_what_was_translated_is_waited_for_as_what_was_written(
+    engine: Engine, one: Connection, change: str, statements: tuple[str, ...]
+) -> None:
+    """The next change of the new tables meets a transaction that has written there, for what it knows."""
+    old = engine.connect()
+    run(old, "BEGIN", "UPDATE t SET v = 1 WHERE id = 1")
+    changing = switched(engine, SPLIT.format("commit", "1 ms"), "q")
+    run(old, *statements)
+    changing.end()
+    again = going(engine, "SET ddl_wait = '1 min'", change)
+    time.sleep(0.1)
+    assert not again.is_over
+    run(old, "COMMIT")
+    again.end()
+    if "JOIN" in change:
+        assert rows(one, "SELECT id, city, v FROM z ORDER BY id") == [(1, "A", 1), (2, "A", 0), (3, "B", 0)]
+    assert is_sound(one)
+
+
 def test_what_read_committed_was_translated_by_has_to_stay(engine: Engine, one: Connection) -> None:
     old, other = engine.connect(), engine.connect()
     run(old, "BEGIN", "INSERT INTO r VALUES (7, 7, 0)")

@@ -6,7 +6,7 @@ buffered images are brought to the newest version. e to c is the store's fence (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -199,8 +199,9 @@ def brought(
 
 def upgrade_buffers(
     database: Database, transaction: SessionTransaction, catalog: CatalogSnapshot, functions: Callable[[], Context]
-) -> None:
-    """Bring what is buffered to the schema of the statement that begins (rule 14). Crossed where that cannot be."""
+) -> Sequence[int]:
+    """Bring what is buffered to the schema of the statement that begins (rule 14); the tables that the transaction has
+    come to write to by that. Crossed where that cannot be."""
     crossings: Crossings | None = None  # made where it is needed, which is hardly ever
     crossed_over = []
     for table_id, meant in list(transaction.enlisted.items()):
@@ -233,7 +234,8 @@ def upgrade_buffers(
         transaction.enlisted[table_id] = newest
         transaction.behind.setdefault(table_id, meant)
     if crossings is not None and crossed_over:
-        _cross(database, transaction, catalog, functions, crossings, crossed_over)
+        return _cross(database, transaction, catalog, functions, crossings, crossed_over)
+    return ()
 
 
 def _cross(
@@ -243,9 +245,10 @@ def _cross(
     functions: Callable[[], Context],
     crossings: Crossings,
     sources: Iterable[int],
-) -> None:
-    """Put what was buffered on tables that were joined or split meanwhile to their targets. From now on it is as if it
-    had been written there; what it rests on must hold at the commit still."""
+) -> Sequence[int]:
+    """Put what was buffered on tables that were joined or split meanwhile to their targets, which are returned but for
+    those that it had written to. From now on it is as if it had been written there; what it rests on must hold at the
+    commit still."""
     with database.store.read() as reader:
         buffers, unchanged = crossings.buffers(reader, lasting=True)
         for writer, made in buffers:
@@ -253,12 +256,14 @@ def _cross(
     for source in sources:
         transaction.buffer.drop_table(source)
         del transaction.enlisted[source]
+    arrived = [writer.table.id for writer, _ in buffers if writer.table.id not in transaction.enlisted]
     for writer, made in buffers:
         transaction.buffer.replace(writer.table.id, made.changes)
         transaction.enlisted[writer.table.id] = writer.table
         # That is the table that it is found under now; it has no version from before the change.
         transaction.behind.setdefault(writer.table.id, writer.table)
     transaction.rests_on.extend(unchanged)
+    return arrived
 
 
 def hold(judge: Callable[[Image], None], buffer: TableBuffer, writer: TableWriter, view: View) -> None:

@@ -502,7 +502,9 @@ class Session:
             require_heeded(self.database.store, self.locks.selected_of, open_, self.catalog())
         if open_.enlisted:
             require_undoomed(self.database, open_)
-            upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
+            arrived = upgrade_buffers(self.database, open_, self.catalog(), self.function_context)
+            if arrived:
+                self._announce(arrived)
 
     def retain(self, snapshot: int) -> None:
         """Say that the transaction needs what there was at a snapshot, and has since come, until it ends."""
@@ -573,9 +575,16 @@ class Session:
             require_open(self.database, open_, touched)
         for table in touched:
             open_.enlisted[table] = catalog.table(table)
-            if self.in_block:
+        self._announce(touched)
+
+    def _announce(self, tables: Sequence[int]) -> None:
+        """Have changes of these tables, which the transaction has come to write to, wait for its end. Crossed if it
+        cannot cross one that was made meanwhile."""
+        open_ = self.open_transaction()
+        if self.in_block:
+            for table in tables:
                 self.enlisted.append(self.database.store.enlist(table, open_.started_us))
-        require_undoomed(self.database, open_, touched if self.in_block else ())
+        require_undoomed(self.database, open_, tables if self.in_block else ())
 
 
 def _inherited() -> errors.Error:
