@@ -5,9 +5,10 @@ Each transaction updates ten rows, a share of them in the sources and the others
 are alone, beside the initial population of the targets, and beside log propagation, which is kept from ending: the
 switch is refused until the job is cancelled. A split's propagation has the checker's work in it, as some updates are of
 columns that go to S; and it has a turn for the checker alone, at the end of a cycle in which all records of S have come
-into doubt, or many. The clients are alone before a job and after it, and both together are what is beside it: a machine
-that becomes slower or faster by itself is then on both sides. What its processors do from one second to the next is
-taken out (module `equal_speed`).
+into doubt, or many. All that is at a priority below 0, at which a job never hurries at the cost of its clients. Where
+that does not catch up with them, propagation at priority 0, which hurries, has a turn, too. The clients are alone
+before a job and after it, and both together are what is beside it: a machine that becomes slower or faster by itself is
+then on both sides. What its processors do from one second to the next is taken out (module `equal_speed`).
 
 As in the paper a client has one transaction at a time. For less than the peak each rests between two, for so long that
 this share of the peak is reached when nothing else goes on. So a response time has no queue in it, and can be set
@@ -31,7 +32,16 @@ from benchmarks.clients import Clients, Latencies, clients
 from benchmarks.equal_speed import QUIET, UNKNOWN, Times, Window, at_equal_speed, windows_of
 from benchmarks.harness import Figure, Options, say
 from benchmarks.held import Turn, loss, turns
-from benchmarks.join_and_split_tables import CHANGES, UPDATES, Running, Transactions, fill, make_doubtful, sources
+from benchmarks.join_and_split_tables import (
+    CHANGES,
+    UPDATES,
+    Running,
+    Transactions,
+    fill,
+    make_doubtful,
+    sources,
+    zips,
+)
 from benchmarks.noise import Machine, watched
 from benchmarks.switch_worker import Checked, Mode, SwitchWorker, switch_worker
 from benchmarks.tables import open_instar
@@ -52,8 +62,15 @@ PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
 PRIORITY_SHARE = 0.2
 CHECKED = 10_000  # records of S at most that come into doubt
+# The priority of what is judged. And from this share on the job has a turn at priority 0, in which it hurries.
+BACKGROUND, HURRIES_FROM = -1, 0.8
+HURRYING = "propagation that hurries (priority 0)"
 _SETTLING_SECONDS = 1.0
 _CHECKING_SECONDS = 300.0  # to come to the end of the checks
+# If such a share is in doubt still when a cycle comes to its checks, it is they that are looked at: updates that agree
+# take some out of it.
+_LEFT_IN_DOUBT = 0.05
+_LATE_SECONDS, _HURRYING_SECONDS = 60.0, 10.0  # until it is late, and until it hurries as much as it has to
 _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 
@@ -71,12 +88,12 @@ class _Phase:
 
 @dataclass(frozen=True)
 class _Round:
-    """The phases in which the clients were alone, and the others by their names; turns in which the worker was held, or
-    not; all that was seen in it."""
+    """The phases in which the clients were alone, and the others by their names, with the turns in which the worker was
+    held, or not, that tell of each; all that was seen in it."""
 
     quiet: list[_Phase]
     during: dict[str, _Phase]
-    turns: list[Turn]
+    turns: dict[str, list[Turn]]
     seen: Latencies
 
 
@@ -126,24 +143,32 @@ def _interference(
                     for load in loads:
                         name = f"{transformation} of {rows:,} rows, {load:.0%} of the peak, {share:.0%} on the sources"
                         say(f"{name}: {load * peak:,.0f} transactions/s")
-                        yield from _at_load(options, machine, scene, name, load, CLIENTS / peak * (1 / load - 1))
+                        pairs = 0 if load != JUDGED else 2 if options.quick else PAIRS
+                        course = _Turns(CLIENTS / peak * (1 / load - 1), pairs, pairs > 0 and share >= HURRIES_FROM)
+                        yield from _at_load(options, machine, scene, name, course)
 
 
-def _at_load(
-    options: Options, machine: Machine, scene: _Scene, name: str, load: float, rest: float
-) -> Iterator[Figure]:
-    pairs = 0 if load != JUDGED else 2 if options.quick else PAIRS
+class _Turns(NamedTuple):
+    """What a round is made of: clients that rest for so many seconds after each transaction, so many pairs of turns,
+    and whether the job hurries in the end."""
+
+    rest: float
+    pairs: int
+    hurries: bool
+
+
+def _at_load(options: Options, machine: Machine, scene: _Scene, name: str, course: _Turns) -> Iterator[Figure]:
     count = options.repeated or (1 if options.quick else 3)
-    rounds = [_round(options, machine, scene, rest, pairs) for _ in range(count)]
+    rounds = [_round(options, machine, scene, course) for _ in range(count)]
     windows = [_windows(rounds, machine, measured) for measured in (_mean, _completed)]
     as_it_was = at_equal_speed([window._replace(slowness=1.0) for window in windows[0]])
     grown, kept = map(at_equal_speed, windows)
     for phase in rounds[0].during:
         times = (found.get(phase, UNKNOWN) for found in (kept, grown, as_it_was))
         found = [one.during[phase] for one in rounds]
-        yield from _figures(f"{name}: {phase}", found, *times, judged=load == JUDGED)
-        if pairs:
-            yield from _by_pairs(f"{name}: {phase}", rounds, found)
+        yield from _figures(f"{name}: {phase}", found, *times, judged=course.pairs > 0 and phase != HURRYING)
+        if course.pairs:
+            yield from _by_pairs(name, phase, rounds, judged=phase != HURRYING)
 
 
 def _mean(seen: Latencies, begin: float, end: float) -> float:
@@ -171,12 +196,13 @@ def _windows(
     return found
 
 
-def _round(options: Options, machine: Machine, scene: _Scene, rest: float, pairs: int) -> _Round:
-    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; so
-    many pairs of turns with propagation held, and not; then the job is cancelled, and clients are alone once more."""
+def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) -> _Round:
+    """Clients alone, beside population, beside propagation, and beside the consistency checker, if it is a split; pairs
+    of turns with propagation held, and not; the same beside propagation that hurries, if it is to; then the job is
+    cancelled, and clients are alone once more."""
     seconds = options.lasting(8.0, 1.0)
     scene.worker.order(Mode.REFUSE)
-    scene.processes.begin_closed(rest)
+    scene.processes.begin_closed(course.rest)
 
     def alone() -> tuple[_Moment, _Moment]:
         time.sleep(min(_SETTLING_SECONDS, seconds))
@@ -185,20 +211,26 @@ def _round(options: Options, machine: Machine, scene: _Scene, rest: float, pairs
         return begin, _now(scene)
 
     first = alone()
-    job = Running(scene.connection, scene.transformation)
+    job = Running(scene.connection, scene.transformation, priority=BACKGROUND)
     job.until_propagating()
     filled = _now(scene)
     time.sleep(seconds)
     phases = {"population": (first[1], filled), "propagation": (filled, _now(scene))}
-    checked = _check(scene, job) if scene.transformation == "split" else None
-    turned = turns(scene.worker, pairs)
-    job.cancel()
-    quiet = [first, alone()]
-    seen = scene.processes.end()
-    if checked is not None:
+    if scene.transformation == "split":
+        checked = _check(scene, job)
         phases["consistency checking"] = (
             _Moment(checked.begun, checked.computed), _Moment(checked.ended, checked.computed_then)
         )  # fmt: skip
+    turned = dict.fromkeys(phases, turns(scene.worker, course.pairs))
+    if course.hurries:
+        _hurry(scene, job)
+        begin = _now(scene)
+        time.sleep(seconds)
+        phases[HURRYING] = begin, _now(scene)
+        turned[HURRYING] = turns(scene.worker, course.pairs)
+    job.cancel()
+    quiet = [first, alone()]
+    seen = scene.processes.end()
 
     def phase(begin: _Moment, end: _Moment) -> _Phase:
         stolen = [machine.within(one.at, other.at).disturbs(tail=False) for one, other in (*quiet, (begin, end))]
@@ -220,23 +252,27 @@ def _now(scene: _Scene) -> _Moment:
     return _Moment(time.monotonic(), scene.worker.computed())
 
 
+def _hurry(scene: _Scene, job: Running) -> None:
+    """Let a job hurry, and wait until it does so as much as it has to, where it has to."""
+    scene.worker.order(Mode.REFUSE)  # that it has been held counts no more
+    job.steer("ALTER JOB {} SET (priority = 0)")
+    job.until(lambda _, reason: "times shorter" in reason, _LATE_SECONDS)
+    time.sleep(_HURRYING_SECONDS)
+    say(f"propagation at priority 0: {job.look()[1]}")
+
+
 def _check(scene: _Scene, job: Running) -> Checked:
     """When the checker was at the records that have come into doubt while the job was paused."""
     job.steer("PAUSE JOB {}")
     job.until(lambda state, _: state == "paused")
     make_doubtful(scene.connection, scene.rows, CHECKED)
-    scene.worker.order(Mode.TELL)
+    scene.worker.order(Mode.CHECK, rows=int(min(CHECKED, zips(scene.rows)) * _LEFT_IN_DOUBT))
     job.steer("RESUME JOB {}")
-    until = time.monotonic() + _CHECKING_SECONDS
-    attempt = scene.worker.seen(_CHECKING_SECONDS)
-    while attempt is not None and attempt.checked is None:
-        # The cycle that it was paused in has ended, which knew nothing of these records.
-        scene.worker.order(Mode.TELL)
-        attempt = scene.worker.seen(max(until - time.monotonic(), 0))
-    if attempt is None or attempt.checked is None:
+    checked = scene.worker.checked(_CHECKING_SECONDS)
+    if checked is None:
         raise RuntimeError(f"records of S were not checked within {_CHECKING_SECONDS:.0f} s: {job.look()}")
-    say(f"{attempt.checked.records:,} records of S checked in {attempt.checked.ended - attempt.checked.begun:.2f} s")
-    return attempt.checked
+    say(f"{checked.records:,} records of S checked in {checked.ended - checked.begun:.2f} s")
+    return checked
 
 
 def _figures(
@@ -258,20 +294,22 @@ def _figures(
     )  # fmt: skip
 
 
-def _by_pairs(name: str, rounds: list[_Round], during: list[_Phase]) -> Iterator[Figure]:
+def _by_pairs(name: str, phase: str, rounds: list[_Round], *, judged: bool) -> Iterator[Figure]:
     """What clients lost of the share of a processor that the worker took in a phase, beyond that without a job."""
-    turned = [(turn, one.seen) for one in rounds for turn in one.turns]
+    during = [one.during[phase] for one in rounds]
+    turned = [(turn, one.seen) for one in rounds for turn in one.turns[phase]]
     idle = statistics.fmean(phase.share for one in rounds for phase in one.quiet)
     taken = statistics.fmean(phase.share for phase in during)
-    noisy = any(phase.disturbed for phase in during)
+    noisy = any(one.disturbed for one in during)
     kept, grown = (loss(turned, measured).at(taken - idle) for measured in (_completed, _mean))
     yield Figure(
-        f"{name}, throughput kept, by pairs", kept.value, "x", THROUGHPUT_KEPT, ">=", f"+-{kept.error:.1%}",
+        f"{name}: {phase}, throughput kept, by pairs", kept.value, "x", THROUGHPUT_KEPT if judged else None, ">=",
+        f"+-{kept.error:.1%}",
         f"the worker took {taken:.1%} of a processor, {idle:.1%} without a job", noisy,
     )  # fmt: skip
     yield Figure(
-        f"{name}, growth of the response time, by pairs", grown.value - 1, "x", RESPONSE_GROWTH, "<=",
-        f"+-{grown.error:.1%}", f"{len(turned) // 2} pairs", noisy,
+        f"{name}: {phase}, growth of the response time, by pairs", grown.value - 1, "x",
+        RESPONSE_GROWTH if judged else None, "<=", f"+-{grown.error:.1%}", f"{len(turned) // 2} pairs", noisy,
     )  # fmt: skip
 
 

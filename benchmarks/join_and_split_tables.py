@@ -14,9 +14,9 @@ from pathlib import Path
 
 import instar
 
-SPLIT = "ALTER TABLE t SPLIT INTO r (id, zip, v), s (zip, city) ON (zip) WITH (pause_rows = {pause_rows})"
-JOIN = "ALTER TABLE r JOIN s USING (zip) INTO t (id, zip, city, v) WITH (pause_rows = {pause_rows})"
-STATEMENTS = {"split": SPLIT, "join": JOIN}
+_SPLIT = "ALTER TABLE t SPLIT INTO r (id, zip, v), s (zip, city) ON (zip) WITH ({options})"
+_JOIN = "ALTER TABLE r JOIN s USING (zip) INTO t (id, zip, city, v) WITH ({options})"
+_STATEMENTS = {"split": _SPLIT, "join": _JOIN}
 UPDATES = 10  # of a transaction
 # Of ten updates on the sources one is of S's part. In T it is made to all rows of a zip at once, so that they agree,
 # and no record of S comes into doubt.
@@ -85,6 +85,11 @@ def make_doubtful(connection: instar.Connection, rows: int, records: int) -> Non
         )
 
 
+def statement(transformation: str, *, pause_rows: int = 100, priority: int = 0) -> str:
+    """The statement that splits or joins."""
+    return _STATEMENTS[transformation].format(options=f"pause_rows = {pause_rows}, priority = {priority}")
+
+
 def sources(transformation: str) -> tuple[str, ...]:
     """The tables that a split or a join is of."""
     return ("t",) if transformation == "split" else ("r", "s")
@@ -136,11 +141,13 @@ class Transactions:
 class Running:
     """A join or split that is under way as a job of the worker."""
 
-    def __init__(self, connection: instar.Connection, transformation: str, pause_rows: int = 100) -> None:
+    def __init__(
+        self, connection: instar.Connection, transformation: str, *, pause_rows: int = 100, priority: int = 0
+    ) -> None:
         self._connection = connection
         connection.execute("SET schema_change_mode = async")
         try:
-            connection.execute(STATEMENTS[transformation].format(pause_rows=pause_rows))
+            connection.execute(statement(transformation, pause_rows=pause_rows, priority=priority))
         finally:
             connection.execute("SET schema_change_mode = wait")
         self.id = int(connection.execute("SELECT max(id) FROM instar.jobs").fetchall()[0][0])

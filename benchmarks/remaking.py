@@ -19,7 +19,7 @@ import instar
 from benchmarks import postgres
 from benchmarks.clients import clients
 from benchmarks.harness import Figure, Options, end_workers, say
-from benchmarks.join_and_split_tables import STATEMENTS, Transactions, creations, fill, selects
+from benchmarks.join_and_split_tables import Transactions, creations, fill, selects, statement
 from benchmarks.tables import open_instar
 
 ROWS = 1_000_000
@@ -27,8 +27,8 @@ ARRIVING = 20.0  # transactions per second
 _SETTLING_SECONDS = 0.5
 _KEY = ("ALTER TABLE t ALTER id SET NOT NULL", "ALTER TABLE t ADD PRIMARY KEY (id)")
 _TURNS = {
-    "join": (STATEMENTS["join"].format(pause_rows=100), *_KEY),
-    "split": (STATEMENTS["split"].format(pause_rows=100),),
+    "join": (statement("join"), *_KEY),
+    "split": (statement("split"),),
 }
 _PEER = {
     "join": (
@@ -95,8 +95,8 @@ def _ours(path: Path, rows: int) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _execute(connection: instar.Connection, statements: tuple[str, ...]) -> None:
-    for statement in statements:
-        connection.execute(statement)
+    for text in statements:
+        connection.execute(text)
 
 
 def _peer(path: Path, rows: int) -> tuple[str, dict[str, float]]:

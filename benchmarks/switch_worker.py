@@ -51,6 +51,7 @@ class Mode(enum.Enum):
     LET = "let"
     REFUSE = "refuse"
     TELL = "tell"  # as REFUSE, and it is said that it would have come
+    CHECK = "check"  # as REFUSE, and it is said when records of S have been checked
     WITH_TAIL = "with tail"  # let it come, with a tail of known length
 
 
@@ -76,13 +77,12 @@ class Checked(NamedTuple):
 
 class Switch(NamedTuple):
     """When the commit was begun, when it was let in (the fence held) and when it had ended, in seconds (monotonic); how
-    many keys it put, in the catalog too. `checked`: the longest check of a cycle since the order."""
+    many keys it put, in the catalog too."""
 
     begun: float
     inside: float
     ended: float
     puts: int
-    checked: Checked | None = None
 
 
 class SwitchWorker:
@@ -99,7 +99,8 @@ class SwitchWorker:
 
     def order(self, mode: Mode, table: str = "", rows: int = 0, late: int = 0) -> None:
         """Say what becomes of the next switch. A tail is of so many rows of a table (id, v, ...); the `late` ones of
-        them are written so late that they are applied in the atomic section, the others are computed before it."""
+        them are written so late that they are applied in the atomic section, the others are computed before it. Under
+        CHECK it is said when so many rows of S, or more, have been checked at the end of a cycle."""
         while self._pipe.poll():  # what nobody has asked for
             self._pipe.recv()
         self._pipe.send(_Order(mode, table, rows, late))
@@ -107,6 +108,10 @@ class SwitchWorker:
     def seen(self, seconds: float) -> Switch | None:
         """The switch, or under TELL the attempt, as soon as it was there; None if it was not within so long."""
         return cast("Switch", self._pipe.recv()) if self._pipe.poll(seconds) else None
+
+    def checked(self, seconds: float) -> Checked | None:
+        """The checks, under CHECK, as soon as they have been made; None if they were not within so long."""
+        return cast("Checked", self._pipe.recv()) if self._pipe.poll(seconds) else None
 
     def hold(self, held: bool) -> None:
         """As in `held.Held`: before it reads the store again."""
@@ -154,7 +159,6 @@ class _Watched:
         self._pipe = pipe
         self._order = _Order()
         self._written = 0
-        self._checked: Checked | None = None
         self.was_held = False  # since the last order
         self.is_over = False
 
@@ -172,7 +176,7 @@ class _Watched:
         """Take in what has been ordered."""
         try:
             while self._pipe.poll():
-                self._order, self._written, self._checked = self._pipe.recv(), 0, None
+                self._order, self._written = self._pipe.recv(), 0
                 self.was_held = False
         except (EOFError, ConnectionResetError):
             self.is_over = True
@@ -188,8 +192,10 @@ class _Watched:
         """The checks at the end of a cycle, looked at."""
         begun, computed, records = time.monotonic(), time.process_time(), len(target.doubtful)
         yield from check_all(split, target, position, read, found)
-        if self._checked is None or records > self._checked.records:
-            self._checked = Checked(begun, time.monotonic(), records, computed, time.process_time())
+        self.heed()
+        if self._order.mode is Mode.CHECK and records >= self._order.rows:
+            self._pipe.send(Checked(begun, time.monotonic(), records, computed, time.process_time()))
+            self._order = _Order(Mode.REFUSE)
 
     def commit(self, request: Commit) -> int:
         """As in `Store`; a switch is what applies something within its atomic section."""
@@ -198,9 +204,9 @@ class _Watched:
         self.heed()
         order = self._order
         if order.mode is Mode.TELL:
-            self._pipe.send(Switch(*[time.monotonic()] * 3, 0, self._checked))
+            self._pipe.send(Switch(*[time.monotonic()] * 3, 0))
             self._order = _Order(Mode.REFUSE)
-        if order.mode in (Mode.REFUSE, Mode.TELL):
+        if order.mode in (Mode.REFUSE, Mode.TELL, Mode.CHECK):
             time.sleep(_REFUSED_SECONDS)
             raise Behind("it was refused")
         if self._written < order.rows - order.late:
@@ -247,6 +253,7 @@ def _serve(path: Path, pipe: Pipe, niceness: int, let_go: Event) -> None:
     hurry = Following._hurry
 
     def unless_held(task: Following, *, checking: bool = False) -> None:
+        watched.heed()
         if not watched.was_held:
             hurry(task, checking=checking)
 

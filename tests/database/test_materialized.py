@@ -399,6 +399,39 @@ def test_a_sum_that_has_too_many_digits_fails_when_it_is_asked_for(engine: Engin
     assert alike(connection, "SELECT x, count(*), sum(x) FROM n GROUP BY x")
 
 
+def test_sums_and_averages_are_written_as_the_query_writes_them(engine: Engine) -> None:
+    """By scales of the values that are there now: an average of more digits than a numeric shows is rounded by them."""
+    connection, chance = engine.connect(), random.Random(11)
+    query = "SELECT g, sum(x)::text AS s, avg(x)::text AS a, sum(y)::text AS sy, avg(y)::text AS ay FROM n GROUP BY g"
+    kept = "SELECT g, sum(x) AS s, avg(x) AS a, sum(y) AS sy, avg(y) AS ay FROM n GROUP BY g"
+    run(
+        connection,
+        "CREATE TABLE n (id int PRIMARY KEY, g int, x numeric, y numeric(12, 3))",
+        "INSERT INTO n VALUES (1, 1, 12345678901234567891, 1), (2, 1, 0.00001, 2), (3, 2, 0, NULL)",
+        f"CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS {kept}",
+        "DELETE FROM n WHERE id = 2",
+        "INSERT INTO n VALUES (4, 1, 0, 3)",
+    )
+    view = "SELECT g, s::text, a::text, sy::text, ay::text FROM v"
+    engine.database.keep_views()
+    assert rows(connection, f"{view} WHERE g = 1") == [
+        (1, "12345678901234567891", "6172839450617283946", "4.000", "2.0000000000000000")
+    ]
+    for _ in range(30):
+        key, group = chance.randint(1, 8), chance.choice(("NULL", "1", "2"))
+        value = chance.choice(("NULL", "'NaN'", "1", "0.1", "0.1000", "12345678901234567891", "-7.123456"))
+        run(
+            connection,
+            f"INSERT INTO n VALUES ({key}, {group}, {value}, {key}) "
+            f"ON CONFLICT (id) DO UPDATE SET g = {group}, x = {value}"
+            if chance.random() < 0.7
+            else f"DELETE FROM n WHERE id = {key}",
+        )
+        engine.database.keep_views()
+        assert sorted(rows(connection, view), key=repr) == sorted(rows(connection, query), key=repr)
+    assert rows(connection, "CHECK DATABASE") == []
+
+
 def test_it_is_populated_anew_when_it_cannot_follow(engine: Engine, connection: instar.Connection) -> None:
     """Others go on with the old rows meanwhile, and it says so."""
     run(connection, "CREATE VIEW above AS SELECT g, cb FROM v", "INSERT INTO t VALUES (50, 'mine', 9, 9, 9)")

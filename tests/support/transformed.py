@@ -121,8 +121,9 @@ def grouping_of(
     values = [GroupedValue(columns[counted].id, add(f"{counted} count", BIGINT))]
     for name in summed:
         total = TEXT if columns[name].type.kind is Kind.NUMERIC else NUMERIC
-        numbers = (add(f"{name} {what}", type_) for what, type_ in (("count", BIGINT), ("sum", total), ("NaN", BIGINT)))
-        values.append(GroupedValue(columns[name].id, *numbers))
+        kept = [("count", BIGINT), ("sum", total), ("NaN", BIGINT)]
+        kept += [("scales", TEXT)] if columns[name].type == NUMERIC else []
+        values.append(GroupedValue(columns[name].id, *[add(f"{name} {what}", type_) for what, type_ in kept]))
     target, read = change.new_id(), columns[positive].id
     made = MadeByGrouping(
         source=source.id,

@@ -13,7 +13,9 @@ from instar.transformations.records import Change, Deleted, Inserted, Row, Sourc
 
 NAN = Decimal("NaN")
 # Columns: key, group, what is summed up, what is counted.
-SHAPE = Grouping(on=(1,), values=(2, 3), summed=(True, False), counts=lambda row: row[2] != 7)
+SHAPE = Grouping(on=(1,), values=(2, 3), summed=(True, False), scaled=(True, False), counts=lambda row: row[2] != 7)
+# Of sums, all digits count.
+Known = tuple[int, str, int, int, int]
 
 
 class Memory:
@@ -32,7 +34,7 @@ class Memory:
         del self.groups[value]
 
 
-def recomputed(rows: dict[int, Row]) -> dict[Row, tuple[int, Decimal, int, int, int]]:
+def recomputed(rows: dict[int, Row]) -> dict[Row, Known]:
     """What is known of each group: rows, sum, values that are not NULL, NaN, and of the other column not NULL."""
     found: dict[Row, list[Row]] = {}
     for row in rows.values():
@@ -43,20 +45,21 @@ def recomputed(rows: dict[int, Row]) -> dict[Row, tuple[int, Decimal, int, int, 
         numbers = [row[2] for row in group if isinstance(row[2], Decimal) and not row[2].is_nan()]
         counted = sum(row[2] is not None for row in group)
         strange = counted - len(numbers)
-        made[value] = (len(group), sum(numbers, Decimal(0)), counted, strange, sum(row[3] is not None for row in group))
+        total = str(sum(numbers, Decimal(0)))
+        made[value] = (len(group), total, counted, strange, sum(row[3] is not None for row in group))
     return made
 
 
-def told(target: Memory) -> dict[Row, tuple[int, Decimal, int, int, int]]:
+def told(target: Memory) -> dict[Row, Known]:
     return {
-        value: (group.counter, group.sums[0].total, group.sums[0].count, group.sums[0].nans, group.sums[1].count)
+        value: (group.counter, str(group.sums[0].total), group.sums[0].count, group.sums[0].nans, group.sums[1].count)
         for value, group in target.groups.items()
     }
 
 
 rows = st.tuples(
     st.sampled_from([None, "a", "b"]),
-    st.sampled_from([None, NAN, Decimal("0.10"), Decimal(7), Decimal("-1e20"), Decimal("3.00")]),
+    st.sampled_from([None, NAN, Decimal("0.10"), Decimal(7), Decimal(-(10**20)), Decimal("3.000")]),
     st.sampled_from([None, "x"]),
 )
 operations = st.tuples(st.integers(1, 4), st.none() | rows)
@@ -92,7 +95,7 @@ def test_a_group_goes_with_its_last_row() -> None:
     rules = GroupingRules(target, SHAPE)
     row = (1, "a", Decimal(1), None)
     apply_commit(rules, [Inserted(Source.T, (1,), row, 1)])
-    assert target.groups == {("a",): Group(("a",), 1, (Sums(1, Decimal(1)), Sums()), 1)}
+    assert target.groups == {("a",): Group(("a",), 1, (Sums(1, Decimal(1), scales={0: 1}), Sums()), 1)}
     apply_commit(rules, [Deleted(Source.T, (1,), row, 2)])
     assert target.groups == {}
 
@@ -114,6 +117,28 @@ def test_a_value_that_looks_otherwise_is_another() -> None:
     apply_commit(rules, [Inserted(Source.T, (1,), before, 1)])
     apply_commit(rules, [Updated(Source.T, (1,), before, after, 2)])
     assert str(target.groups["a",].sums[0].total) == "1.00"
+
+
+def test_a_sum_has_the_scale_of_the_values_that_are_there() -> None:
+    target = Memory()
+    rules = GroupingRules(target, SHAPE)
+    rows = [(key, "a", Decimal(value), None) for key, value in enumerate(("1.5", "2.25", "-2.25", "1E+3"))]
+    totals = []
+    for timestamp, row in enumerate(rows, 1):
+        apply_commit(rules, [Inserted(Source.T, (row[0],), row, timestamp)])
+        totals.append(str(target.groups["a",].sums[0].total))
+    for timestamp, row in enumerate(rows[:3], 5):
+        apply_commit(rules, [Deleted(Source.T, (row[0],), row, timestamp)])
+        totals.append(str(target.groups["a",].sums[0].total))
+    assert totals == ["1.5", "3.75", "1.50", "1001.50", "1000.00", "997.75", "1000"]
+
+
+def test_where_all_values_have_one_scale_none_is_counted() -> None:
+    target = Memory()
+    rules = GroupingRules(target, Grouping(on=(1,), values=(2,), summed=(True,), scaled=(False,), counts=bool))
+    apply_commit(rules, [Inserted(Source.T, (1,), (1, "a", Decimal("1.50")), 1)])
+    apply_commit(rules, [Inserted(Source.T, (2,), (2, "a", Decimal("2.50")), 2)])
+    assert target.groups["a",].sums == (Sums(2, Decimal("4.00")),)
 
 
 def test_a_row_comes_to_meet_the_condition() -> None:

@@ -182,6 +182,7 @@ class Pulse:
         self._judge(job)
 
     def _heed(self, job: Job) -> None:
+        self.pace.yields = job.priority < 0
         self.pace.rows_per_second = job.max_rows_per_second
         self.pace.latency_target_ns = None if job.latency_target is None else job.latency_target * 1000
 

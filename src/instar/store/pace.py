@@ -34,7 +34,8 @@ class Pace:
     `latency_target_ns` at any time (None: no limit, no target), and counts `rows` as they are done.
 
     `urgency`: its pauses are so many times shorter; where that is above 1, for work that would never end otherwise, it
-    does not wait until a queue of foreground commits is gone. A latency target comes first.
+    does not wait until a queue of foreground commits is gone. A latency target comes first. `yields`: work that would
+    be made urgent for that it does not keep up is not; who commits comes first.
 
     `interrupt` is called between two batches and during pauses, outside the atomic section, and may raise.
     """
@@ -46,6 +47,7 @@ class Pace:
         self.rows = 0
         self.factor = 1.0
         self.urgency = 1.0
+        self.yields = False
         self._latency = 0
         self._adjusted = 0
         self._due: int | None = None

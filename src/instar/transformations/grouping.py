@@ -4,7 +4,8 @@ The rules are 8, 9 and 11 of a split restated for sums: an insert adds, a delete
 record or to two; a record that counts no row any more goes. They need neither R nor timestamps, and no rule ever reads
 what a row was before but in the log: so each commit must be applied exactly once, in order, which whoever calls them
 sees to by recording the position with what is put. Sums are exact: of integers and numerics alone, where what was added
-can be taken away again. A NaN cannot: such values are counted beside.
+can be taken away again. A NaN cannot: such values are counted beside. Nor can a scale: a sum is written with as many
+digits after the point as the value has that has the most, so it is counted how many values have which.
 """
 
 from __future__ import annotations
@@ -23,24 +24,47 @@ _EXACT = Context(prec=400)
 
 
 class Sums(msgspec.Struct, frozen=True, array_like=True):
-    """Of one column in one group: how many values are not NULL, the sum of those that are numbers, how many are NaN."""
+    """Of one column in one group: how many values are not NULL, the sum of those that are numbers, how many are NaN;
+    and, where values of a column differ in scale, how many of those numbers have which scale. Nobody has none of
+    them."""
 
     count: int = 0
     total: Decimal = Decimal(0)
     nans: int = 0
+    scales: dict[int, int] | None = None
 
     def plus(self, value: object, sign: int, *, summed: bool) -> Sums:
         """With a value added (`sign` 1) or taken away (-1)."""
         if value is None:
             return self
+        count = self.count + sign
         if not summed:
-            return Sums(self.count + sign, self.total, self.nans)
+            return Sums(count)
         assert isinstance(value, int | Decimal)
         number = Decimal(value)
         if number.is_nan():
-            return Sums(self.count + sign, self.total, self.nans + sign)
+            return Sums(count, self.total, self.nans + sign, self.scales)
         total = _EXACT.add(self.total, number if sign > 0 else _EXACT.minus(number))
-        return Sums(self.count + sign, total, self.nans)
+        if self.scales is None:
+            return Sums(count, total, self.nans)
+        scales = _counted(self.scales, _scale(number), sign)
+        total = _EXACT.quantize(total, Decimal(1).scaleb(-max(scales, default=0)))  # exact: a sum of such numbers
+        return Sums(count, total, self.nans, scales)
+
+
+def _scale(number: Decimal) -> int:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)  # a number
+    return max(-exponent, 0)
+
+
+def _counted(counts: dict[int, int], one: int, sign: int) -> dict[int, int]:
+    """Counts in their order, of which none is 0, with one more or less."""
+    count = counts.get(one, 0) + sign
+    assert count >= 0, "a scale that no value has"
+    if count:
+        return dict(sorted({**counts, one: count}.items()))
+    return {other: found for other, found in counts.items() if other != one}
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -55,11 +79,13 @@ class Group(msgspec.Struct, frozen=True):
 
 class Grouping(msgspec.Struct, frozen=True):
     """The shape of a grouping: the places of the columns that it groups by, and of those that it counts or sums up, in
-    rows of T. `summed`: which of the latter are summed up. `counts`: whether a row is in any group."""
+    rows of T. `summed`: which of the latter are summed up; `scaled`: and have values of more than one scale. `counts`:
+    whether a row is in any group."""
 
     on: tuple[int, ...]
     values: tuple[int, ...]
     summed: tuple[bool, ...]
+    scaled: tuple[bool, ...]
     counts: Callable[[Row], bool]
 
     def value(self, row: Row) -> Row:
@@ -68,7 +94,7 @@ class Grouping(msgspec.Struct, frozen=True):
 
     def empty(self, value: Row) -> Group:
         """A group without rows."""
-        return Group(value, 0, tuple([Sums() for _ in self.values]))
+        return Group(value, 0, tuple([Sums(scales={} if scaled else None) for scaled in self.scaled]))
 
     def plus(self, group: Group, row: Row, sign: int, timestamp: int) -> Group:
         """With a row added (`sign` 1) or taken away (-1)."""

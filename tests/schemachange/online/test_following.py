@@ -539,6 +539,29 @@ def test_what_an_operator_allows_is_not_to_be_made_up_for_by_shorter_pauses(time
     assert timed.pressed(seconds=60) == []
 
 
+def test_below_priority_0_pauses_stay_as_they_are_and_it_is_said_so(timed: _Timed) -> None:
+    pace, said = timed.task.pace, "; pauses are not made shorter for that, as the priority is below 0"
+    assert pace is not None
+    pace.yields = True
+    assert timed.pressed(seconds=6) == []
+    assert said not in timed.task.doing
+    assert timed.pressed(seconds=60) == []
+    assert timed.task.doing.endswith(said)
+    pace.yields = False
+    assert timed.pressed(seconds=60) == [(112, 2)]
+    assert timed.task.doing.endswith("; pauses are 2 times shorter for that")
+    pace.yields = True
+    timed.task._tell()
+    assert timed.task.urgency == pace.urgency == AT_LEISURE
+    assert "pauses" not in timed.task.doing  # it is as fast as it has to be by now, as far as is known
+    assert timed.pressed(seconds=120) == []
+    assert timed.task.doing.endswith(said)
+    timed.task._decide(0, f"another cycle{timed.task._pauses()}")
+    assert timed.task.analysis.endswith(
+        ": another cycle, with pauses not made shorter for that, as the priority is below 0"
+    )
+
+
 def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody writes; records that were repaired are in doubt for good, and who begins anew checks them all."""
     split = split_world(world, "newest")

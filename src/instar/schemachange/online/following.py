@@ -126,6 +126,7 @@ class Following(Task):
         self.contradictions: Contradictions | None = None  # of a split
         self.analysis = ""  # what came of the last cycle, and what follows of that
         self._short_cycles = 0  # one after the other, since pauses were made shorter
+        self._is_outpaced = False  # and would have been made shorter for that, at another priority
         self._begin()
 
     def _begin(self) -> None:
@@ -204,7 +205,7 @@ class Following(Task):
             left = self.rows_left()
             if left <= self.transformation.made.pause_rows:
                 # Pauses stay as short as they had to be: the switch may be refused, and the log is not to get longer.
-                self._short_cycles = 0
+                self._short_cycles, self._is_outpaced = 0, False
                 self._decide(left, "synchronization")
                 return
             self._short_cycles = self._short_cycles + 1 if self._cycle.is_short else 0
@@ -213,16 +214,24 @@ class Following(Task):
     def _hurry(self, *, checking: bool = False) -> None:
         """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
         are what they do so for. What is checked may have come into doubt all at once, and takes long once: so that is
-        too long only where the cycle before was late, too."""
+        too long only where the cycle before was late, too. At a priority below 0 they stay, or become again, as they
+        are at leisure."""
         late = self._cycle.is_late(self.position if self.urgency < 1.0 else None) and (
             self._cycle.follows_late or not checking
         )
-        late = late or self._short_cycles >= _SHORT_CYCLES
-        if late and not (self.pace is not None and self.pace.is_limited):
+        pace = self.pace
+        late = (late or self._short_cycles >= _SHORT_CYCLES) and not (pace is not None and pace.is_limited)
+        if late:
             self._short_cycles = 0
+        if pace is not None and pace.yields:
+            self._is_outpaced |= late
+            self.urgency = pace.urgency = AT_LEISURE
+            return
+        self._is_outpaced = False
+        if late:
             self.urgency = min(self.urgency * 2, _MOST_URGENCY)
-            if self.pace is not None:
-                self.pace.urgency = self.urgency
+            if pace is not None:
+                pace.urgency = self.urgency
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
@@ -373,7 +382,10 @@ class Following(Task):
         self.analysis = f"{self._cycle.ended()}; the switch may write {most:,} target rows, {rows} were left: {follows}"
 
     def _pauses(self, says: str = ", with pauses") -> str:
-        """How much shorter pauses are since the sources are not caught up with; empty if they are as ever."""
+        """How much shorter pauses are since the sources are not caught up with, or that they are not though they would
+        be; empty if they are as ever."""
+        if self._is_outpaced:
+            return f"{says} not made shorter for that, as the priority is below 0"
         return f"{says} {self.urgency / AT_LEISURE:g} times shorter for that" if self.urgency > AT_LEISURE else ""
 
 

@@ -4,7 +4,7 @@ form that its rows have.
 Its key is a hidden column with the encoded values that the rows of a group share, since NULL may be among them, or a
 digest of them where they are long. Sums of integers are numerics, which have room for them; those of numerics are
 texts, since what a view's query says of a sum that has too many digits, it has to say when it is asked, and not when
-rows are committed.
+rows are committed. They have the scale that the query's have.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal
 from hashlib import blake2b
+
+import msgspec
 
 from instar import errors
 from instar.catalog.descriptors import MadeByGrouping, Table
@@ -29,6 +31,8 @@ Counts = Callable[[Row], bool]
 # A primary key cannot be of any length: of longer values it has so many bytes, and a digest of all of them, which makes
 # it longer than any that has none.
 _LONGEST_KEY, _DIGEST_BYTES = 128, 32
+_encode_scales = msgspec.json.Encoder().encode
+_decode_scales = msgspec.json.Decoder(dict[int, int]).decode
 
 
 def grouping_shape(source: Table, made: MadeByGrouping, counts: Counts) -> Grouping:
@@ -38,6 +42,7 @@ def grouping_shape(source: Table, made: MadeByGrouping, counts: Counts) -> Group
         on=tuple([found[column] for column, _ in made.groups]),
         values=tuple([found[value.column] for value in made.values]),
         summed=tuple([value.total is not None for value in made.values]),
+        scaled=tuple([value.scales is not None for value in made.values]),
         counts=counts,
     )
 
@@ -65,9 +70,12 @@ class GroupTargets:
         self._counter = found[made.counter]
         self._groups = [found[column] for _, column in made.groups]
         self._sums = [
-            (found[value.count], found.get(value.total or 0), found.get(value.nans or 0)) for value in made.values
+            (found[one.count], found.get(one.total or 0), found.get(one.nans or 0), found.get(one.scales or 0))
+            for one in made.values
         ]
-        self._texts = [total is not None and target.columns[total].type.kind is Kind.TEXT for _, total, _ in self._sums]
+        self._texts = [
+            total is not None and target.columns[total].type.kind is Kind.TEXT for _, total, *_ in self._sums
+        ]
 
     def key(self, value: Row) -> bytes:
         """The hidden key of the group with these values."""
@@ -83,17 +91,19 @@ class GroupTargets:
         image[self._counter] = group.counter
         for place, value in zip(self._groups, group.values, strict=True):
             image[place] = value
-        for (count, total, nans), text, sums in zip(self._sums, self._texts, group.sums, strict=True):
+        for (count, total, nans, scales), text, sums in zip(self._sums, self._texts, group.sums, strict=True):
             image[count] = sums.count
             if total is not None and nans is not None:
                 image[total] = format(sums.total, "f") if text else sums.total
                 image[nans] = sums.nans
+            if scales is not None:
+                image[scales] = _encode_scales(sums.scales).decode()
         return self.t.row(tuple(image), group.timestamp)
 
     def record(self, image: Row, timestamp: int) -> Group:
         """A stored row as the rules know it."""
         sums = []
-        for count, total, nans in self._sums:
+        for count, total, nans, scales in self._sums:
             counted = image[count]
             assert isinstance(counted, int)
             if total is None or nans is None:
@@ -102,7 +112,8 @@ class GroupTargets:
             summed, strange = image[total], image[nans]
             assert isinstance(summed, str | Decimal)
             assert isinstance(strange, int)
-            sums.append(Sums(counted, Decimal(summed), strange))
+            scaled = None if scales is None else _decode_scales(str(image[scales]))
+            sums.append(Sums(counted, Decimal(summed), strange, scaled))
         counter = image[self._counter]
         assert isinstance(counter, int)
         return Group(self.comparable([image[place] for place in self._groups]), counter, tuple(sums), timestamp)

@@ -192,7 +192,9 @@ def _grouped(draft: Draft, name: str, grouped: want.Grouped, source: Table) -> t
                 f'a sum or average of column "{column.name}" of type {column.type} in a materialized view'
             )
         total = add(f"{column.name} sum", TEXT if column.type.kind is Kind.NUMERIC else NUMERIC)
-        values.append(StoredValue(number, count, total, add(f"{column.name} NaN", BIGINT)))
+        nans = add(f"{column.name} NaN", BIGINT)
+        scales = add(f"{column.name} scales", TEXT) if column.type == NUMERIC else None
+        values.append(StoredValue(number, count, total, nans, scales))
     made = MadeByGrouping(
         source=source.id,
         target=draft.ids.new_id(),
