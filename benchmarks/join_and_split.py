@@ -61,7 +61,7 @@ PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 # Rates that propagation is allowed, beside that at which the source changes; None: any.
 PRIORITIES = (0.5, 0.8, 1.25, 2.0, 4.0, None)
 PRIORITY_SHARE = 0.2
-CHECKED = 10_000  # records of S at most that come into doubt
+CHECKED = 4_000  # records of S at most that come into doubt
 # The priority of what is judged. And from this share on the job has a turn at priority 0, in which it hurries.
 BACKGROUND, HURRIES_FROM = -1, 0.8
 HURRYING = "propagation that hurries (priority 0)"
@@ -70,7 +70,7 @@ _CHECKING_SECONDS = 300.0  # to come to the end of the checks
 # If such a share is in doubt still when a cycle comes to its checks, it is they that are looked at: updates that agree
 # take some out of it.
 _LEFT_IN_DOUBT = 0.05
-_LATE_SECONDS, _HURRYING_SECONDS = 60.0, 10.0  # until it is late, and until it hurries as much as it has to
+_LATE_SECONDS, _HURRYING_SECONDS = 60.0, 20.0  # until it is late, and until it hurries as much as it has to
 _PATIENCE = 8  # times as long as the job was paused, to catch up in
 
 

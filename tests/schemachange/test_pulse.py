@@ -232,6 +232,19 @@ def test_at_a_rate_the_work_goes_on_step_by_step(wanted: want.Wanted) -> None:
     assert all(rows <= 5 * (at - begun) + 10 for at, rows in seen)
 
 
+def test_work_below_priority_0_yields_from_the_next_look_on(world: ChangingWorld) -> None:
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    pulse.attend(world.jobs.get(number))
+    yields = [pulse.pace.yields]
+    for priority in (-1, 0, 7, -1000):
+        world.jobs.alter(number, {"priority": priority})
+        world.clock.advance(0.3)
+        pulse()
+        yields.append(pulse.pace.yields)
+    assert yields == [False, True, False, False, True]
+
+
 def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:
     number = begin(world)
     pulse = pulse_of(world, number)
