@@ -298,7 +298,8 @@ def _by_pairs(name: str, phase: str, rounds: list[_Round], *, judged: bool) -> I
     """What clients lost of the share of a processor that the worker took in a phase, beyond that without a job."""
     during = [one.during[phase] for one in rounds]
     turned = [(turn, one.seen) for one in rounds for turn in one.turns[phase]]
-    idle = statistics.fmean(phase.share for one in rounds for phase in one.quiet)
+    # The least: after a long job the log that it has kept is cut for a while.
+    idle = min(phase.share for one in rounds for phase in one.quiet)
     taken = statistics.fmean(phase.share for phase in during)
     noisy = any(one.disturbed for one in during)
     kept, grown = (loss(turned, measured).at(taken - idle) for measured in (_completed, _mean))
