@@ -40,6 +40,7 @@ NAMES = (
     "tpc_like",
     "curve",
     "gating",
+    "writers",
     "leases",
     "servers",
     "reorganization",

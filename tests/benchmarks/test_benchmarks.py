@@ -28,6 +28,7 @@ FIGURES = {
     "tpc_like": 2,
     "curve": 10,
     "gating": 6,
+    "writers": 3,
     "leases": 8,
     "servers": 4,
     "reorganization": 11,
