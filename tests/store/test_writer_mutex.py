@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -214,12 +217,36 @@ def test_what_nobody_has_is_not_waited_for(word: int) -> None:
 def test_it_may_not_be_seen(tmp_path: Path) -> None:
     """Where the library has it elsewhere, or the system has none of that kind."""
     path = tmp_path / "lock"
-    path.write_bytes(bytes(4096))
+    path.write_bytes(bytes(mmap.PAGESIZE))
     store = open_store(tmp_path / "store", synchronous="off")
     assert isinstance(store, LmdbStore)
-    assert find_writer_mutex(str(path), store._environment.begin) is None
+    assert find_writer_mutex(str(path), store._environment.begin) is None  # which nobody has mapped
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert find_writer_mutex(str(path), store._environment.begin) is None
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE):
+        assert find_writer_mutex(str(path), store._environment.begin) is None
     assert find_writer_mutex(str(tmp_path / "store" / "lock.mdb"), store._environment.begin) is not None
     path.unlink()
     with pytest.raises(OSError, match="No such file"):
         find_writer_mutex(str(path), store._environment.begin)
     store.close()
+
+
+def test_looking_for_it_lets_go_of_no_lock(store: LmdbStore, tmp_path: Path) -> None:
+    """By a lock on the file LMDB knows that a process is there: else the next one to open the store makes the mutex
+    anew, under who has it."""
+    inode = (tmp_path / "store" / "lock.mdb").stat().st_ino
+
+    def locks() -> list[str]:
+        lines = [line for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
+        return [line.split(maxsplit=1)[1] for line in lines if f" {os.getpid()} " in line]
+
+    def mapped() -> int:
+        return sum(1 for line in Path("/proc/self/maps").read_text().splitlines() if f" {inode} " in line)
+
+    had, maps = locks(), mapped()
+    assert had
+    for _ in range(3):
+        assert find_writer_mutex(str(tmp_path / "store" / "lock.mdb"), store._environment.begin) is not None
+    gc.collect()
+    assert (locks(), mapped()) == (had, maps)
