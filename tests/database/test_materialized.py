@@ -399,6 +399,28 @@ def test_a_sum_that_has_too_many_digits_fails_when_it_is_asked_for(engine: Engin
     assert alike(connection, "SELECT x, count(*), sum(x) FROM n GROUP BY x")
 
 
+@pytest.mark.parametrize("type_", ["numeric", "numeric(38, 0)", "numeric(38, 2)"])
+def test_an_average_has_no_too_many_digits(engine: Engine, type_: str) -> None:
+    """Though the sum that it is of has."""
+    connection = engine.connect()
+    query = "SELECT g, avg(x)::text AS a FROM n GROUP BY g"
+    digits = "9" * (36 if "2" in type_ else 38)
+    run(
+        connection,
+        f"CREATE TABLE n (id int PRIMARY KEY, g int, x {type_})",
+        f"INSERT INTO n VALUES (1, 1, {digits}), (2, 1, {digits}), (3, 1, 1), (4, 2, NULL), (5, 3, 'NaN'), (6, 3, 1)",
+        "CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS SELECT g, avg(x) AS a, sum(x) AS s FROM n GROUP BY g",
+        "INSERT INTO n VALUES (7, 4, 10000000000), (8, 4, 1e-30)" if type_ == "numeric" else "UPDATE n SET g = 1 WHERE id <> 5",
+    )
+    engine.database.keep_views()
+    assert sorted(rows(connection, "SELECT g, a::text FROM v")) == sorted(rows(connection, query))
+    with fails("22003"):
+        connection.execute("SELECT s FROM v WHERE g = 1")
+    run(connection, "DELETE FROM n WHERE id = 5")
+    engine.database.keep_views()
+    assert sorted(rows(connection, "SELECT g, a::text FROM v")) == sorted(rows(connection, query))
+
+
 def test_sums_and_averages_are_written_as_the_query_writes_them(engine: Engine) -> None:
     """By scales of the values that are there now: an average of more digits than a numeric shows is rounded by them."""
     connection, chance = engine.connect(), random.Random(11)

@@ -1,4 +1,4 @@
-"""Hundreds of histories of concurrent transactions with schema changes in between: what each transaction was told is
+"""Thousands of histories of concurrent transactions with schema changes in between: what each transaction was told is
 what its isolation level promises, schema changes counted as transactions.
 
 `INSTAR_HISTORY_SEED=17` replays one history of `test_interleaved_histories` and prints it; `INSTAR_HISTORIES=100000` is
@@ -27,7 +27,7 @@ from support.isolation import anomalies
 from support.locking import InterleavedLocking
 from support.racing import Racing
 
-HISTORIES = int(os.environ.get("INSTAR_HISTORIES", "600"))
+HISTORIES = int(os.environ.get("INSTAR_HISTORIES", "2000"))
 SEED = os.environ.get("INSTAR_HISTORY_SEED")
 SHARES = 4
 STEPS = 16

@@ -332,13 +332,15 @@ class MadeByJoin(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag=
 class GroupedValue(msgspec.Struct, frozen=True, array_like=True):
     """What a grouping's target has of a column of the source: in which column it counts the values that are not NULL,
     and, where they are summed up, in which it has the sum of those that are not NaN, how many are NaN, and, of a
-    numeric without modifiers, how many of the others have which scale (a JSON object)."""
+    numeric without modifiers, how many of the others have which scale (a JSON object); of a numeric whose average is
+    asked for, that of the others."""
 
     column: int
     count: int
     total: int | None = None
     nans: int | None = None
     scales: int | None = None
+    mean: int | None = None
 
 
 class MadeByGrouping(msgspec.Struct, frozen=True, kw_only=True, tag_field="by", tag="grouping"):

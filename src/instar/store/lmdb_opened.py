@@ -20,7 +20,7 @@ from instar import errors
 from instar.clock import Clock
 from instar.store.cursors import read_head
 from instar.store.data_file import DataFile
-from instar.store.directory import DATA_FILE, LOCK_FILE, PRESENCE_FILE
+from instar.store.directory import DATA_FILE, PRESENCE_FILE
 from instar.store.header import SNAPSHOT_MAX_AGE_SECONDS, Head, Header, Identity
 from instar.store.keeper import Keeper
 from instar.store.lmdb_environment import has_reader, open_checked, open_data
@@ -36,7 +36,6 @@ from instar.store.recovery import recover
 from instar.store.space import Space, can_reserve
 from instar.store.wal import WriteAheadLog
 from instar.store.watch import Watch
-from instar.store.writer_mutex import WriterMutex, find_writer_mutex
 
 MAP_SIZE = 1 << 40
 
@@ -67,7 +66,6 @@ class Environment:
     _extent: Space | None  # the same, or of a process that writes by system calls beside others that need not
     watch: Watch
     _watching: Watch | None  # the same, once another process has had the store open
-    mutex: WriterMutex | None  # from then on, if it can be seen
     # The threads that are in the atomic section, with LMDB's transaction, wait for it or lock; but those that commit
     # what they have derived, which are within the queue.
     inside: dict[int, Any]
@@ -108,7 +106,7 @@ class Environment:
             undo.callback(self._close_environment)
             self._environment = open_checked(self.path, self._map_size, self.identity)
             page_bytes = self._environment.stat()["psize"]
-            self.watch, self._watching, self.mutex = Watch(data, presence.others), None, None
+            self.watch, self._watching = Watch(data, presence.others), None
             self.space = self._extent = self.log = self.keeper = None
             if self.identity.synchronous != "off":
                 self._open_log(DataFile(data, page_bytes), presence, undo)
@@ -268,7 +266,8 @@ class Environment:
         # As `_enter` does it, which takes 0.4 us longer.
         watch, begin = self._watching, self.begin
         if watch is None and self.presence.is_shared():
-            watch = self._share(begin)
+            watch = self._watching = self.watch
+            watch.start()
         if watch is not None:
             watch.entering.append(None)
         try:
@@ -279,13 +278,6 @@ class Environment:
             if watch is not None:
                 watch.entering.pop()
                 watch.entered += 1
-
-    def _share(self, begin: Callable[..., Any]) -> Watch:
-        """Another process has the store open: what is watched from now on."""
-        watch = self._watching = self.watch
-        with watch, contextlib.suppress(lmdb.Error, OSError):  # who cannot see the mutex waits for it all the same
-            self.mutex = find_writer_mutex(os.path.join(self.path, LOCK_FILE), begin)
-        return watch
 
     def _begin_anew(self, caught: lmdb.Error, failed: Callable[..., Any]) -> Any:
         """A write transaction, after `failed` was asked for one: for no database, within no other."""

@@ -38,7 +38,6 @@ from instar.store.log import LOG_KEY, encode_delete, encode_insert, encode_updat
 from instar.store.mapped_section import DATA_FACTOR, EXCESS_BYTES, PATH_PAGES
 from instar.store.presence import Presence
 from instar.store.space import SLACK_BYTES, SLACK_SHARE, Space
-from instar.store.writer_mutex import WriterMutex
 
 _pack_row_header, _pack_log_key, _LOG_KEY_BYTES = ROW_HEADER.pack, LOG_KEY.pack, LOG_KEY.size
 _pack_entry, _ENTRY_BYTES = ENTRY_VALUE.pack, ENTRY_VALUE.size
@@ -63,11 +62,7 @@ class _Newest(msgspec.Struct, gc=False):
 
 
 class Entered(Newest, Protocol):
-    """Of the environment, beside what its sections need: how the atomic section is entered, by LMDB's transaction, and
-    the threads that are inside in another way than by a queue."""
-
-    mutex: WriterMutex | None
-    inside: dict[int, Any]
+    """Of the environment, beside what its sections need: how the atomic section is entered, by LMDB's transaction."""
 
     def begin_section(self) -> LmdbSection: ...
 
@@ -88,7 +83,7 @@ class LmdbQueue(CommitQueue):
     def __init__(
         self, environment: Entered, translate: Callable[[Exception], Exception], clock: Clock, presence: Presence
     ) -> None:
-        super().__init__(self._enter, translate, clock, presence, environment.leave)
+        super().__init__(environment.begin_section, translate, clock, presence, environment.leave)
         self._environment = environment
         self._locks_held = presence.locks_held
         self._say_judged = presence.say_judged
@@ -109,8 +104,6 @@ class LmdbQueue(CommitQueue):
         transaction = None
         try:
             presence.wait_begins()
-            if environment.mutex is not None:
-                self._spin(environment.mutex)
             transaction = environment.enter()
             if self._queue:
                 return self._led(number, environment.section(transaction), derive)
@@ -125,17 +118,6 @@ class LmdbQueue(CommitQueue):
         finally:
             presence.wait_ends()
             self._leave(number)
-
-    def _enter(self) -> LmdbSection:
-        environment = self._environment
-        if environment.mutex is not None:
-            self._spin(environment.mutex)
-        return environment.begin_section()
-
-    def _spin(self, mutex: WriterMutex) -> None:
-        """Wait for another process' commit, unless one of this process may be what is waited for."""
-        if len(self.within) == 1 and not self._environment.inside:
-            mutex.spin()
 
     def _straight(self, transaction: Any, derive: Derive) -> int:
         """Judge and write what is derived, and end the transaction; as of `_alone`."""

@@ -25,6 +25,7 @@ from instar.schemachange.online.target_rows import NewRow, TargetTable
 from instar.transformations.grouping import Group, Grouping, Sums
 from instar.transformations.records import Row
 from instar.types import Kind
+from instar.values.arithmetic import divide
 
 # Of rows of the source, in all its columns: whether they are grouped.
 Counts = Callable[[Row], bool]
@@ -73,6 +74,7 @@ class GroupTargets:
             (found[one.count], found.get(one.total or 0), found.get(one.nans or 0), found.get(one.scales or 0))
             for one in made.values
         ]
+        self._means = [found.get(one.mean or 0) for one in made.values]
         self._texts = [
             total is not None and target.columns[total].type.kind is Kind.TEXT for _, total, *_ in self._sums
         ]
@@ -98,6 +100,9 @@ class GroupTargets:
                 image[nans] = sums.nans
             if scales is not None:
                 image[scales] = _encode_scales(sums.scales).decode()
+        for mean, sums in zip(self._means, group.sums, strict=True):
+            if mean is not None and sums.count > sums.nans:
+                image[mean] = divide(sums.total, Decimal(sums.count - sums.nans))
         return self.t.row(tuple(image), group.timestamp)
 
     def record(self, image: Row, timestamp: int) -> Group:

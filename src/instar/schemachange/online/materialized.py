@@ -181,7 +181,8 @@ def _grouped(draft: Draft, name: str, grouped: want.Grouped, source: Table) -> t
         groups.append((number, add(column.name, column.type, nullable=True)))
     counter = add("count", BIGINT)
     values = []
-    for number, summed in grouped.values:
+    averaged = {output.place for output in grouped.outputs if output.what == "avg"}
+    for place, (number, summed) in enumerate(grouped.values):
         column = by_id[number]
         count = add(f"{column.name} count", BIGINT)
         if not summed:
@@ -191,10 +192,13 @@ def _grouped(draft: Draft, name: str, grouped: want.Grouped, source: Table) -> t
             raise errors.unsupported(
                 f'a sum or average of column "{column.name}" of type {column.type} in a materialized view'
             )
-        total = add(f"{column.name} sum", TEXT if column.type.kind is Kind.NUMERIC else NUMERIC)
+        is_numeric = column.type.kind is Kind.NUMERIC
+        total = add(f"{column.name} sum", TEXT if is_numeric else NUMERIC)
         nans = add(f"{column.name} NaN", BIGINT)
         scales = add(f"{column.name} scales", TEXT) if column.type == NUMERIC else None
-        values.append(StoredValue(number, count, total, nans, scales))
+        # By what the view's query could have of the sum it cannot be told: that may have too many digits.
+        mean = add(f"{column.name} mean", NUMERIC, nullable=True) if is_numeric and place in averaged else None
+        values.append(StoredValue(number, count, total, nans, scales, mean))
     made = MadeByGrouping(
         source=source.id,
         target=draft.ids.new_id(),
@@ -252,7 +256,7 @@ def _output(made: MadeByGrouping, output: want.GroupedOutput, source: dict[int, 
     kind = source[value.column].type.kind
     number = f"CAST({total} AS numeric)" if kind is Kind.NUMERIC else total
     if output.what == "avg":
-        number = f"{number} / CAST({count} AS numeric)"
+        number = f"{number} / CAST({count} AS numeric)" if value.mean is None else f'"v"."#{value.mean}"'
     elif kind in INTEGERS and kind is not Kind.BIGINT:
         number = f"CAST({number} AS bigint)"
     if kind is not Kind.NUMERIC:
