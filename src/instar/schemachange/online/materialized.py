@@ -196,7 +196,7 @@ def _grouped(draft: Draft, name: str, grouped: want.Grouped, source: Table) -> t
         total = add(f"{column.name} sum", TEXT if is_numeric else NUMERIC)
         nans = add(f"{column.name} NaN", BIGINT)
         scales = add(f"{column.name} scales", TEXT) if column.type == NUMERIC else None
-        # By what the view's query could have of the sum it cannot be told: that may have too many digits.
+        # The view's query could not divide the sum, which may have too many digits for a numeric.
         mean = add(f"{column.name} mean", NUMERIC, nullable=True) if is_numeric and place in averaged else None
         values.append(StoredValue(number, count, total, nans, scales, mean))
     made = MadeByGrouping(
