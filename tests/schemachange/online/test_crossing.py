@@ -302,14 +302,17 @@ def test_a_contradiction_is_told() -> None:
             Updated(T, (1,), (1, 5, "x", "A", 1), (1, 5, "x", "B", 1), 0), limits=Limits(10, contradiction="40001")
         )
     assert refused.value.sqlstate == errors.SERIALIZATION_FAILURE
-    assert refused.value.detail is not None
-    assert "Rows with (z)=(x)" in refused.value.detail
+    assert refused.value.detail == 'Rows with (z)=(x) would differ in columns of table "s", which has one row for them.'
 
 
 def test_rows_that_s_has_not_stand_for_null() -> None:
     targets, r, s = split()
     targets.put(r, 1, 5, "x")
     targets.put(r, 2, 5, "x")
+    with pytest.raises(errors.Error, match="would contradict each other") as refused:
+        targets.change(Inserted(T, (3,), (3, 5, "x", "A", 1), 0))
+    assert refused.value.detail is not None
+    assert refused.value.detail.endswith('of table "s", which has no row for them yet: there they are NULL.')
     targets.change(Updated(T, (1,), (1, 5, "x", None, None), (1, 6, "x", None, None), 0))
     targets.change(Deleted(T, (2,), (2, 5, "x", None, None), 0))
     assert (targets.shown(r), targets.shown(s)) == ([(1, 6, "x")], [])

@@ -177,11 +177,11 @@ class CrossingSplit:
         columns = {column.id: column for column in self._source.columns}
         shown = described([columns[column] for column in self._on], value)
         at_once = limits.contradiction == errors.CHECK_VIOLATION
+        held = "one row for them" if self._rows[value] is not None else "no row for them yet: there they are NULL"
         raise errors.error(
             limits.contradiction,
             f'rows of what was table "{self._source.name}" would contradict each other',
-            detail=f'Rows with {shown} would differ in columns of table "{self._s.table.name}", which has one row for '
-            "them.",
+            detail=f'Rows with {shown} would differ in columns of table "{self._s.table.name}", which has {held}.',
             # A transaction that crosses a switch is judged as a whole, what is written through a kept view at once.
             hint=f"Change all of them alike, in one {'statement' if at_once else 'transaction'}.",
         )
