@@ -36,7 +36,7 @@ _FILL = 25_000
 _DOUBTFUL = 100  # values of zip that are updated at once: clients wait for the rows
 # Often enough for what takes seconds; each look is work beside which clients are measured.
 _LOOK_SECONDS = 0.2
-_PATIENCE_SECONDS = 600.0
+_PATIENCE_SECONDS = 1800.0
 _RETRIED = ("40001", "40P01")
 _GONE = ("42P01", "42703")
 

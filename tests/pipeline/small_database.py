@@ -30,11 +30,11 @@ Row = tuple[object, ...]
 
 
 class SmallDatabase:
-    """One LMDB store that is never synced, with whatever tables a test wants."""
+    """One LMDB store, never synced if nothing else is said, with whatever tables a test wants."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, synchronous: str = "off") -> None:
         self.path = str(path)
-        self.store = open_store(self.path, synchronous="off")
+        self.store = open_store(self.path, synchronous=synchronous)
         self.layouts = Layouts(self.store)
         self.ids = IdAllocator(self.store)
         self._catalog = Catalog(self.store, SystemClock())

@@ -7,7 +7,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,11 +22,13 @@ from instar.clock import SystemClock
 from instar.pipeline import backfill as spark_backfill
 from instar.pipeline import reorganizer, session, spark_job
 from instar.pipeline.reorganizer import SparkReorganizer
+from instar.pipeline.turns import LONG_REST_SECONDS, REST_SECONDS
 from instar.schemachange.job_records import Checkpoint
 from instar.schemachange.jobs import Held, Jobs
 from instar.schemachange.reorganize import Backfill, Entry, InProcess
 from instar.schemachange.tasks import Task
 from instar.store.engine import ENTRY_VALUE, ClaimLost, View, prefix_end, rowset_prefix
+from instar.store.pace import Pace
 from instar.types import BIGINT, INTEGER, TEXT
 from pipeline.small_database import SmallDatabase
 
@@ -404,3 +408,35 @@ def test_a_spark_that_does_not_start_is_given_up(monkeypatch, tmp_path):
     never.set()
     assert caught.value.sqlstate == errors.IO_ERROR
     assert len(pulses) > 2
+
+
+@pytest.mark.parametrize(
+    ("synchronous", "expected"), [("off", [0.0, LONG_REST_SECONDS, 0.0]), ("full", [REST_SECONDS, LONG_REST_SECONDS])]
+)
+def test_how_long_spark_rests_beside_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: str, expected: list[float]
+) -> None:
+    """By the priority of the moment; and only the session of a worker does."""
+    rests: list[Callable[[], float]] = []
+
+    @contextmanager
+    def turns(_store: object, rest: Callable[[], float]) -> Iterator[None]:
+        rests.append(rest)
+        yield
+
+    monkeypatch.setattr(reorganizer, "turns", turns)
+    monkeypatch.setattr(SparkReorganizer, "_run", lambda *_given: None)
+    database = SmallDatabase(tmp_path / "store", synchronous=synchronous)
+    table = with_index(database, filled(database, 10), ["a"])
+    task = backfill(database, table, database.claimed(1))
+    SparkReorganizer(database.path).run(task, lambda: None)
+    assert rests == []
+    SparkReorganizer(database.path, background=True).run(task, lambda: None)
+    (rest,) = rests
+    found, task.pace = [rest()], Pace()
+    assert rest() == found[0]
+    for yields in (True, False)[: len(expected) - 1]:
+        task.pace.yields = yields
+        found.append(rest())
+    assert found == expected
+    database.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from instar import scheduling
-from instar.pipeline.turns import MOST_RESTS, REST_SECONDS, RUN_SECONDS, Family, turns
+from instar.pipeline.turns import LONG_REST_SECONDS, MOST_RESTS, REST_SECONDS, RUN_SECONDS, Family, turns
 
 _COMPUTE = "while True: pass"
 _IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); print('ready', flush=True)\n"
@@ -112,7 +112,7 @@ def test_idle_descendants_rest_most_of_the_time_beside_commits(started: list[sub
     busy = launch(started, _COMPUTE)
     rest = REST_SECONDS / (RUN_SECONDS + REST_SECONDS)
     try:
-        with turns(Commits(about=True)):
+        with turns(Commits(about=True), lambda: REST_SECONDS):
             time.sleep(0.1)
             assert share_stopped(parent.pid, 0.5) > rest / 2
             assert share_stopped(child, 0.5) > rest / 2
@@ -127,7 +127,7 @@ def test_idle_descendants_rest_most_of_the_time_beside_commits(started: list[sub
 def test_they_rest_longer_while_commits_queue(started: list[subprocess.Popen[bytes]]) -> None:
     idle = launch(started, _IDLE + _COMPUTE)
     assert line(idle) == "ready"
-    with turns(Commits(about=True, queue=True)):
+    with turns(Commits(about=True, queue=True), lambda: REST_SECONDS):
         time.sleep(0.1)
         rest = MOST_RESTS * REST_SECONDS / (RUN_SECONDS + MOST_RESTS * REST_SECONDS)
         assert 1.0 > share_stopped(idle.pid, 1.0) > (rest + REST_SECONDS / (RUN_SECONDS + REST_SECONDS)) / 2
@@ -136,7 +136,21 @@ def test_they_rest_longer_while_commits_queue(started: list[subprocess.Popen[byt
 def test_nobody_rests_without_commits(started: list[subprocess.Popen[bytes]]) -> None:
     idle = launch(started, _IDLE + _COMPUTE)
     assert line(idle) == "ready"
-    with turns(Commits(about=False)):
+    with turns(Commits(about=False), lambda: REST_SECONDS):
+        assert share_stopped(idle.pid, 0.3) == 0
+
+
+def test_how_long_they_rest_may_change(started: list[subprocess.Popen[bytes]]) -> None:
+    idle = launch(started, _IDLE + _COMPUTE)
+    assert line(idle) == "ready"
+    rest = 0.0
+    with turns(Commits(about=True), lambda: rest):
+        assert share_stopped(idle.pid, 0.3) == 0
+        rest = LONG_REST_SECONDS
+        time.sleep(0.2)
+        assert share_stopped(idle.pid, 0.5) > (REST_SECONDS / (RUN_SECONDS + REST_SECONDS) + 1) / 2
+        rest = 0.0
+        time.sleep(0.2)
         assert share_stopped(idle.pid, 0.3) == 0
 
 
@@ -165,7 +179,7 @@ def test_who_rests_when_its_parent_is_killed_is_woken() -> None:
         "class Commits:\n"
         "    def foreground_about(self): return True\n"
         "    def foreground_queues(self): return True\n"
-        "with turns.turns(Commits()): time.sleep(600)\n"
+        "with turns.turns(Commits(), lambda: 0.015): time.sleep(600)\n"
     )
     # In a session of its own, as what starts it is the parent of orphans nowhere but there.
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)

@@ -28,7 +28,7 @@ from instar.pipeline.runs import Heard, Todo, beat, left, run_path
 from instar.pipeline.scratch import new_scratch
 from instar.pipeline.session import kill_session, spark_session
 from instar.pipeline.spark_job import SparkJob, patiently, stands_still
-from instar.pipeline.turns import turns
+from instar.pipeline.turns import LONG_REST_SECONDS, REST_SECONDS, turns
 from instar.pipeline.validation import SparkValidation
 from instar.schemachange.elements import ElementKind
 from instar.schemachange.job_records import Checkpoint
@@ -87,6 +87,14 @@ def _parts(path: str, task: Task) -> Parts | None:
     return None
 
 
+def _rest(task: Task) -> float:
+    """For how many seconds Spark rests beside commits, by the priority and the store of now."""
+    if task.pace is not None and task.pace.yields:
+        return LONG_REST_SECONDS
+    # Without fsync nobody waits for the disk, and idle processes are hardly in anybody's way.
+    return 0.0 if task.store.synchronous == "off" else REST_SECONDS
+
+
 class SparkReorganizer:
     """Reorganizes the tables of the store at `path`, on the process's Spark session. `background`: the session, if this
     is the first to need one, takes only what others leave of the processors."""
@@ -101,11 +109,10 @@ class SparkReorganizer:
         if parts is None:
             InProcess().run(task, pulse)
             return
-        # Without fsync nobody waits for the disk, and idle processes are in nobody's way.
-        rests = self._background and task.store.synchronous != "off"
         with ExitStack() as gentle:
-            if rests:
-                gentle.enter_context(turns(task.store))
+            if self._background:
+                gentle.enter_context(turns(task.store, partial(_rest, task)))
+            if self._background and _rest(task):
                 gentle.enter_context(loading_gently(task.store.foreground_about))
             self._run(task, parts, pulse)
 

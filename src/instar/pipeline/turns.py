@@ -19,7 +19,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from instar import scheduling
@@ -28,6 +28,11 @@ from instar import scheduling
 # their peak beside an index build was 66 ms with turns of 10 and 30 ms, 26 ms with these.
 RUN_SECONDS = 0.005
 REST_SECONDS = 0.015
+# Of a job that is to cost its clients no more than they notice (a priority below 0): what idle processes take of the
+# processors' caches and memory costs clients a third of it.
+LONG_REST_SECONDS = 0.045
+# How often it is asked whether anybody is to rest, where nobody is.
+_ASKING_SECONDS = 0.1
 # How many rests in a row a queue of foreground commits may cost: the work still ends, whatever the foreground does.
 MOST_RESTS = 3
 # Of the time, how much looking for processes may take: a host may have very many.
@@ -43,11 +48,12 @@ class Foreground(Protocol):
 
 
 @contextlib.contextmanager
-def turns(store: Foreground) -> Iterator[None]:
+def turns(store: Foreground, rest: Callable[[], float]) -> Iterator[None]:
     """Within it, the processes that descend from this one and have been told to yield to everybody (SCHED_IDLE) rest
-    `REST_SECONDS` after each `RUN_SECONDS` while foreground commits are about, and longer while these queue."""
+    for `rest()` seconds, 0 for not at all, after each `RUN_SECONDS` while foreground commits are about, and longer
+    while these queue."""
     ended = threading.Event()
-    thread = threading.Thread(target=_take_turns, args=(store, ended), name="instar-turns", daemon=True)
+    thread = threading.Thread(target=_take_turns, args=(store, rest, ended), name="instar-turns", daemon=True)
     thread.start()
     try:
         yield
@@ -56,29 +62,29 @@ def turns(store: Foreground) -> Iterator[None]:
         thread.join()
 
 
-def _take_turns(store: Foreground, ended: threading.Event) -> None:
+def _take_turns(store: Foreground, rest: Callable[[], float], ended: threading.Event) -> None:
     family = Family()
     look_at = 0.0
     try:
-        while not ended.wait(RUN_SECONDS):
-            if store.foreground_about():
+        while not ended.wait(RUN_SECONDS if (seconds := rest()) else _ASKING_SECONDS):
+            if seconds and store.foreground_about():
                 begin = time.monotonic()
                 if begin >= look_at:
                     family.find()
                     look_at = begin + (time.monotonic() - begin) / _LOOKING_SHARE
                 family.send(signal.SIGTSTP)
                 try:
-                    _rest(store)
+                    _rest(store, seconds)
                 finally:
                     family.send(signal.SIGCONT)
     finally:
         family.close()
 
 
-def _rest(store: Foreground) -> None:
+def _rest(store: Foreground, seconds: float) -> None:
     """What is late for clients catches up soonest when nobody is in the way (as at the gate)."""
     for _ in range(MOST_RESTS):
-        time.sleep(REST_SECONDS)
+        time.sleep(seconds)
         if not store.foreground_queues():
             return
 
