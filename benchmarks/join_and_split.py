@@ -158,7 +158,8 @@ class _Turns(NamedTuple):
 
 
 def _at_load(options: Options, machine: Machine, scene: _Scene, name: str, course: _Turns) -> Iterator[Figure]:
-    count = options.repeated or (1 if options.quick else 3)
+    # A round of a million rows takes a quarter of an hour.
+    count = options.repeated or (1 if options.quick or scene.rows >= MANY_ROWS else 3)
     rounds = [_round(options, machine, scene, course) for _ in range(count)]
     windows = [_windows(rounds, machine, measured) for measured in (_mean, _completed)]
     as_it_was = at_equal_speed([window._replace(slowness=1.0) for window in windows[0]])

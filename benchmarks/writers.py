@@ -70,7 +70,7 @@ def run(options: Options) -> Iterator[Figure]:
                 pair = paired(here.rate, there.rate, options.rounds)
                 found = _Measured(pair.ours, here.p999_us())
                 yield Figure(
-                    f"updates of {count} processes, without a pause", pair.ratio, "x", None, ">=",
+                    f"updates of {count} {'process' if count == 1 else 'processes'}, without a pause", pair.ratio, "x", None, ">=",
                     f"{pair.ours:,.0f}/s, p99.9 {found.p999_us:,.0f} us",
                     f"{_PEER} {pair.peer:,.0f}/s, p99.9 {there.p999_us():,.0f} us",
                 )  # fmt: skip
