@@ -67,17 +67,18 @@ def run(options: Options) -> Iterator[Figure]:
                 _writers("instar", ours, rows, count, seconds) as here,
                 _writers(_PEER, peer, rows, count, seconds) as there,
             ):
+                name = f"updates of {count} {'process' if count == 1 else 'processes'}"
                 pair = paired(here.rate, there.rate, options.rounds)
                 found = _Measured(pair.ours, here.p999_us())
                 yield Figure(
-                    f"updates of {count} {'process' if count == 1 else 'processes'}, without a pause", pair.ratio, "x", None, ">=",
+                    f"{name}, without a pause", pair.ratio, "x", None, ">=",
                     f"{pair.ours:,.0f}/s, p99.9 {found.p999_us:,.0f} us",
                     f"{_PEER} {pair.peer:,.0f}/s, p99.9 {there.p999_us():,.0f} us",
                 )  # fmt: skip
             if alone is None:
                 alone = found.rate
             else:
-                yield Figure(f"updates of {count} processes beside those of one", found.rate / alone, "x", None, ">=")
+                yield Figure(f"{name} beside those of one", found.rate / alone, "x", None, ">=")
 
 
 @contextmanager
