@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -48,11 +47,6 @@ class _Writers:
         return float(np.percentile(self.took, 99.9) * 1e6)
 
 
-class _Measured(NamedTuple):
-    rate: float
-    p999_us: float
-
-
 def run(options: Options) -> Iterator[Figure]:
     rows = options.size(100_000, 10_000)
     seconds = options.lasting(_SECONDS, 0.3)
@@ -69,16 +63,15 @@ def run(options: Options) -> Iterator[Figure]:
             ):
                 name = f"updates of {count} {'process' if count == 1 else 'processes'}"
                 pair = paired(here.rate, there.rate, options.rounds)
-                found = _Measured(pair.ours, here.p999_us())
                 yield Figure(
                     f"{name}, without a pause", pair.ratio, "x", None, ">=",
-                    f"{pair.ours:,.0f}/s, p99.9 {found.p999_us:,.0f} us",
+                    f"{pair.ours:,.0f}/s, p99.9 {here.p999_us():,.0f} us",
                     f"{_PEER} {pair.peer:,.0f}/s, p99.9 {there.p999_us():,.0f} us",
                 )  # fmt: skip
             if alone is None:
-                alone = found.rate
+                alone = pair.ours
             else:
-                yield Figure(f"{name} beside those of one", found.rate / alone, "x", None, ">=")
+                yield Figure(f"{name} beside those of one", pair.ours / alone, "x", None, ">=")
 
 
 @contextmanager
