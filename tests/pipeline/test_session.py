@@ -113,16 +113,25 @@ def test_what_computes_for_long_at_the_start_is_idle_in_the_background(
         assert done == [("a JVM", False)]
 
 
-@pytest.mark.parametrize(("background", "synchronous"), [(True, "full"), (True, "off"), (False, "full")])
+@pytest.mark.parametrize(
+    ("background", "synchronous", "yields", "gently"),
+    [
+        (True, "full", False, True),
+        (True, "off", False, False),
+        (True, "off", True, True),
+        (False, "full", True, False),
+    ],
+)
 def test_background_work_takes_turns_and_loads_modules_gently(
-    monkeypatch: pytest.MonkeyPatch, background: bool, synchronous: str
+    monkeypatch: pytest.MonkeyPatch, background: bool, synchronous: str, yields: bool, gently: bool
 ) -> None:
-    """From its first module to its end; where nobody waits for the disk it is in nobody's way."""
+    """From its first module to its end. Where nobody waits for the disk, and it is not to yield, it is in nobody's
+    way."""
     within: list[object] = []
     store = SimpleNamespace(synchronous=synchronous, foreground_about=lambda: True)
 
     @contextmanager
-    def entered(given: object) -> Iterator[None]:
+    def entered(given: object, _rest: object = None) -> Iterator[None]:
         within.append(given)
         yield
         within.remove(given)
@@ -132,9 +141,9 @@ def test_background_work_takes_turns_and_loads_modules_gently(
     monkeypatch.setattr(reorganizer, "loading_gently", entered)
     monkeypatch.setattr(reorganizer, "_parts", lambda _path, _task: object())
     monkeypatch.setattr(SparkReorganizer, "_run", lambda *_: seen.append(list(within)))
-    task: Any = SimpleNamespace(store=store)
+    task: Any = SimpleNamespace(store=store, pace=SimpleNamespace(yields=yields))
     SparkReorganizer("db", background=background).run(task, lambda: None)
-    assert seen == [[store, store.foreground_about] if background and synchronous == "full" else []]
+    assert seen == [[store] * background + [store.foreground_about] * gently]
     assert within == []
 
 
