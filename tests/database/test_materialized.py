@@ -380,6 +380,10 @@ def test_other_kinds_are_not_supported(connection: instar.Connection) -> None:
             connection.execute(f"CREATE MATERIALIZED VIEW w {way} AS {QUERY}")
     with fails("22023"):
         connection.execute(f"CREATE MATERIALIZED VIEW w WITH (fillfactor = 1) AS {QUERY}")
+    with fails("22023", 'unrecognized parameter "priority"'):
+        connection.execute(f"CREATE MATERIALIZED VIEW w WITH (refresh = 'log', priority = -1) AS {QUERY}")
+    with fails("42601", "conflicting or redundant options"):
+        connection.execute(f"CREATE MATERIALIZED VIEW w WITH (refresh = 'log', refresh = 'log') AS {QUERY}")
 
 
 def test_a_sum_that_has_too_many_digits_fails_when_it_is_asked_for(engine: Engine) -> None:

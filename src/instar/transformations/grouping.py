@@ -25,7 +25,7 @@ _EXACT = Context(prec=400)
 
 class Sums(msgspec.Struct, frozen=True, array_like=True):
     """Of one column in one group: how many values are not NULL, the sum of those that are numbers, how many are NaN;
-    and, where values of a column differ in scale, how many of those numbers have which scale, none of which is 0."""
+    and, where values of a column differ in scale, how many of those numbers have which scale (no count is 0)."""
 
     count: int = 0
     total: Decimal = Decimal(0)

@@ -537,6 +537,9 @@ def test_what_an_operator_allows_is_not_to_be_made_up_for_by_shorter_pauses(time
     assert pace.owed(0) > 0
     assert pace.is_limited
     assert timed.pressed(seconds=60) == []
+    pace.yields = True  # nor is it the priority that keeps them from that
+    assert timed.pressed(seconds=60) == []
+    assert "pauses" not in timed.task.doing
 
 
 def test_below_priority_0_pauses_stay_as_they_are_and_it_is_said_so(timed: _Timed) -> None:
@@ -560,6 +563,31 @@ def test_below_priority_0_pauses_stay_as_they_are_and_it_is_said_so(timed: _Time
     assert timed.task.analysis.endswith(
         ": another cycle, with pauses not made shorter for that, as the priority is below 0"
     )
+
+
+def test_what_has_caught_up_below_priority_0_is_not_said_to_be_behind(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = following(world.store, split_world(world), world.now())
+    task.pace = Pace()
+    task.pace.yields = True
+    left = iter((task.transformation.made.pause_rows + 1.0, 0.0))
+    analyses: list[str] = []
+    decide = task._decide
+
+    def decided(left: float, follows: str) -> None:
+        decide(left, follows)
+        analyses.append(follows)
+
+    monkeypatch.setattr(task, "rows_left", lambda: next(left))
+    monkeypatch.setattr(module._Cycle, "is_late", lambda _cycle, _position: True)
+    monkeypatch.setattr(task, "_decide", decided)
+    assert run(task)
+    assert analyses == [
+        "another cycle, with pauses not made shorter for that, as the priority is below 0", "synchronization",
+    ]  # fmt: skip
+    assert task._pauses() == ""
+    assert task.urgency == AT_LEISURE
 
 
 def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,7 +239,9 @@ class ObjectGrammar(QueryGrammar):
                 position=position,
             )
         self.take_operator("(")
-        self._refresh_option()
+        options = self.position
+        if len(self.comma_list(self._refresh_option)) > 1:
+            raise errors.error(errors.SYNTAX_ERROR, "conflicting or redundant options", position=options)
         self.take_operator(")")
         self.take_words("as")
         query = self.wrapped_query()
@@ -252,7 +254,7 @@ class ObjectGrammar(QueryGrammar):
         position = self.position
         option = self.take_label()
         if option != "refresh":
-            hint = "Available parameters: refresh."
+            hint = "Available parameters: refresh. What a job takes is set by ALTER JOB."
             raise errors.error(
                 errors.INVALID_PARAMETER, f'unrecognized parameter "{option}"', hint=hint, position=position
             )
