@@ -374,7 +374,7 @@ def test_a_jvm_that_is_killed_is_noticed(spark):
     started = time.monotonic()
     job.wait(pulse)
     assert pulse.happened
-    assert time.monotonic() - started < 3.0
+    assert time.monotonic() - started < 30
     assert "Spark's JVM has gone" in str(job.failed)
     later = spark_job.SparkJob(spark, "test", lambda: None)
     later.wait(lambda: None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from instar import scheduling
-from instar.pipeline.turns import LONG_REST_SECONDS, MOST_RESTS, REST_SECONDS, RUN_SECONDS, Family, turns
+from instar.pipeline.turns import MOST_RESTS, REST_SECONDS, RUN_SECONDS, Family, turns
 
 _COMPUTE = "while True: pass"
 _IDLE = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)); print('ready', flush=True)\n"
@@ -146,11 +146,11 @@ def test_how_long_they_rest_may_change(started: list[subprocess.Popen[bytes]]) -
     rest = 0.0
     with turns(Commits(about=True), lambda: rest):
         assert share_stopped(idle.pid, 0.3) == 0
-        rest = LONG_REST_SECONDS
+        rest = 0.3
         time.sleep(0.2)
-        assert share_stopped(idle.pid, 0.5) > (REST_SECONDS / (RUN_SECONDS + REST_SECONDS) + 1) / 2
+        assert share_stopped(idle.pid, 1.0) > (REST_SECONDS / (RUN_SECONDS + REST_SECONDS) + 1) / 2
         rest = 0.0
-        time.sleep(0.2)
+        time.sleep(0.5)
         assert share_stopped(idle.pid, 0.3) == 0
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -148,9 +147,7 @@ def test_installs_once_from_the_lock_and_then_leaves_at_once(checkout: Path, too
     assert "--no-build-isolation --no-deps --editable .\n" in asked
 
     log.unlink()
-    started = time.monotonic()
     assert bootstrap(checkout, tools).returncode == 0
-    assert time.monotonic() - started < 1  # 10 ms on an idle machine
     assert not log.exists()
 
 

@@ -473,9 +473,9 @@ def error_of(text: str) -> Error | None:
 def test_mutations_of_the_corpus_yield_a_tree_or_an_error() -> None:
     for seed in range(3000):
         text = mutated(seed)
-        began = time.monotonic()
+        began = time.thread_time()
         error = error_of(text)
-        assert time.monotonic() - began < 1, text
+        assert time.thread_time() - began < 5, text  # what takes exponential time takes longer than that
         assert error is None or error.position is None or 1 <= error.position <= len(text) + 1, text
 
 
