@@ -22,6 +22,9 @@ from benchmarks.equal_speed import UNKNOWN, Times
 TURN_SECONDS = 0.7
 # What follows a turn's beginning is left out: what the turn before has begun comes to its end.
 _SETTLING_SECONDS = 0.1
+# Of all pairs so many at either end count for no more than the next one: a burst in which the kernel writes pages back
+# takes a fifth of a turn, and hits one of a pair, whichever that is.
+_OUTERMOST = 0.1
 # A turn with less than this share of the other's completions tells of a standstill.
 _STANDSTILL = 0.3
 
@@ -63,8 +66,8 @@ def turns(worker: Held, pairs: int) -> list[Turn]:
 
 
 class Loss(NamedTuple):
-    """Of pairs: the logarithm of what was measured with the worker to that without it, on average; twice the standard
-    error of that; and the share of a processor that the worker took."""
+    """Of pairs: the logarithm of what was measured with the worker to that without it, on average without the
+    outermost; twice the standard error of that; and the share of a processor that the worker took."""
 
     change: float
     error: float
@@ -90,5 +93,13 @@ def loss(turned: Sequence[tuple[Turn, Latencies]], measured: Callable[[Latencies
             shares.append(with_it.share - without.share)
     if len(changes) < 2:
         return Loss(math.nan, math.inf, math.nan)
-    error = 2 * statistics.stdev(changes) / math.sqrt(len(changes))
-    return Loss(statistics.fmean(changes), error, statistics.fmean(shares))
+    return Loss(*_trimmed(changes), statistics.fmean(shares))
+
+
+def _trimmed(values: Sequence[float]) -> tuple[float, float]:
+    """The mean of what is not outermost, and twice its standard error (Tukey and McLaughlin's)."""
+    cut = int(len(values) * _OUTERMOST)
+    inner = sorted(values)[cut : len(values) - cut]
+    drawn_in = [inner[0]] * cut + inner + [inner[-1]] * cut
+    error = statistics.stdev(drawn_in) / (len(inner) / len(values) * math.sqrt(len(values)))
+    return statistics.fmean(inner), 2 * error

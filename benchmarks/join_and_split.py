@@ -21,7 +21,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +38,7 @@ from benchmarks.join_and_split_tables import (
     Running,
     Transactions,
     fill,
+    is_propagating,
     make_doubtful,
     sources,
     zips,
@@ -54,8 +55,10 @@ SHARES = (0.2, 0.8)  # of the updates, on the sources
 JUDGED = 0.75
 TRANSFORMATIONS = ("split", "join")
 THROUGHPUT_KEPT, RESPONSE_GROWTH = 0.98, 0.05
-# Pairs of turns of a round, at the load that is judged.
+# Pairs of turns of a round, at the load that is judged. And where a population takes minutes: so many at a time, and
+# how long it is left alone then. (Of a short one propagation tells what clients lose of a share of a processor.)
 PAIRS = 16
+FILLING_PAIRS, _FILLING_SECONDS = 2, 15.0
 # What the paper has lost at most at 75 % and 20 %, as far as its figures can be read.
 PAPER = "paper: 2 to 6 % of throughput, 5 to 30 % of response time"
 # Rates that propagation is allowed, beside that at which the source changes; None: any.
@@ -190,9 +193,10 @@ def _windows(
     found = []
     for number, one in enumerate(rounds):
         for name, phase in [*((QUIET, phase) for phase in one.quiet), *one.during.items()]:
+            held = [turn for turn in one.turns.get(name, ()) if turn.held]
             for begin, end in windows_of(phase.begin, phase.end):
                 value = measured(one.seen, begin, end)
-                if value:
+                if value and not any(turn.begin < end and begin < turn.end for turn in held):
                     found.append(Window(number, name, value, machine.slowness(begin, end)))
     return found
 
@@ -213,7 +217,7 @@ def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) ->
 
     first = alone()
     job = Running(scene.connection, scene.transformation, priority=BACKGROUND)
-    job.until_propagating()
+    filling = _fill(scene, job, course)
     filled = _now(scene)
     time.sleep(seconds)
     phases = {"population": (first[1], filled), "propagation": (filled, _now(scene))}
@@ -223,6 +227,8 @@ def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) ->
             _Moment(checked.begun, checked.computed), _Moment(checked.ended, checked.computed_then)
         )  # fmt: skip
     turned = dict.fromkeys(phases, turns(scene.worker, course.pairs))
+    if len(filling) >= 2 * course.pairs:
+        turned["population"] = filling
     if course.hurries:
         _hurry(scene, job)
         begin = _now(scene)
@@ -233,13 +239,24 @@ def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) ->
     quiet = [first, alone()]
     seen = scene.processes.end()
 
-    def phase(begin: _Moment, end: _Moment) -> _Phase:
+    def phase(begin: _Moment, end: _Moment, turned: Sequence[Turn] = ()) -> _Phase:
         stolen = [machine.within(one.at, other.at).disturbs(tail=False) for one, other in (*quiet, (begin, end))]
-        share = (end.computed - begin.computed) / (end.at - begin.at)
+        held = sum(turn.end - turn.begin for turn in turned if turn.held and begin.at < turn.end < end.at)
+        share = (end.computed - begin.computed) / (end.at - begin.at - held)
         return _Phase(begin.at, end.at, seen.ended(begin.at, end.at), any(stolen), share)
 
-    during = {name: phase(*found) for name, found in phases.items()}
+    during = {name: phase(*found, turned[name]) for name, found in phases.items()}
     return _Round([phase(*found) for found in quiet], during, turned, seen)
+
+
+def _fill(scene: _Scene, job: Running, course: _Turns) -> list[Turn]:
+    """Wait for the end of the image, with pairs of turns meanwhile, evenly, if it is one of very many rows."""
+    made: list[Turn] = []
+    if course.pairs and scene.rows >= MANY_ROWS:
+        while not job.until(is_propagating, _FILLING_SECONDS):
+            made += turns(scene.worker, FILLING_PAIRS)
+    job.until_propagating()
+    return made
 
 
 class _Moment(NamedTuple):

@@ -138,6 +138,11 @@ class Transactions:
         return f"UPDATE {table} SET v = ? WHERE id = ?", (below(1_000_000), below(self._rows))
 
 
+def is_propagating(state: str, reason: str) -> bool:
+    """Whether the image of a job has come to its end, by what its row says."""
+    return state == "waiting" or reason.startswith("cycle")
+
+
 class Running:
     """A join or split that is under way as a job of the worker."""
 
@@ -171,7 +176,7 @@ class Running:
 
     def until_propagating(self) -> None:
         """Wait for the end of the image."""
-        if not self.until(lambda state, reason: state == "waiting" or reason.startswith("cycle")):
+        if not self.until(is_propagating):
             raise RuntimeError(f"no log is propagated after {_PATIENCE_SECONDS:.0f} s")
 
     def until_ended(self) -> None:

@@ -114,7 +114,7 @@ class SwitchWorker:
         return cast("Checked", self._pipe.recv()) if self._pipe.poll(seconds) else None
 
     def hold(self, held: bool) -> None:
-        """As in `held.Held`: before it reads the store again."""
+        """As in `held.Held`: before it reads the store or commits again, and what computes for it as soon as it rests."""
         if held:
             self._let_go.clear()
         else:
@@ -167,10 +167,22 @@ class _Watched:
 
     def read(self) -> Reader:
         """As in `Store`, when it is not held."""
+        self._wait()
+        return self._store.read()
+
+    def foreground_about(self) -> bool:
+        """As in `Store`. While it is held, Spark's processes are to rest."""
+        return not self._let_go.is_set() or self._store.foreground_about()
+
+    def foreground_queues(self) -> bool:
+        """As in `Store`; asked after a rest of Spark's processes, which lasts while it is held."""
+        self._wait()
+        return self._store.foreground_queues()
+
+    def _wait(self) -> None:
         if not self._let_go.is_set():
             self.was_held = True
             self._let_go.wait()
-        return self._store.read()
 
     def heed(self) -> None:
         """Take in what has been ordered."""
@@ -198,7 +210,8 @@ class _Watched:
             self._order = _Order(Mode.REFUSE)
 
     def commit(self, request: Commit) -> int:
-        """As in `Store`; a switch is what applies something within its atomic section."""
+        """As in `Store`, when it is not held; a switch is what applies something within its atomic section."""
+        self._wait()
         if request.complete is None:
             return self._store.commit(request)
         self.heed()

@@ -46,6 +46,15 @@ def test_the_error_is_that_of_what_is_told():
     assert found.at(0.1).error == pytest.approx(found.error / 2)
 
 
+def test_what_is_outermost_tells_nothing():
+    """Bursts that hit one turn of a pair, whichever that is."""
+    rates = [1000, 950] * 18 + [700, 950] + [1000, 700]
+    made = [turn(number, 0.2 * (number % 2), number % 2 == 0) for number in range(len(rates))]
+    found = loss([(one, seen_in(made, rates)) for one in made], _completed)
+    assert math.exp(found.change) == pytest.approx(0.95)
+    assert found.error == pytest.approx(0, abs=1e-9)
+
+
 def test_a_standstill_and_too_few_pairs_tell_nothing():
     made = [turn(number, 0.2 * (number % 2), number % 2 == 0) for number in range(6)]
     seen = seen_in(made, [1000, 900, 1000, 10, 1000, 900])

@@ -29,8 +29,8 @@ from instar import scheduling
 RUN_SECONDS = 0.005
 REST_SECONDS = 0.015
 # Of a job that is to cost its clients no more than they notice (a priority below 0): what idle processes take of the
-# processors' caches and memory costs clients a third of it.
-LONG_REST_SECONDS = 0.045
+# processors' caches and memory costs clients a fourth of it.
+LONG_REST_SECONDS = 0.06
 # How often it is asked whether anybody is to rest, where nobody is.
 _ASKING_SECONDS = 0.1
 # How many rests in a row a queue of foreground commits may cost: the work still ends, whatever the foreground does.
