@@ -280,7 +280,13 @@ def _hurry(scene: _Scene, job: Running) -> None:
 
 
 def _check(scene: _Scene, job: Running) -> Checked:
-    """When the checker was at the records that have come into doubt while the job was paused."""
+    """When the checker was at the records that have come into doubt while the job was paused. Where a population has
+    taken minutes, the job hurries first, until what was written meanwhile is applied."""
+    if scene.rows >= MANY_ROWS:
+        scene.worker.order(Mode.REFUSE)
+        job.steer("ALTER JOB {} SET (priority = 0)")
+        job.until(lambda state, reason: is_propagating(state, reason) and not reason.startswith("cycle 1:"))
+        job.steer(f"ALTER JOB {{}} SET (priority = {BACKGROUND})")
     job.steer("PAUSE JOB {}")
     job.until(lambda state, _: state == "paused")
     make_doubtful(scene.connection, scene.rows, CHECKED)

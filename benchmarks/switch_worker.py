@@ -92,6 +92,7 @@ class SwitchWorker:
         self._pipe, theirs = starting.CONTEXT.Pipe()
         self._let_go = starting.CONTEXT.Event()
         self._let_go.set()
+        self._times: dict[psutil.Process, float] = {}  # what each process had computed when that was seen last
         self._process = starting.CONTEXT.Process(target=_serve, args=(path, theirs, NICENESS, self._let_go))
         self._process.start()
         theirs.close()
@@ -121,14 +122,13 @@ class SwitchWorker:
             self._let_go.set()
 
     def computed(self) -> float:
-        """As in `held.Held`."""
+        """As in `held.Held`; with what those had computed that have ended, as far as it was seen."""
         own = psutil.Process(self._process.pid)
-        total = 0.0
         for process in (own, *own.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):  # it has ended just now
                 times = process.cpu_times()
-                total += times.user + times.system
-        return total
+                self._times[process] = times.user + times.system
+        return sum(self._times.values())
 
     def end(self) -> None:
         """Stop the process."""

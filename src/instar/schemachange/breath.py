@@ -59,10 +59,10 @@ class Breath:
         self._asked = self._clock.computed_ns()
         return self._given
 
-    def draw(self, factor: float = 1.0, *, read: bool = False) -> None:
-        """Rest from what was computed since the last rest, if that is a piece: `factor` times as long as usual. `read`:
-        that was for the rows that were to be read at once; the next ones are as many as take a piece. Not in the atomic
-        section.
+    def draw(self, factor: float = 1.0, *, read: bool = False, most: float = MOST_RESTS) -> None:
+        """Rest from what was computed since the last rest, if that is a piece: `factor` times as long as usual, and
+        `most` times as long as the piece at the most. `read`: that was for the rows that were to be read at once; the
+        next ones are as many as take a piece. Not in the atomic section.
         """
         now = self._clock.computed_ns()
         if read and self._given <= self._rows:
@@ -72,7 +72,7 @@ class Breath:
         if computed < self._piece_ns // 2:
             return
         if self._is_beside():
-            self._clock.sleep(min(computed * min(self._rests * factor, MOST_RESTS), LONGEST_PAUSE_NS) / 1e9)
+            self._clock.sleep(min(computed * min(self._rests * factor, most), LONGEST_PAUSE_NS) / 1e9)
         self._rested = self._clock.computed_ns()
 
     def gathers(self, since: int) -> bool:

@@ -31,6 +31,9 @@ BATCH_ROWS = 4_096
 NAMED_ROWS = 10
 # The urgency of work that nobody waits for: it makes four times as long pauses as others beside foreground commits.
 AT_LEISURE = 0.25
+# The urgency of what follows the log at a priority below 0, which clients are not to notice: pauses and rests are twice
+# as long again. Beside a million rows clients lost 2.5 to 3 hundredths of their throughput to work at leisure.
+IN_BACKGROUND = 0.125
 # And its rests are so many times as long as others': what clients lose beside a join or split is a quarter to a half of
 # the share of a processor that it takes (docs/benchmarks-history.md).
 RESTS_AT_LEISURE = 2.5

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from instar import errors
 from instar.catalog.descriptors import Repair
-from instar.schemachange.breath import PIECE_NS, RESTS, Breath
+from instar.schemachange.breath import MOST_RESTS, PIECE_NS, RESTS, Breath
 from instar.schemachange.online import following as module
 from instar.schemachange.online import overlay, redo, transformation
 from instar.schemachange.online.changes import Translator
@@ -20,7 +20,7 @@ from instar.schemachange.online.overlay import Overlay, Put, ShortReads
 from instar.schemachange.online.transformation import OnlineJoin, OnlineSplit, Transformation, rules_of
 from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
-from instar.schemachange.tasks import AT_LEISURE, Step
+from instar.schemachange.tasks import AT_LEISURE, IN_BACKGROUND, Step
 from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store, rowset_prefix
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
@@ -538,24 +538,24 @@ def test_what_an_operator_allows_is_not_to_be_made_up_for_by_shorter_pauses(time
     assert pace.is_limited
     assert timed.pressed(seconds=60) == []
     pace.yields = True  # nor is it the priority that keeps them from that
-    assert timed.pressed(seconds=60) == []
+    assert timed.pressed(seconds=60) == [(61, 0.5)]
     assert "pauses" not in timed.task.doing
 
 
-def test_below_priority_0_pauses_stay_as_they_are_and_it_is_said_so(timed: _Timed) -> None:
+def test_below_priority_0_pauses_are_and_stay_twice_as_long_and_it_is_said_so(timed: _Timed) -> None:
     pace, said = timed.task.pace, "; pauses are not made shorter for that, as the priority is below 0"
     assert pace is not None
     pace.yields = True
-    assert timed.pressed(seconds=6) == []
+    assert timed.pressed(seconds=6) == [(1, 0.5)]
     assert said not in timed.task.doing
     assert timed.pressed(seconds=60) == []
     assert timed.task.doing.endswith(said)
     pace.yields = False
-    assert timed.pressed(seconds=60) == [(112, 2)]
+    assert timed.pressed(seconds=60) == [(67, 1), (112, 2)]
     assert timed.task.doing.endswith("; pauses are 2 times shorter for that")
     pace.yields = True
     timed.task._tell()
-    assert timed.task.urgency == pace.urgency == AT_LEISURE
+    assert timed.task.urgency == pace.urgency == IN_BACKGROUND
     assert "pauses" not in timed.task.doing  # it is as fast as it has to be by now, as far as is known
     assert timed.pressed(seconds=120) == []
     assert timed.task.doing.endswith(said)
@@ -587,7 +587,7 @@ def test_what_has_caught_up_below_priority_0_is_not_said_to_be_behind(
         "another cycle, with pauses not made shorter for that, as the priority is below 0", "synchronization",
     ]  # fmt: skip
     assert task._pauses() == ""
-    assert task.urgency == AT_LEISURE
+    assert task.urgency == IN_BACKGROUND
 
 
 def test_checks_of_what_was_in_doubt_before_do_not_count(world: ChangingWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -687,7 +687,7 @@ def test_it_rests_while_it_computes(world: ChangingWorld, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("urgency", "latency", "expected"),
     [
-        (AT_LEISURE, None, 1), (1.0, None, 1 / 4), (16.0, None, 1 / 64),
+        (IN_BACKGROUND, None, 2), (AT_LEISURE, None, 1), (1.0, None, 1 / 4), (16.0, None, 1 / 64),
         (AT_LEISURE, 1, 2), (1.0, 1, 2 / 4), (16.0, 1, 2 / 64),
     ],
 )  # fmt: skip
@@ -702,6 +702,17 @@ def test_rests_shrink_as_pauses_do(world: ChangingWorld, urgency: float, latency
     clock.computed += PIECE_NS
     task._breathe()
     assert clock.slept == [pytest.approx(expected * 2.5 * RESTS * PIECE_NS / 1e9)]
+
+
+@pytest.mark.parametrize(("urgency", "times"), [(16.0, 1), (AT_LEISURE, 1), (IN_BACKGROUND, 2)])
+def test_the_longest_rests_are_longer_in_the_background(world: ChangingWorld, urgency: float, times: int) -> None:
+    task = following(world.store, split_world(world), world.now())
+    clock = Working()
+    task.breath = Breath(Foreground(), clock)
+    task.urgency = urgency
+    clock.computed += PIECE_NS
+    task._breathe(1e6)
+    assert clock.slept == [pytest.approx(times * MOST_RESTS * PIECE_NS / 1e9)]
 
 
 @pytest.mark.parametrize(("most", "bytes_", "expected"), [(8, 1 << 20, 3), (1000, 1 << 20, 1), (1000, 250, 10)])

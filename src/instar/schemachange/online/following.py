@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
 
+from instar.schemachange.breath import MOST_RESTS
 from instar.schemachange.job_records import Checkpoint, Job, encode_checkpoint
 from instar.schemachange.jobs import Jobs
 from instar.schemachange.online.checks import Contradictions, check_all
@@ -27,7 +28,7 @@ from instar.schemachange.online.redo import Redo, is_step, putting
 from instar.schemachange.online.split_target import StoredSplit
 from instar.schemachange.online.transformation import OnlineSplit, Propagator, Transformation
 from instar.schemachange.states import Work
-from instar.schemachange.tasks import AT_LEISURE, RANGES_PER_WORK, RESTS_AT_LEISURE, Step, Task
+from instar.schemachange.tasks import AT_LEISURE, IN_BACKGROUND, RANGES_PER_WORK, RESTS_AT_LEISURE, Step, Task
 from instar.store.engine import LogRecord, Section, Store
 
 # Checks are handed over when so much time has passed, or so many puts are computed. It is told every so often how far
@@ -35,11 +36,11 @@ from instar.store.engine import LogRecord, Section, Store
 _BATCH_SECONDS = 0.25
 _BATCH_PUTS = 4_096
 # So many puts are gathered at the most. To put a row by itself takes the section four times as long as to put one of
-# many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages.
-_GATHERED_PUTS = 16_384
+# many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages, a million some 30,000.
+_GATHERED_PUTS = 131_072
 # Nor more bytes, or, of rows that are put again and again, changes than that: all of it is in memory, and to be done
 # again after a kill.
-_GATHERED_BYTES = 8 << 20
+_GATHERED_BYTES = 32 << 20
 # Commits with so many changes, or rows that they come to, are applied at once; then it is seen whether it is time to
 # rest.
 _BREATHING_ROWS = 256
@@ -214,8 +215,8 @@ class Following(Task):
     def _hurry(self, *, checking: bool = False) -> None:
         """Make pauses half as long if the cycle takes too long, or cycles that take no time leave too much, and pauses
         are what they do so for. What is checked may have come into doubt all at once, and takes long once: so that is
-        too long only where the cycle before was late, too. At a priority below 0 they stay, or become again, as they
-        are at leisure."""
+        too long only where the cycle before was late, too. At a priority below 0 they are as long as in the
+        background."""
         late = self._cycle.is_late(self.position if self.urgency < 1.0 else None) and (
             self._cycle.follows_late or not checking
         )
@@ -225,13 +226,15 @@ class Following(Task):
             self._short_cycles = 0
         if pace is not None and pace.yields:
             self._is_outpaced |= late
-            self.urgency = pace.urgency = AT_LEISURE
+            self.urgency = pace.urgency = IN_BACKGROUND
             return
         self._is_outpaced = False
-        if late:
-            self.urgency = min(self.urgency * 2, _MOST_URGENCY)
+        urgency = max(self.urgency, AT_LEISURE)
+        urgency = min(urgency * 2, _MOST_URGENCY) if late else urgency
+        if urgency != self.urgency:
+            self.urgency = urgency
             if pace is not None:
-                pace.urgency = self.urgency
+                pace.urgency = urgency
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
@@ -304,7 +307,8 @@ class Following(Task):
         if self.breath is not None:
             pace = self.pace
             held_back = 1.0 if pace is None or pace.latency_target_ns is None else pace.factor
-            self.breath.draw(times * held_back * AT_LEISURE / self.urgency)
+            longer = AT_LEISURE / self.urgency
+            self.breath.draw(times * held_back * longer, most=MOST_RESTS * max(longer, 1.0))
 
     def _gathered(self, changes: int) -> list[Step]:
         """Steps that put what so many changes have come to, which end where the work is at."""
