@@ -115,7 +115,7 @@ class SwitchWorker:
         return cast("Checked", self._pipe.recv()) if self._pipe.poll(seconds) else None
 
     def hold(self, held: bool) -> None:
-        """As in `held.Held`: before it reads the store or commits again, and what computes for it as soon as it rests."""
+        """As in `held.Held`: before it reads or commits the next time, and what computes for it as soon as it rests."""
         if held:
             self._let_go.clear()
         else:
