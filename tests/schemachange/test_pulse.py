@@ -56,6 +56,9 @@ class Reading:
     rows_read: int | None = 10
     doing = "reads"
 
+    def heed(self) -> None:
+        pass
+
     def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         return 0, 0.0
 
@@ -233,16 +236,23 @@ def test_at_a_rate_the_work_goes_on_step_by_step(wanted: want.Wanted) -> None:
 
 
 def test_work_below_priority_0_yields_from_the_next_look_on(world: ChangingWorld) -> None:
+    """And is told so."""
     number = begin(world)
     pulse = pulse_of(world, number)
-    pulse.attend(world.jobs.get(number))
+    told: list[bool] = []
+
+    class Told(Reading):
+        def heed(self) -> None:
+            told.append(pulse.pace.yields)
+
+    pulse.attend(world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3)), Told())
     yields = [pulse.pace.yields]
     for priority in (-1, 0, 7, -1000):
         world.jobs.alter(number, {"priority": priority})
         world.clock.advance(0.3)
         pulse()
         yields.append(pulse.pace.yields)
-    assert yields == [False, True, False, False, True]
+    assert yields == told == [False, True, False, False, True]
 
 
 def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -> None:

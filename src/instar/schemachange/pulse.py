@@ -50,6 +50,10 @@ class Doing(Protocol):
         """About how many rows there are to be read."""
         ...
 
+    def heed(self) -> None:
+        """What an operator has set may have changed: its pace has it."""
+        ...
+
     def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """(rows, share): what is done of its key ranges, and about which share of its rows that is."""
         ...
@@ -185,6 +189,8 @@ class Pulse:
         self.pace.yields = job.priority < 0
         self.pace.rows_per_second = job.max_rows_per_second
         self.pace.latency_target_ns = None if job.latency_target is None else job.latency_target * 1000
+        if self._task is not None:
+            self._task.heed()
 
     def _tell(self, job: Job, now: int) -> None:
         self._told = now

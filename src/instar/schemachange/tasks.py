@@ -78,6 +78,9 @@ class Task(ABC):
         self.stop = prefix_end(self.start)
         self._layouts = {table.layout.id: table.layout}
 
+    def heed(self) -> None:  # noqa: B027 - what most work does is nothing
+        """As in `pulse.Doing`. Most work makes the same pauses at any priority."""
+
     @property
     def rows_to_read(self) -> int:
         """About how many rows there are to be read: each once, whatever is made of it."""

@@ -565,6 +565,36 @@ def test_below_priority_0_pauses_are_and_stay_twice_as_long_and_it_is_said_so(ti
     )
 
 
+def test_a_priority_holds_at_once_though_much_is_to_be_put(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed meanwhile, after which pauses would be judged."""
+    monkeypatch.setattr(module, "_GATHERED_PUTS", 1000)
+    monkeypatch.setattr(redo, "STEP_PUTS", 1)
+    split, since = split_world(world), world.now()
+    for number in range(20):
+        commit(world, split, row(T, number, number // 2, "v", "town", 0))
+    task = following(world.store, split, since)
+    task.pace = pace = Pace()
+    world.store.background([redo.putting([CLAIM])])
+    seen = []
+    for steps, _ in task.batches(task.at):
+        for step in steps:
+            pace.yields = not pace.yields
+            task.heed()
+            seen.append((pace.yields, task.urgency, pace.urgency))
+            world.store.background([step])
+    assert len(seen) > 40
+    assert set(seen) == {(True, IN_BACKGROUND, IN_BACKGROUND), (False, AT_LEISURE, AT_LEISURE)}
+    task.urgency = pace.urgency = 16.0
+    pace.yields = False
+    task.heed()
+    assert task.urgency == pace.urgency == 16.0
+    pace.yields = True
+    task.heed()
+    assert task.urgency == pace.urgency == IN_BACKGROUND
+
+
 def test_what_has_caught_up_below_priority_0_is_not_said_to_be_behind(
     world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

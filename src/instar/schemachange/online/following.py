@@ -36,11 +36,12 @@ from instar.store.engine import LogRecord, Section, Store
 _BATCH_SECONDS = 0.25
 _BATCH_PUTS = 4_096
 # So many puts are gathered at the most. To put a row by itself takes the section four times as long as to put one of
-# many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages, a million some 30,000.
-_GATHERED_PUTS = 131_072
+# many in a page: LMDB copies the page. 20,000 rows of an R have some hundred pages. Of a million, which have 30,000,
+# more would be of use; but what is gathered is lost where the work is interrupted, and keeps to no rate.
+_GATHERED_PUTS = 16_384
 # Nor more bytes, or, of rows that are put again and again, changes than that: all of it is in memory, and to be done
 # again after a kill.
-_GATHERED_BYTES = 32 << 20
+_GATHERED_BYTES = 8 << 20
 # Commits with so many changes, or rows that they come to, are applied at once; then it is seen whether it is time to
 # rest.
 _BREATHING_ROWS = 256
@@ -224,17 +225,24 @@ class Following(Task):
         late = (late or self._short_cycles >= _SHORT_CYCLES) and not (pace is not None and pace.is_limited)
         if late:
             self._short_cycles = 0
+        self.heed()
         if pace is not None and pace.yields:
             self._is_outpaced |= late
-            self.urgency = pace.urgency = IN_BACKGROUND
             return
         self._is_outpaced = False
-        urgency = max(self.urgency, AT_LEISURE)
-        urgency = min(urgency * 2, _MOST_URGENCY) if late else urgency
-        if urgency != self.urgency:
-            self.urgency = urgency
+        if late:
+            self.urgency = min(self.urgency * 2, _MOST_URGENCY)
             if pace is not None:
-                pace.urgency = urgency
+                pace.urgency = self.urgency
+
+    def heed(self) -> None:
+        """As in `Task`: in the middle of what is put, too, pauses are at once what the priority makes them."""
+        pace = self.pace
+        if pace is None:
+            return
+        urgency = IN_BACKGROUND if pace.yields else max(self.urgency, AT_LEISURE)
+        if urgency != self.urgency:
+            self.urgency = pace.urgency = urgency
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
