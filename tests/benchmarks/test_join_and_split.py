@@ -23,6 +23,12 @@ def test_small(monkeypatch):
     monkeypatch.setattr(join_and_split, "TRANSFORMATIONS", ("split",))
     monkeypatch.setattr(join_and_split, "CLIENTS", 1)
     monkeypatch.setattr(join_and_split, "_PATIENCE", 2)
+    # As if they were very many rows.
+    fill_targets, turned = join_and_split._fill, []
+    monkeypatch.setattr(join_and_split, "_fill", lambda *given: turned.extend(fill_targets(*given)) or turned)
+    monkeypatch.setattr(join_and_split, "MANY_ROWS", ROWS)
+    monkeypatch.setattr(join_and_split, "_FILLING_SECONDS", 0.0)
+    monkeypatch.setattr(join_and_split, "FILLING_PAIRS", 2)
     for module in (join_and_split, remaking, switching):
         monkeypatch.setattr(module, "_SETTLING_SECONDS", 0.1)
     with tempfile.TemporaryDirectory(prefix="instar-bench-test-") as name:  # which other users can reach
@@ -31,6 +37,8 @@ def test_small(monkeypatch):
     assert len(figures) == len({figure.name for figure in figures}) == 6 + 6 + 3 + 8 + 3
     assert sum("consistency checking" in figure.name for figure in figures) == 4
     assert all(math.isfinite(figure.value) for figure in figures)
+    assert len(turned) >= 4
+    assert [turn.held for turn in turned[:4]] == [True, False, False, True]
     whole = next(figure for figure in figures if figure.name.endswith("joined and split again"))
     try:
         postgres.programs()
