@@ -266,6 +266,21 @@ def test_what_it_waits_for_is_on_record_until_it_goes_on(world: ChangingWorld) -
         assert (status.reason, status.waits) == (reason, waits)
 
 
+def test_what_waits_for_its_next_stage_has_done_all_work_of_this_one(world: ChangingWorld) -> None:
+    """Also where that was done before anybody could be told."""
+    number = begin(world)
+    pulse = pulse_of(world, number)
+    job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    pulse.attend(job)
+    shares = []
+    for _ in range(2):
+        pulse.wait("waits for transaction 7")
+        shares.append(world.jobs.progress(job).share)
+        pulse.attend(job, worked=True)
+    whole = len(job.stages) + ROWS  # a stage counts as much as a row
+    assert shares == [pytest.approx(3 / whole), pytest.approx((3 + ROWS) / whole)]
+
+
 def test_it_renews_the_lease_in_time(world: ChangingWorld) -> None:
     number = begin(world)
     pulse = pulse_of(world, number)

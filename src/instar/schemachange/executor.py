@@ -337,7 +337,7 @@ class Executor:
     def _prepare(self, job: Job, held: Held, pulse: Pulse) -> None:
         """All that comes before the commit of the next stage; once, for a job that has stepped aside since."""
         if job.ready == job.stage:
-            pulse.attend(job)
+            pulse.attend(job, worked=True)
             return
         if job.stage:
             self._work(job, job.stages[job.stage - 1], held, pulse)
@@ -421,7 +421,7 @@ class Executor:
 
     def _await(self, job: Job, stage: Stage, pulse: Pulse) -> None:
         """Wait for servers and transactions, as long as the next stage has to."""
-        pulse.attend(job)
+        pulse.attend(job, worked=True)
         if self._store.schema_lease:
             wait_for_leases(self._store.schema_lease, self._clock, self._published_ns, pulse.wait)
         with self._store.read() as reader:

@@ -122,17 +122,20 @@ class Pulse:
         self._rates = _Rate(0.0), _Rate(0.0)  # of the share, of rows
         self._waits = ""
         self._task: Doing | None = None
+        self._worked = False
         self._counted = 0
         self._job: Job | None = None
 
-    def attend(self, job: Job, task: Doing | None = None) -> None:
-        """From now on the work is that of the job's current stage, and of it `task`."""
+    def attend(self, job: Job, task: Doing | None = None, *, worked: bool = False) -> None:
+        """From now on the work is that of the job's current stage, and of it `task`; `worked`: all of it is done, and
+        what follows is awaited."""
         if self._job is None or (job.state is JobState.REVERTING) != self._status.reverting:
             found = self._jobs.progress(job)
             reverting = job.state is JobState.REVERTING
             self._status = known = found.status or Status(reverting, found.share, 0.0, 0.0, "", False, 0)
             self._rates = _Rate(known.share_per_second), _Rate(known.rows_per_second)
         self._job, self._task, self._rows, self._waits = job, task, None, ""
+        self._worked = worked
         self._counted = 0  # rows of what has ended of the stage's work
         if task is not None and job.stage:
             checkpoints = self._jobs.checkpoints(job.id, job.stage).items()
@@ -222,7 +225,7 @@ class Pulse:
         """The share of the current stage's work that is done. What is read and not yet written is half done."""
         task = self._task
         if task is None or not job.stage:
-            return 0.0
+            return float(self._worked)
         # Without what is on record beside the ranges: the snapshot that they are read at.
         own = [
             found
