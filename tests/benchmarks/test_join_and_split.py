@@ -25,7 +25,12 @@ def test_small(monkeypatch):
     monkeypatch.setattr(join_and_split, "_PATIENCE", 2)
     # As if they were very many rows.
     fill_targets, turned = join_and_split._fill, []
-    monkeypatch.setattr(join_and_split, "_fill", lambda *given: turned.extend(fill_targets(*given)) or turned)
+
+    def filling(*given):
+        turned.extend(fill_targets(*given))
+        return turned
+
+    monkeypatch.setattr(join_and_split, "_fill", filling)
     monkeypatch.setattr(join_and_split, "MANY_ROWS", ROWS)
     monkeypatch.setattr(join_and_split, "_FILLING_SECONDS", 0.0)
     monkeypatch.setattr(join_and_split, "FILLING_PAIRS", 2)
