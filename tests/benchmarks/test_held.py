@@ -55,6 +55,17 @@ def test_what_is_outermost_tells_nothing():
     assert found.error == pytest.approx(0, abs=1e-9)
 
 
+def test_the_error_without_the_outermost():
+    """They are drawn in to the next one, and count for less than all."""
+    rates = [rate for lost in range(10) for rate in (1000, 1000 - lost * 10)]
+    made = [turn(number, 0.2 * (number % 2), number % 2 == 0) for number in range(len(rates))]
+    logs = np.log(1 - np.arange(10) / 100)
+    drawn_in = np.clip(logs, logs[8], logs[1])
+    found = loss([(one, seen_in(made, rates)) for one in made], _completed)
+    assert found.change == pytest.approx(logs[1:9].mean())
+    assert found.error == pytest.approx(2 * drawn_in.std(ddof=1) / (0.8 * math.sqrt(10)))
+
+
 def test_a_standstill_and_too_few_pairs_tell_nothing():
     made = [turn(number, 0.2 * (number % 2), number % 2 == 0) for number in range(6)]
     seen = seen_in(made, [1000, 900, 1000, 10, 1000, 900])

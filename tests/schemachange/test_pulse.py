@@ -9,7 +9,7 @@ import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Table
-from instar.schemachange import reorganize
+from instar.schemachange import executor, reorganize
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Checkpoint, Job, JobState, checkpoint_key, encode_checkpoint
 from instar.schemachange.jobs import LEASE_SECONDS, Held
@@ -271,6 +271,7 @@ def test_what_waits_for_its_next_stage_has_done_all_work_of_this_one(world: Chan
     number = begin(world)
     pulse = pulse_of(world, number)
     job = world.jobs.update(number, lambda found: msgspec.structs.replace(found, stage=3))
+    pulse.attend(msgspec.structs.replace(job, stage=2), worked=True)
     pulse.attend(job)
     shares = []
     for _ in range(2):
@@ -279,6 +280,25 @@ def test_what_waits_for_its_next_stage_has_done_all_work_of_this_one(world: Chan
         pulse.attend(job, worked=True)
     whole = len(job.stages) + ROWS  # a stage counts as much as a row
     assert shares == [pytest.approx(3 / whole), pytest.approx((3 + ROWS) / whole)]
+
+
+def test_while_a_stage_is_awaited_the_work_before_it_counts(
+    world: ChangingWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = begin(world)
+    shares = []
+
+    def waits(store: object, clock: object, doomed: object, seconds: float, wait: Callable[[str], None], **_: object):
+        wait("waits for transaction 7")
+        job = world.jobs.get(number)
+        shares.append((job.stage, world.jobs.progress(job).share))
+
+    monkeypatch.setattr(executor, "wait_for_writers", waits)
+    assert world.executor().run(number) is not None
+    job = world.jobs.get(number)
+    whole = len(job.stages) + ROWS  # a stage counts as much as a row
+    worked = next(place for place, stage in enumerate(job.stages, 1) if stage.work)
+    assert dict(shares)[worked] == pytest.approx((worked + ROWS) / whole)
 
 
 def test_it_renews_the_lease_in_time(world: ChangingWorld) -> None:

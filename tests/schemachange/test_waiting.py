@@ -245,7 +245,7 @@ def test_after_ddl_wait_it_goes_on_and_the_transaction_fails(shop: Engine) -> No
     run(one, "SET ddl_wait = '300 ms'")
     began = time.monotonic()
     run(one, "ALTER TABLE t DROP COLUMN b")
-    assert 0.3 <= time.monotonic() - began < 30
+    assert 0.3 <= time.monotonic() - began < 4.5  # 5 s if nothing is set
     blocked.end()
     assert blocked.error is not None
     assert blocked.error.sqlstate == "40001"
@@ -276,7 +276,7 @@ def test_a_statement_that_was_queued_waits_no_longer_than_it_was_to(slow: Slow) 
     worker, blocked = queued_drop(slow, "200 ms")
     began = time.monotonic()
     worker.join()
-    assert 0.1 < time.monotonic() - began < 30
+    assert 0.1 < time.monotonic() - began < 4.5
     blocked.end()
     assert blocked.error is not None
     assert blocked.error.sqlstate == "40001"
