@@ -10,7 +10,7 @@ import math
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection as Pipe
@@ -59,6 +59,12 @@ class Latencies:
         return len(self.ended(begin, end).took) / (end - begin)
 
 
+def together(parts: Sequence[Latencies]) -> Latencies:
+    """What was seen in all of the parts."""
+    fields = zip(*((part.arrived, part.took, part.query) for part in parts), strict=True)
+    return Latencies(*(np.concatenate(field) for field in fields))
+
+
 class Operations(Protocol):
     """What one client does."""
 
@@ -104,8 +110,7 @@ class Clients:
     def end(self) -> Latencies:
         """Stop, and say what was seen."""
         self._tell(("stop", 0.0))
-        seen = [pipe.recv() for pipe in self._pipes]
-        return Latencies(*(np.concatenate([part[field] for part in seen]) for field in range(3)))
+        return together([Latencies(*pipe.recv()) for pipe in self._pipes])
 
     def close(self) -> None:
         """End the processes."""

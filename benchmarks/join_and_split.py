@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import instar
 from benchmarks import remaking, switching
-from benchmarks.clients import Clients, Latencies, clients
+from benchmarks.clients import Clients, Latencies, clients, together
 from benchmarks.equal_speed import QUIET, UNKNOWN, Times, Window, at_equal_speed, windows_of
 from benchmarks.harness import Figure, Options, say
 from benchmarks.held import Turn, loss, turns
@@ -70,6 +70,7 @@ BACKGROUND, HURRIES_FROM = -1, 0.8
 HURRYING = "propagation that hurries (priority 0)"
 _SETTLING_SECONDS = 1.0
 _CHECKING_SECONDS = 300.0  # to come to the end of the checks
+_CATCHING_UP_SECONDS = 900.0
 # If such a share is in doubt still when a cycle comes to its checks, it is they that are looked at: updates that agree
 # take some out of it.
 _LEFT_IN_DOUBT = 0.05
@@ -221,6 +222,7 @@ def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) ->
     filled = _now(scene)
     time.sleep(seconds)
     phases = {"population": (first[1], filled), "propagation": (filled, _now(scene))}
+    parts = [_catch_up_alone(scene, job, course.rest)] if scene.rows >= MANY_ROWS else []
     if scene.transformation == "split":
         checked = _check(scene, job)
         phases["consistency checking"] = (
@@ -237,7 +239,7 @@ def _round(options: Options, machine: Machine, scene: _Scene, course: _Turns) ->
         turned[HURRYING] = turns(scene.worker, course.pairs)
     job.cancel()
     quiet = [first, alone()]
-    seen = scene.processes.end()
+    seen = together([*parts, scene.processes.end()])
 
     def phase(begin: _Moment, end: _Moment, turned: Sequence[Turn] = ()) -> _Phase:
         stolen = [machine.within(one.at, other.at).disturbs(tail=False) for one, other in (*quiet, (begin, end))]
@@ -279,14 +281,21 @@ def _hurry(scene: _Scene, job: Running) -> None:
     say(f"propagation at priority 0: {job.look()[1]}")
 
 
+def _catch_up_alone(scene: _Scene, job: Running, rest: float) -> Latencies:
+    """Let the clients rest until the job has caught up: so much was written while the image was made that it would take
+    half an hour beside them. What they had seen."""
+    seen = scene.processes.end()
+    scene.worker.order(Mode.TELL)
+    job.steer("ALTER JOB {} SET (priority = 0)")
+    if scene.worker.seen(_CATCHING_UP_SECONDS) is None:
+        raise RuntimeError(f"not caught up with clients at rest within {_CATCHING_UP_SECONDS:.0f} s: {job.look()}")
+    job.steer(f"ALTER JOB {{}} SET (priority = {BACKGROUND})")
+    scene.processes.begin_closed(rest)
+    return seen
+
+
 def _check(scene: _Scene, job: Running) -> Checked:
-    """When the checker was at the records that have come into doubt while the job was paused. Where a population has
-    taken minutes, the job hurries first, until what was written meanwhile is applied."""
-    if scene.rows >= MANY_ROWS:
-        scene.worker.order(Mode.REFUSE)
-        job.steer("ALTER JOB {} SET (priority = 0)")
-        job.until(lambda state, reason: is_propagating(state, reason) and not reason.startswith("cycle 1:"))
-        job.steer(f"ALTER JOB {{}} SET (priority = {BACKGROUND})")
+    """When the checker was at the records that have come into doubt while the job was paused."""
     job.steer("PAUSE JOB {}")
     job.until(lambda state, _: state == "paused")
     make_doubtful(scene.connection, scene.rows, CHECKED)

@@ -254,7 +254,7 @@ def test_what_is_said_of_it(engine: Engine, one: Connection) -> None:
     said = [row[:2] for row in rows(one, "EXPLAIN (DDL) " + SPLIT.format("commit", "3 s"))]
     assert ("3", 'table "p": seen, and takes changes of what it was made of') in said
     assert ("4", 'table "p": takes no more changes of what it was made of') in said
-    run(one, SPLIT.replace("WITH (", "WITH (priority = 7, ").format("abort", "0"))
+    run(one, SPLIT.replace("WITH (", "WITH (priority = 7, ").format("block", "0"))
     assert rows(one, "SELECT priority FROM instar.jobs ORDER BY id DESC LIMIT 1") == [(7,)]
 
 

@@ -120,7 +120,19 @@ def test_a_rate_that_another_process_has_told_of_is_not_believed_for_ever() -> N
     rate = _Rate(100.0)
     second = 10**9
     assert [rate.grown(0, (1 + after) * second) for after in (0, 2, 5)] == [100.0] * 3
-    assert [rate.grown(0, (1 + after) * second) for after in (10, 50)] == [50.0, 10.0]
+    assert [rate.grown(0, (1 + after) * second) for after in (10, 20)] == [50.0, 25.0]
+    assert rate.grown(0, 22 * second) == 0.0
+
+
+def test_what_has_stood_for_long_has_no_rate_until_it_goes_on() -> None:
+    rate = _Rate(0.0)
+    second = 10**9
+    for at in range(1, 5):
+        rate.grown(100.0, at * second)
+    steps = [rate.grown(0, 4 * second + passed * second // 10) for passed in (10, 39, 41, 100, 101)]
+    assert steps == [pytest.approx(found) for found in (100, 100 / 3.9, 100 / 4.1, 10, 0)]
+    assert rate.grown(100.0, 24 * second) == pytest.approx(5, rel=0.01)
+    assert rate.grown(0.0, 24 * second + 1) == pytest.approx(5, rel=0.01)
 
 
 class Estimated(Facts):

@@ -28,6 +28,8 @@ TELL_NS = 500_000_000
 _NEWEST, _NEWEST_SECONDS = 0.3, 0.5
 # A rate that another process has told of is believed for so long.
 _BELIEVED_SECONDS = 5
+# What has not grown for so many times as long as its last step took, and for so many seconds, does not grow.
+_GONE, _GONE_SECONDS = 4, 10.0
 # From this share of the keys on, what is done tells how many rows there are.
 _TELLING = 0.02
 
@@ -61,7 +63,8 @@ class Doing(Protocol):
 
 class _Rate:
     """How fast something grows, a second, that comes in steps: rows are on record when a batch of them is, which may
-    take longer than until somebody looks again. It does not fall before a step as large as the last one is overdue."""
+    take longer than until somebody looks again. It does not fall before a step as large as the last one is overdue, and
+    is nothing when that is overdue for long: what loses ground, or waits, will not have ended at any time."""
 
     def __init__(self, known: float) -> None:
         self._rate = known
@@ -76,7 +79,9 @@ class _Rate:
         if not seconds or (change <= 0 and not self._step):
             return self._rate
         if change <= 0:
-            return min(self._rate, self._step / seconds)
+            falling = self._step / seconds
+            is_gone = seconds > _GONE_SECONDS and _GONE * falling < self._rate
+            return 0.0 if is_gone else min(self._rate, falling)
         newest = change / seconds
         weight = 1 - (1 - _NEWEST) ** (seconds / _NEWEST_SECONDS)
         self._rate = newest if not self._rate else self._rate + weight * (newest - self._rate)

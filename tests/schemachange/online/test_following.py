@@ -852,3 +852,29 @@ def test_what_it_is_at_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert three.told(5 * SECOND, 5 * SECOND) == behind
     assert three.told(5 * SECOND, 5 * SECOND, limit=4000) == behind
     assert three.told(5 * SECOND, 5 * SECOND, limit=2000) == behind + needed
+
+
+def test_a_long_cycle_tells_itself_how_fast_the_sources_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one, too; not before it has taken some seconds, nor by what was written in less than a second."""
+    now = 0.0
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    cycle = module._Cycle(1, 0, 100 * SECOND)
+    cycle.commits, cycle.changes = 50, 8000
+    told = "cycle 1: 50 commits applied, about 0 behind; the sources are written "
+    needed = ", for which max_rows_per_second has to be more than "
+    now = 4.9
+    assert "written" not in cycle.told(2 * SECOND, 2 * SECOND)
+    now = 6.0
+    assert "written" not in cycle.told(SECOND * 9 // 10, SECOND)
+    fast = "times as fast as their changes are applied"
+    assert cycle.told(2 * SECOND, 2 * SECOND, limit=3000) == f"{told}3.0 {fast}{needed}4,000"
+    assert cycle.told(4 * SECOND, 4 * SECOND, limit=3000) == f"{told}1.5 {fast}"  # of 2,000 a second
+    assert "written" not in cycle.told(8 * SECOND, 8 * SECOND, limit=3000)
+    now = 150.0
+    cycle.end()
+    now = 400.0  # what is checked now may have come into doubt long before
+    assert cycle.told(100 * SECOND, 100 * SECOND) == f"{told}1.5 {fast}"
+    # The clock that timestamps go by may be set: what the next cycle applies was written while this one went on.
+    second = module._Cycle(2, 100 * SECOND, 9_000 * SECOND, cycle)
+    now = 600.0
+    assert second.told(4_550 * SECOND, 4_550 * SECOND).endswith(f"written 1.0 {fast}")

@@ -444,8 +444,7 @@ class _Cycle:
         self._late = _FALLING_BEHIND * self._written_in
         self.was_late = False
         self.follows_late = before is not None and before.was_late
-        self._ratio_before = 0.0 if before is None else before.ratio
-        self._needed = 0.0 if before is None else before.written
+        self._before = (0.0, 0.0) if before is None else (before.ratio, before.written)
 
     @property
     def is_short(self) -> bool:
@@ -499,8 +498,18 @@ class _Cycle:
         told = f"cycle {self.number}: {self.commits:,} commits applied"
         if done > 0:
             told += f", about {self.commits * left // done:,} behind"
-        if self._ratio_before >= 1:
-            told += f"; the sources are written {self._ratio_before:.1f} times as fast as their changes are applied"
-            if limit is not None and limit <= self._needed:
-                told += f", for which max_rows_per_second has to be more than {self._needed:,.0f}"
+        ratio, needed = self._sources(position)
+        if ratio >= 1:
+            told += f"; the sources are written {ratio:.1f} times as fast as their changes are applied"
+            if limit is not None and limit <= needed:
+                told += f", for which max_rows_per_second has to be more than {needed:,.0f}"
         return told
+
+    def _sources(self, position: int) -> tuple[float, float]:
+        """How many times as fast as their changes are applied the sources are written, and changes in a second: by what
+        this cycle has come to, once that tells something, else by the cycle before."""
+        applying = self.seconds if self._is_over else monotonic() - self._began
+        written = self._written_in * (position - self._start) / max(self._upto - self._start, 1)
+        if applying < _TELLING_PROGRESS or written < _TELLING_SECONDS:
+            return self._before
+        return applying / written, self.changes / written

@@ -12,7 +12,7 @@ from instar import errors
 from instar.catalog.descriptors import Repair, Strategy
 from instar.schemachange.job_records import LEAST_PRIORITY, MOST_PRIORITY
 from instar.sql import statements as ast
-from instar.sql.grammar.lexer import STRING, WORD
+from instar.sql.grammar.lexer import NUMBER, STRING, WORD
 from instar.sql.grammar.nodes import position_of
 from instar.sql.grammar.objects import ObjectGrammar
 from instar.sql.transformation_statements import (
@@ -30,6 +30,7 @@ _JOIN_OPTIONS = ("pause_rows", "strategy", "grace", "keep_views", "priority")
 _SPLIT_OPTIONS = ("repair", *_JOIN_OPTIONS)
 _REPAIRS: dict[str, Repair] = {"fail": "fail", "most frequent": "most frequent", "newest": "newest"}
 _STRATEGIES: dict[str, Strategy] = {"abort": "abort", "commit": "commit", "block": "block"}
+_WITH_GRACE: tuple[Strategy, ...] = ("commit", "block")
 _UNITS = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
 _DURATION = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,6})?)\s*(us|ms|s|min|h)?")
 _LONGEST_GRACE = _UNITS["h"]
@@ -153,10 +154,18 @@ class TransformationGrammar(ObjectGrammar):
             self.take_operator("(")
             self.comma_list(lambda: self._transformation_option(known, found))
             self.take_operator(")")
+        strategy = _one_of("strategy", found["strategy"], _STRATEGIES) if "strategy" in found else None
+        if "grace" in found and strategy not in _WITH_GRACE:
+            raise errors.error(
+                errors.INVALID_PARAMETER,
+                'parameter "grace" is for a strategy that lets old transactions end',
+                hint=f"Such strategies: {', '.join(_WITH_GRACE)}.",
+                position=found["grace"].position,
+            )
         return TransformationOptions(
             _one_of("repair", found["repair"], _REPAIRS) if "repair" in found else None,
             _pause_rows(found["pause_rows"]) if "pause_rows" in found else None,
-            _one_of("strategy", found["strategy"], _STRATEGIES) if "strategy" in found else None,
+            strategy,
             _grace(found["grace"]) if "grace" in found else None,
             "keep_views" in found and _one_of("keep_views", found["keep_views"], _BOOLEANS),
             _priority(found["priority"]) if "priority" in found else 0,
@@ -175,8 +184,11 @@ class TransformationGrammar(ObjectGrammar):
             raise errors.error(errors.INVALID_PARAMETER, message, position=position)
         self.take_operator("=")
         position = self.position
-        text = self.advance().value if self.token.kind in (STRING, WORD) else str(self.take_integer())
-        found[name] = _Option(text, position)
+        sign = "-" if self.try_operator("-") else ""
+        signed = bool(sign) or self.try_operator("+")
+        if self.token.kind not in ((NUMBER,) if signed else (NUMBER, STRING, WORD)):
+            self.fail()
+        found[name] = _Option(sign + self.advance().value, position)
 
 
 def _equalities(condition: exp.Expr) -> list[tuple[Reference, Reference]]:
