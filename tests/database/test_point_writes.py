@@ -630,12 +630,13 @@ def _compiled() -> int:
     return found.hits + found.misses
 
 
-def test_nothing_is_compiled_for_a_shape_that_comes_back(engine: Engine) -> None:
+@pytest.mark.parametrize("column", ["b int DEFAULT 7", "b int NOT NULL DEFAULT 7"])
+def test_nothing_is_compiled_for_a_shape_that_comes_back(engine: Engine, column: str) -> None:
     c = engine.connect()
     run(c, "CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)", "CREATE TABLE other (id int PRIMARY KEY)")
     c.executemany("INSERT INTO t VALUES (?, 0)", [(number,) for number in range(TIMES)])
     for number in range(TIMES, 10):
-        run(c, f"ALTER TABLE t {'ADD COLUMN b int DEFAULT 7' if number % 2 else 'DROP COLUMN b'}")
+        run(c, f"ALTER TABLE t {f'ADD COLUMN {column}' if number % 2 else 'DROP COLUMN b'}")
         run(c, f"ALTER TABLE other {'ADD COLUMN b int' if number % 2 else 'DROP COLUMN b'}")
         before = _compiled()
         for key in (0, number - 1):  # of the oldest layout, and of the last one

@@ -59,6 +59,7 @@ STRUCK_OUT: dict[str, Any] = {
     "steps": (Step(version=3, kind=StepKind.ADD_COLUMN),),
     "forgotten": Step(version=2, kind=StepKind.RENAME_COLUMN),
     "next_id": 13,
+    "checks_version": 1,
     "compaction_share": 0.5,
 }
 # With these there is more to writes than the table's rows and indexes.
@@ -81,7 +82,6 @@ OTHERS: dict[str, Any] = {
     "layout": Layout(2, ((1, BIGINT), (2, INTEGER), (3, BIGINT), (4, TEXT))),
     "indexes": (),
     "checks": (),
-    "checks_version": 1,
     "migration": "read",
     "transformed": Transformed(id=12, targets=(6,)),
     "followed_by": (6,),

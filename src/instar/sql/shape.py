@@ -43,5 +43,6 @@ def shape_of(table: Table) -> Table | None:
         steps=(),
         forgotten=None,
         next_id=0,
+        checks_version=0,
         compaction_share=COMPACTION_SHARE,
     )
