@@ -241,6 +241,25 @@ def test_enough_is_after_one_commit_and_the_other_views_come_first_then(
     check(connection)
 
 
+def test_a_view_that_is_far_behind_holds_up_no_other(
+    engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(connection, "CREATE MATERIALIZED VIEW w WITH (refresh = 'log') AS SELECT n, count(*) FROM t GROUP BY n")
+    found = keeper(engine, engine.database.store)
+    while found.turn():
+        pass
+    for number in range(50, 55):
+        run(connection, f"INSERT INTO t VALUES ({number}, 7, 70)")
+    counts = "SELECT (SELECT count FROM v WHERE g = 7), (SELECT count FROM w WHERE n = 70)"
+    monkeypatch.setattr(keeping, "_SLICE_SECONDS", 0.0)
+    seen = []
+    while found.turn():
+        seen += rows(connection, counts)
+    assert seen == [(number, number) for number in range(1, 6)]
+    assert not found.turn()  # nothing is left, and nothing is looked for
+    check(connection)
+
+
 def test_what_is_interrupted_in_the_middle_of_a_commit_is_applied_once(
     engine: Engine, connection: instar.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,8 @@ _RETRY_SECONDS = 5.0
 _BEAT_LOOK_UPS = 256
 # Beside foreground commits there is a pause of so many times what a commit took.
 _PAUSES = 2.0
+# A view that has much to follow leaves the rest for the next turn after so long, so that others are not behind by that.
+_SLICE_SECONDS = 0.25
 
 
 class ViewKeeper:
@@ -92,8 +94,8 @@ class ViewKeeper:
         self.is_owing = False
 
     def turn(self, enough: Callable[[], bool] = lambda: False, beat: Callable[[], None] = lambda: None) -> bool:
-        """Bring all views up to what is committed now; returns whether there was anything to do. The error of one that
-        could not be is raised when the others have been.
+        """Bring all views up to what is committed now, each as far as it comes in its slice of time; returns whether
+        there was anything to do. The error of one that could not be is raised when the others have been.
 
         After a commit of the sources that is `enough` the rest is left for the next turn. `beat` is called every
         moment meanwhile, since a commit may be large; it may raise.
@@ -105,7 +107,7 @@ class ViewKeeper:
             if version != self._version:
                 self._know(self._catalog.at(reader))
                 self._version = version
-        worked, later = False, False
+        worked, later, cut, until = False, False, False, 0.0
         failed: Exception | None = None
         self._retry_ns = 0
 
@@ -113,12 +115,19 @@ class ViewKeeper:
             if not enough():
                 self._pause(seconds)
 
+        def ends() -> bool:
+            nonlocal cut
+            is_over = monotonic() >= until
+            cut |= is_over
+            return is_over or enough()
+
         for number in list(self._views):
             if enough():
                 break
+            until = monotonic() + _SLICE_SECONDS
             kept = self._views[number] = self._views.pop(number)  # those that are left come first in the next turn
             try:
-                worked |= kept.follow(newest, enough, pause, beat)
+                worked |= kept.follow(newest, ends, pause, beat)
             except Locked:  # a reader at a locking level has its rows
                 kept.begin()
                 later = True
@@ -134,7 +143,7 @@ class ViewKeeper:
                 worked |= self._populate(kept.view)
         if failed is not None:
             raise failed
-        self._seen = 0 if later or enough() else newest
+        self._seen = 0 if later or cut or enough() else newest
         self.is_owing = later or self._retry_ns > 0
         return worked
 
