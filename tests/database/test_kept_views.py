@@ -392,18 +392,19 @@ CONFLICTS = [
     ("joined", "UPDATE s SET b = 'xx' WHERE k = 1", "INSERT INTO r VALUES (9, 'n', 1)"),
     ("joined", "INSERT INTO s (k, b) VALUES (3, 'n')", "INSERT INTO r VALUES (9, 'n', 3)"),
     ("joined", "DELETE FROM r WHERE id = 1", "DELETE FROM r WHERE id = 2"),
+    ("joined", "DELETE FROM s WHERE k = 1", "INSERT INTO r VALUES (9, 'n', 1)"),
+    ("joined", "INSERT INTO r VALUES (9, 'n', 3)", "INSERT INTO s (k, b) VALUES (3, 'n')"),
 ]
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize(("tables", "one", "other"), CONFLICTS)
 def test_what_the_rules_have_read_holds_to_the_commit(
     engine: Engine, request: pytest.FixtureRequest, tables: str, one: str, other: str, level: str
 ) -> None:
     first = request.getfixturevalue(tables)
     second = engine.connect()
-    run(second, f"BEGIN ISOLATION LEVEL {level}", "SELECT 1 FROM instar.views")
-    run(second, other)
+    run(second, f"BEGIN ISOLATION LEVEL {level}", other)  # first of all, so that nothing else has been read
     run(first, one)
     with fails("40001"):
         second.execute("COMMIT")

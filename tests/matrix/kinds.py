@@ -38,7 +38,8 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     optimistic locks, so that changes of both in one row are merged. `by_paths`: takes a job under a lease only, whose
     plan is golden too. `alone`: refused in a transaction block (25001). `writes`: its statement writes rows itself, and
     so waits for who has locked one. `retained`: goes by what the log has, so not once that is cut. `names_all`:
-    names all columns of t, so that it is refused where another one has come before it.
+    names all columns of t, so that it is refused where another one has come before it. `keyless`: rows of t may have
+    one id afterwards.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     writes: bool = False
     retained: bool = False
     names_all: bool = False
+    keyless: bool = False
 
 
 @functools.cache

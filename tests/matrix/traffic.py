@@ -57,7 +57,8 @@ def autocommit(arena: Arena, session: Session) -> None:
     for deed in deeds(arena):
         session.execute(deed.text, deed.parameters)
         deed.effect(arena.rows)
-    _refused(session, f"insert into {arena.name('t')} (id) values (?)", *_refusals(arena), key=_any_key(arena))
+    if not (arena.changed and arena.kind.keyless):
+        _refused(session, f"insert into {arena.name('t')} (id) values (?)", *_refusals(arena), key=_any_key(arena))
     for text in arena.kind.traffic:
         if (statement := filled(arena, text)) is not None:
             session.execute(statement)

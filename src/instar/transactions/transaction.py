@@ -118,7 +118,7 @@ class Transaction(Generic[C, D, T, K]):
     def judged_reads(self) -> ReadSet:
         """Where the statement that runs remembers reads which must still be so at the commit, at whichever level."""
         if self.reads is not None or self.snapshot is None:
-            return self.reads or ReadSet()
+            return ReadSet() if self.reads is None else self.reads  # an empty one is as false as none
         mark = self.buffer.mark()
         self._judged = [found for found in self._judged if found.mark < mark]  # of others the writes were taken back
         self._judged.append(Judged(mark, self.snapshot, ReadSet()))
