@@ -397,7 +397,7 @@ CONFLICTS = [
 ]
 
 
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("tables", "one", "other"), CONFLICTS)
 def test_what_the_rules_have_read_holds_to_the_commit(
     engine: Engine, request: pytest.FixtureRequest, tables: str, one: str, other: str, level: str
