@@ -119,7 +119,8 @@ State = list[list[tuple[object, ...]]]
 
 
 @contextmanager
-def _opened(scene: Scene) -> Iterator[tuple[Engine, Connection]]:
+def opened(scene: Scene) -> Iterator[tuple[Engine, Connection]]:
+    """A database with what a scene begins with, and a session."""
     engine = Engine(":memory:")
     connection = engine.connect()
     run(connection, *scene.setup)
@@ -127,40 +128,42 @@ def _opened(scene: Scene) -> Iterator[tuple[Engine, Connection]]:
     engine.close()
 
 
-def _outcome(connection: Connection, statement: str) -> Outcome:
+def outcome(connection: Connection, statement: str) -> Outcome:
+    """What becomes of a statement."""
     try:
         return "", connection.execute(statement).rowcount
     except instar.Error as refused:
         return refused.sqlstate, 0
 
 
-def _state(connection: Connection, scene: Scene) -> State:
+def state(connection: Connection, scene: Scene) -> State:
+    """What is in a scene's tables, which are sound."""
     assert rows(connection, "CHECK DATABASE") == []
     return [sorted(rows(connection, f"SELECT * FROM {table}"), key=repr) for table in scene.tables]
 
 
 @functools.cache
 def _one_after_the_other(name: str, one: str, other: str) -> tuple[Outcome, Outcome, State]:
-    with _opened(SCENES[name]) as (_, connection):
-        return _outcome(connection, one), _outcome(connection, other), _state(connection, SCENES[name])
+    with opened(SCENES[name]) as (_, connection):
+        return outcome(connection, one), outcome(connection, other), state(connection, SCENES[name])
 
 
 def _meet(name: str, level: str, one: str, other: str) -> str:
     """Commit `other` before `one`, which has been executed before it; what became of that."""
     scene = SCENES[name]
-    with _opened(scene) as (engine, connection):
+    with opened(scene) as (engine, connection):
         transaction = engine.connect()
         run(transaction, f"BEGIN ISOLATION LEVEL {level}")
-        of_one = _outcome(transaction, one)
+        of_one = outcome(transaction, one)
         run(connection, "SET lock_timeout = '1 ms'")
-        of_other = _outcome(connection, other)
+        of_other = outcome(connection, other)
         if of_other[0] == errors.LOCK_NOT_AVAILABLE:
             return "waited"
-        committed, _ = _outcome(transaction, "COMMIT" if not of_one[0] else "ROLLBACK")
+        committed, _ = outcome(transaction, "COMMIT" if not of_one[0] else "ROLLBACK")
         if committed:
             assert committed == errors.SERIALIZATION_FAILURE
             return "refused"
-        left = of_one, of_other, _state(connection, scene)
+        left = of_one, of_other, state(connection, scene)
         turned = _one_after_the_other(name, other, one)
         expected = _one_after_the_other(name, one, other), (turned[1], turned[0], turned[2])
         assert left in expected, f"{one}; {other}"
