@@ -107,7 +107,7 @@ class ViewKeeper:
             if version != self._version:
                 self._know(self._catalog.at(reader))
                 self._version = version
-        worked, later, cut, until = False, False, False, 0.0
+        worked, later, slices = False, False, _Slices(enough)
         failed: Exception | None = None
         self._retry_ns = 0
 
@@ -115,19 +115,13 @@ class ViewKeeper:
             if not enough():
                 self._pause(seconds)
 
-        def ends() -> bool:
-            nonlocal cut
-            is_over = monotonic() >= until
-            cut |= is_over
-            return is_over or enough()
-
         for number in list(self._views):
             if enough():
                 break
-            until = monotonic() + _SLICE_SECONDS
+            slices.begin()
             kept = self._views[number] = self._views.pop(number)  # those that are left come first in the next turn
             try:
-                worked |= kept.follow(newest, ends, pause, beat)
+                worked |= kept.follow(newest, slices.is_enough, pause, beat)
             except Locked:  # a reader at a locking level has its rows
                 kept.begin()
                 later = True
@@ -143,7 +137,7 @@ class ViewKeeper:
                 worked |= self._populate(kept.view)
         if failed is not None:
             raise failed
-        self._seen = 0 if later or cut or enough() else newest
+        self._seen = 0 if later or slices.ran_out or enough() else newest
         self.is_owing = later or self._retry_ns > 0
         return worked
 
@@ -203,6 +197,25 @@ class ViewKeeper:
         except Refused:
             return False
         return True
+
+
+class _Slices:
+    """How long the views of a turn follow, one after the other; `ran_out`: one has had its time before it was done."""
+
+    def __init__(self, enough: Callable[[], bool]) -> None:
+        self.ran_out = False
+        self._enough = enough
+        self._until = 0.0
+
+    def begin(self) -> None:
+        """It is the next view's turn."""
+        self._until = monotonic() + _SLICE_SECONDS
+
+    def is_enough(self) -> bool:
+        """Whether the view leaves the rest for the next turn."""
+        is_over = monotonic() >= self._until
+        self.ran_out |= is_over
+        return is_over or self._enough()
 
 
 class FollowingView:
