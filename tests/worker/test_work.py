@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from instar import errors
 from instar.catalog.descriptors import Table
+from instar.clock import SystemClock
 from instar.schemachange import wanted as want
 from instar.schemachange.job_records import Job, JobState, job_key
 from instar.schemachange.jobs import Jobs
+from instar.schemachange.launching import WorkerLauncher
 from instar.schemachange.loading import Loading
+from instar.schemachange.online import keeping
 from instar.store.engine import Section, prefix_end, rowset_prefix
 from instar.store.gate import deletion
 from instar.store.records import RowsetState, rowset_key, rowset_record, table_key
 from instar.worker.work import Worker
 from support.changes import ChangingWorld, Server
+from support.databases import Engine, run
 
 
 @pytest.fixture
@@ -181,3 +186,29 @@ def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
 
 
 # --- as a process ----------------------------------------------------------------------------------------------------
+
+
+def test_in_the_middle_of_a_large_commit_it_says_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Or another worker would be started in its place."""
+    monkeypatch.setattr(keeping, "_BEAT_LOOK_UPS", 4)
+    monkeypatch.setattr(WorkerLauncher, "ensure", lambda launcher: True)
+    engine = Engine(str(tmp_path / "db"))
+    connection = engine.connect()
+    run(
+        connection,
+        "CREATE TABLE t (id int PRIMARY KEY, g int)",
+        "CREATE MATERIALIZED VIEW v WITH (refresh = 'log') AS SELECT g, count(*) FROM t GROUP BY g",
+    )
+    worker = Worker(engine.database.store, SystemClock())
+    while worker.turn():
+        pass
+    said: list[int] = []
+    monkeypatch.setattr(engine.database.store, "worker_goes_on", lambda: said.append(len(said)))
+    assert not worker.turn()
+    assert len(said) == 1
+    run(connection, "INSERT INTO t SELECT i, i % 7 FROM generate_series(1, 200) i")
+    assert worker.turn()
+    assert len(said) > 20
+    engine.close()

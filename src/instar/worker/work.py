@@ -144,7 +144,7 @@ class Worker:
         self._store.worker_goes_on()
         self._catalog.cache.tend()
         worked = self._run_jobs()
-        worked |= self._keep_views(self._stopping)
+        worked |= self._keep_views(self._stopping, self._store.worker_goes_on)  # one commit may take a minute
         self._sequences.close()
         now = self._clock.monotonic_ns()
         if now - self._collected_ns >= _COLLECT_SECONDS * 1e9:
@@ -248,7 +248,7 @@ class Worker:
 
     # --- materialized views ------------------------------------------------------------------------------------------
 
-    def _keep_views(self, enough: Callable[[], bool], beat: Callable[[], None] = lambda: None) -> bool:
+    def _keep_views(self, enough: Callable[[], bool], beat: Callable[[], None]) -> bool:
         """Have materialized views follow the log."""
         now = self._clock.monotonic_ns()
         if now < self._views_ns:
