@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -258,6 +259,14 @@ def test_a_view_that_is_far_behind_holds_up_no_other(
     assert seen == [(number, number) for number in range(1, 6)]
     assert not found.turn()  # nothing is left, and nothing is looked for
     check(connection)
+    # Each has a slice of its own: here of four looks at the clock.
+    monkeypatch.setattr(keeping, "_SLICE_SECONDS", 0.004)
+    monkeypatch.setattr(keeping, "monotonic", itertools.count(0.0, 0.001).__next__)
+    for number in range(60, 70):
+        run(connection, f"INSERT INTO t VALUES ({number}, 7, 70)")
+    assert found.turn()
+    ((one, other),) = rows(connection, counts)
+    assert 5 < one == other < 15
 
 
 def test_what_is_interrupted_in_the_middle_of_a_commit_is_applied_once(
