@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from instar import errors
 from instar.catalog.descriptors import Repair
+from instar.clock import ManualClock
 from instar.schemachange.breath import MOST_RESTS, PIECE_NS, RESTS, Breath
 from instar.schemachange.online import following as module
 from instar.schemachange.online import overlay, redo, transformation
@@ -22,6 +23,7 @@ from instar.schemachange.reorganize import InProcess
 from instar.schemachange.stages import Superseded
 from instar.schemachange.tasks import AT_LEISURE, IN_BACKGROUND, Step
 from instar.store.engine import ClaimLost, Commit, RowsetReplaced, Store, rowset_prefix
+from instar.store.memory import MemoryStore
 from instar.store.pace import Pace
 from instar.transformations.commits import apply_commit
 from instar.transformations.records import Row
@@ -593,6 +595,40 @@ def test_a_priority_holds_at_once_though_much_is_to_be_put(
     pace.yields = True
     task.heed()
     assert task.urgency == pace.urgency == IN_BACKGROUND
+
+
+def test_what_has_come_while_much_is_put_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a low rate it takes minutes, in which nothing is computed."""
+    monkeypatch.setattr(module, "_GATHERED_PUTS", 1000)
+    monkeypatch.setattr(redo, "STEP_PUTS", 1)
+    clock = ManualClock()
+    world = ChangingWorld(MemoryStore(clock=clock))
+    split, since = split_world(world), world.now()
+
+    def write(key: int) -> None:
+        clock.advance(0.01)
+        commit(world, split, row(T, key, 1, "v", "town", 0))
+
+    for number in range(20):
+        write(number)
+    task = following(world.store, split, since)
+    world.store.background([redo.putting([CLAIM])])
+    batches = task.batches(task.at)
+    behind = []
+    for number, step in enumerate(next(batches)[0]):
+        task.heed()
+        behind.append(int(task.doing.removeprefix("cycle 1: 20 commits applied, about ").removesuffix(" behind")))
+        world.store.background([step])
+        write(100 + number)
+    assert behind == list(range(len(behind)))
+    assert len(behind) > 2
+    task.doing = "something else"
+    task.heed()
+    assert task.doing != "something else"
+    del batches  # it is given up
+    task.doing = "something else"
+    task.heed()  # it does not apply anything now
+    assert task.doing == "something else"
 
 
 def test_what_has_caught_up_below_priority_0_is_not_said_to_be_behind(

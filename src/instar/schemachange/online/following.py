@@ -128,6 +128,7 @@ class Following(Task):
         self.contradictions: Contradictions | None = None  # of a split
         self.analysis = ""  # what came of the last cycle, and what follows of that
         self._short_cycles = 0  # one after the other, since pauses were made shorter
+        self._applies = False  # commits, just now
         self._is_outpaced = False  # and would have been made shorter for that, at another priority
         self._begin()
 
@@ -138,7 +139,7 @@ class Following(Task):
         self._knows_doubtful = False
         split = self.transformation
         self.contradictions = Contradictions(split) if isinstance(split, OnlineSplit) else None
-        self._applied = 0  # changes, with this target
+        self._changes = 0  # applied, with this target
 
     def rest(self, *, read: bool = False) -> None:
         """Not between steps, which are made before: it rests where it computes."""
@@ -156,7 +157,7 @@ class Following(Task):
     @property
     def fan_out(self) -> float:
         """How many rows of the targets a change has come to, as far as is known."""
-        return max(1.0, self.target.rows / self._applied) if self._applied else 1.0
+        return max(1.0, self.target.rows / self._changes) if self._changes else 1.0
 
     def passed(self, ranges: Sequence[Checkpoint]) -> tuple[int, float]:
         """As in `Task`: how much of the time since the image was read is caught up with."""
@@ -236,13 +237,15 @@ class Following(Task):
                 pace.urgency = self.urgency
 
     def heed(self) -> None:
-        """As in `Task`: in the middle of what is put, too, pauses are at once what the priority makes them."""
+        """As in `Task`: in the middle of what is put, too, pauses are at once what the priority makes them, and it is
+        told how much has come meanwhile."""
         pace = self.pace
-        if pace is None:
-            return
-        urgency = IN_BACKGROUND if pace.yields else max(self.urgency, AT_LEISURE)
-        if urgency != self.urgency:
-            self.urgency = pace.urgency = urgency
+        if pace is not None:
+            urgency = IN_BACKGROUND if pace.yields else max(self.urgency, AT_LEISURE)
+            if urgency != self.urgency:
+                self.urgency = pace.urgency = urgency
+        if self._applies and self._cycle.commits:
+            self._say()
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
@@ -275,12 +278,19 @@ class Following(Task):
 
     def _propagated(self, upto: int) -> Iterator[Batch]:
         """Apply all commits after the position up to a timestamp."""
+        self._applies = True
+        try:
+            yield from self._applied(upto)
+        finally:
+            self._applies = False
+
+    def _applied(self, upto: int) -> Iterator[Batch]:
         waiting = computed = 0  # changes that are not put yet; changes, or rows, since it was time to rest last
         until = monotonic() + _BATCH_SECONDS
         written = self.target.rows
         log, together = self._log(upto), min(_BREATHING_ROWS, self.together(_GATHERED_PUTS))
         for timestamp, commits, changes in self.propagator.apply(self.target, log, self._reads, together):
-            self._applied += changes
+            self._changes += changes
             self._cycle.commits += commits
             self._cycle.changes += changes
             self.at = self._reached(timestamp, changes)
@@ -384,6 +394,9 @@ class Following(Task):
 
     def _tell(self, *, checking: bool = False) -> None:
         self._hurry(checking=checking)
+        self._say()
+
+    def _say(self) -> None:
         limit = None if self.pace is None else self.pace.rows_per_second
         self.doing = self._cycle.told(self.position, self._newest(), limit) + self._pauses("; pauses are")
 
