@@ -185,9 +185,6 @@ def putting(key: bytes, value: bytes) -> Callable[[Section], None]:
     return step
 
 
-# --- as a process ----------------------------------------------------------------------------------------------------
-
-
 def test_in_the_middle_of_a_large_commit_it_says_that_it_goes_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

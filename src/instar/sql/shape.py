@@ -1,8 +1,8 @@
 """What of a version of a table a compiled write of one row depends on, so that versions alike share what is compiled.
 
 Everything is part of a shape that is not struck out here: what comes to descriptors is part of it from the first day.
-Struck out is what a write takes of the version under which it is committed (which version that is, the layout's id, and
-what older rows are read by), and what is for the worker only. Columns count by their places; their ids only where
+Struck out is what a write takes of the version under which it is committed (which version that and its checks are, the
+layout's id, and what older rows are read by), and what is for the worker only. Columns count by their places; their ids only where
 something else names them.
 """
 

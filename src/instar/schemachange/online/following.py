@@ -226,7 +226,7 @@ class Following(Task):
         late = (late or self._short_cycles >= _SHORT_CYCLES) and not (pace is not None and pace.is_limited)
         if late:
             self._short_cycles = 0
-        self.heed()
+        self._keep_pauses()
         if pace is not None and pace.yields:
             self._is_outpaced |= late
             return
@@ -239,13 +239,17 @@ class Following(Task):
     def heed(self) -> None:
         """As in `Task`: in the middle of what is put, too, pauses are at once what the priority makes them, and it is
         told how much has come meanwhile."""
-        pace = self.pace
-        if pace is not None:
-            urgency = IN_BACKGROUND if pace.yields else max(self.urgency, AT_LEISURE)
-            if urgency != self.urgency:
-                self.urgency = pace.urgency = urgency
+        self._keep_pauses()
         if self._applies and self._cycle.commits:
             self._say()
+
+    def _keep_pauses(self) -> None:
+        pace = self.pace
+        if pace is None:
+            return
+        urgency = IN_BACKGROUND if pace.yields else max(self.urgency, AT_LEISURE)
+        if urgency != self.urgency:
+            self.urgency = pace.urgency = urgency
 
     def _resumed(self) -> Iterator[Batch]:
         """What a crash has left of a large commit."""
