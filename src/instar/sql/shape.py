@@ -2,8 +2,8 @@
 
 Everything is part of a shape that is not struck out here: what comes to descriptors is part of it from the first day.
 Struck out is what a write takes of the version under which it is committed (which version that and its checks are, the
-layout's id, and what older rows are read by), and what is for the worker only. Columns count by their places; their ids only where
-something else names them.
+layout's id, and what older rows are read by), and what is for the worker only. Columns count by their places; their ids
+only where something else names them.
 """
 
 from __future__ import annotations
