@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import gc
+import random
 import weakref
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -497,10 +498,12 @@ def test_a_short_way_that_is_superseded_is_freed_at_once(engine: Engine) -> None
     before = [weakref.ref(kept[text][1]) for text in texts]
     gc.disable()
     try:
-        run(c, "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
-        for text in texts:
-            c.execute(text, (TIMES, TIMES))
-        assert all(text in kept for text in texts)
+        for column in ("b", "d"):  # a change that is taken back finds what was there before it, and nothing older
+            assert [found() is None for found in before] == [False] * len(texts)
+            run(c, f"ALTER TABLE t ADD COLUMN {column} int DEFAULT 7")
+            for text in texts:
+                c.execute(text, (TIMES + ord(column), TIMES))
+            assert all(text in kept for text in texts)
         assert [found() for found in before] == [None] * len(texts)
     finally:
         gc.enable()
@@ -745,3 +748,82 @@ def test_what_fails_while_it_is_returned_is_not_written(engine: Engine) -> None:
         with fails(errors.DIVISION_BY_ZERO):  # before it is seen that a row stands there
             connection.execute("INSERT INTO t VALUES (?, ?) RETURNING 1 / a", (0, 0))
         run(connection, end)
+
+
+def alteration(draw: random.Random, there: set[str], gone: set[str]) -> str:
+    """A change of a table that has these columns and had those, which it keeps up to date: mostly one column comes and
+    goes."""
+    kind = draw.choice(["toggle"] * 20 + ["back", "back", "move", "default"])
+    name = draw.choice("e" * 15 + "f")
+    if kind == "move":
+        return f"ALTER COLUMN {draw.choice(['n', *sorted(there)])} {draw.choice(['FIRST', 'AFTER id'])}"
+    if kind == "default":
+        return f"ALTER COLUMN b SET DEFAULT {draw.randrange(2)}"
+    if name in there:
+        there.remove(name)
+        gone.add(name)
+        return f"DROP COLUMN {name}"
+    there.add(name)
+    if kind == "back" and name in gone:
+        return f"UNDROP COLUMN {name}"
+    return f"ADD COLUMN {name} int DEFAULT {5 if draw.randrange(8) else 6}"
+
+
+def test_what_was_null_is_changed_by_way_of_values(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For which there is something as soon as one such row is met, under each version of the table."""
+    c = engine.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+    run(c, *(f"INSERT INTO t (id) VALUES ({key})" for key in range(1, 10)))
+    text = "UPDATE t SET a = ? WHERE id = ?"
+    for number in range(TIMES):
+        c.execute(text, (number, number + 1))
+    general = Session.open_transaction
+
+    def at_once(*keys: int) -> None:
+        monkeypatch.setattr(Session, "open_transaction", lambda self: pytest.fail("it took the general way"))
+        for key in keys:
+            assert c.execute(text, (key, key)).rowcount == 1
+        monkeypatch.setattr(Session, "open_transaction", general)
+
+    at_once(4)
+    run(c, "ALTER TABLE t ADD COLUMN b int", "ALTER TABLE t DROP COLUMN b")
+    at_once(5, 6)
+    run(c, "INSERT INTO t VALUES (10, NULL)")  # in the newest layout, where a NULL has no place to be patched
+    at_once(10)
+    assert [row[0] for row in rows(c, "SELECT a FROM t ORDER BY id")] == [0, 1, 2, 4, 5, 6, None, None, None, 10]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_table_that_changes_all_the_time(engine: Engine, seed: int) -> None:
+    """What a short way has from versions before is right under each that comes: a twin of the table, whose statements
+    are new texts every time, has the same rows."""
+    draw = random.Random(seed)
+    c = engine.connect()
+    checked = ", CHECK (a < 1000)" if seed % 3 == 0 else ""  # without one, rows are patched
+    for table in ("t", "u"):
+        run(c, f"CREATE TABLE {table} (id int PRIMARY KEY, a int, b int UNIQUE DEFAULT 3, n int{checked})")
+    insert, update = "INSERT INTO {} (id, a, b, n) VALUES (?, ?, ?, 0)", "UPDATE {} SET a = ? WHERE id = ?"
+    others = (
+        "UPDATE {} SET n = ? WHERE id = ?",
+        "UPDATE {} SET b = b + ? WHERE id = ? RETURNING a, b",
+        "DELETE FROM {} WHERE id = ?",
+        "INSERT INTO {} (id, a, b) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET a = excluded.a",
+    )
+    there: set[str] = set()
+    gone: set[str] = set()
+    for number in range(100):
+        change = alteration(draw, there, gone)
+        run(c, f"ALTER TABLE t {change}", f"ALTER TABLE u {change}")
+        run(c, *(f"UPDATE {table} SET e = {number} WHERE id % 5 = {number % 5}" for table in "tu" if "e" in there))
+        for text in (insert, *[update] * 6, draw.choice(others)):
+            key, small = draw.randrange(40), draw.choice([*range(30), 1000, None])
+            given = (key, small, draw.randrange(60)) if "INSERT" in text else (small, key) if "SET" in text else (key,)
+            found: list[object] = []
+            for table, note in (("t", ""), ("u", f" -- {number} {key}")):
+                try:
+                    found.append(c.execute(text.format(table) + note, given).rowcount)
+                except errors.Error as failed:
+                    found.append((failed.sqlstate, str(failed).replace(f'"{table}', '"')))
+            assert found[0] == found[1]
+        assert rows(c, "SELECT * FROM t ORDER BY id") == rows(c, "SELECT * FROM u ORDER BY id")
+    assert rows(c, "CHECK DATABASE") == []

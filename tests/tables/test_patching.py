@@ -27,7 +27,7 @@ def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int
         return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
 
     outlines = {number: outline_of(layout) for number, layout in by_id.items()}
-    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, outlines, positions)
+    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, outlines, positions, 100)
 
 
 def alike(old: Type, new: Type) -> bool:
@@ -73,10 +73,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [1])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [1], 10)
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [0])
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [0], 10)
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 
@@ -98,7 +98,7 @@ def test_what_is_at_hand() -> None:
     old, new = Layout(1, ((1, INTEGER), (2, TEXT))), Layout(9, ((1, INTEGER), (2, TEXT), (3, BIGINT)))
     known: dict[int, Outline] = {}
     wants = Wants(wanted_of(new, {3: 12345678901}))
-    made = Patchers(new, wants, lambda _: old, known, [0])
+    made = Patchers(new, wants, lambda _: old, known, [0], 10)
     value = stored(old, (4, "a"))
     assert made.at_hand(value) is None
     known[1] = outline_of(old)
@@ -108,3 +108,102 @@ def test_what_is_at_hand() -> None:
     known[5], other = outline_of(alike), stored(alike, (4, "a"))
     assert made.at_hand(other) is patch
     assert made.known[other[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] is patch
+
+
+@st.composite
+def histories(draw: Any) -> list[tuple[Layout, dict[int, Any]]]:
+    """The layouts of a table whose columns come, go, come back and change places; with the missing values of each
+    version's columns."""
+    columns, gone, next_id = [1, 2], [], 3
+    types = {1: INTEGER, 2: TEXT}
+    missing: dict[int, Any] = {}
+    versions = [(Layout(0, ((1, INTEGER), (2, TEXT))), missing)]
+    for number in range(1, draw(st.integers(3, 14))):
+        place = draw(st.integers(0, len(columns)))
+        step = draw(st.sampled_from(["add", "add", "drop", "drop", "back", "move"]))
+        if step == "drop" and len(columns) > 1:
+            gone.append(columns.pop(place % len(columns)))
+        elif step == "back" and gone:
+            columns.insert(place, gone.pop(draw(st.integers(0, len(gone) - 1))))
+        elif step == "move":
+            columns.insert(place % len(columns), columns.pop(draw(st.integers(0, len(columns) - 1))))
+        else:
+            columns.insert(place, next_id)
+            types[next_id] = draw(st.sampled_from([INTEGER, TEXT]))
+            missing[next_id] = draw(st.sampled_from([None, 7])) if types[next_id] == INTEGER else None
+            next_id += 1
+        versions.append((Layout(number, tuple((column, types[column]) for column in columns)), dict(missing)))
+    return versions
+
+
+@given(histories(), st.data())
+@settings(max_examples=500)
+def test_versions_of_a_shape_share_what_holds_for_all(
+    versions: list[tuple[Layout, dict[int, Any]]], data: st.DataObject
+) -> None:
+    """What is carried over to a version is what it would have learnt itself, whichever rows were met before."""
+    rows = [stored(layout, drawn_row(data, layout)) for layout, _missing in versions]
+    outlines = {layout.id: outline_of(layout) for layout, _missing in versions}
+    latest: dict[object, Patchers] = {}
+    next_id = 0
+    for number, (layout, missing) in enumerate(versions):
+        wanted = wanted_of(layout, missing)
+        next_id = max([next_id, *(column + 1 for column, _type in layout.columns)])
+        positions = [data.draw(st.integers(0, len(wanted) - 1))] if number % 2 else [0]
+
+        def layout_of(row: bytes) -> Layout:
+            return versions[rows.index(row)][0]
+
+        shape = (tuple((one.type, one.missing) for one in wanted), tuple(positions))
+        former = latest.get(shape)
+        if former is not None and former.serves([one.column for one in wanted], next_id):
+            made = former
+        else:
+            made = Patchers(layout, Wants(wanted), layout_of, outlines, positions, next_id, former)
+        latest[shape] = made
+        for row in data.draw(st.lists(st.sampled_from(rows[: number + 1]))):
+            made.at_hand(row) or made.learn(row)
+        for row in rows[: number + 1]:
+            tag = row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
+            alone = Patchers(layout, Wants(wanted), layout_of, outlines, positions, next_id)
+            found = made.known.get(tag) or made.own.get(tag)
+            assert found in (None, alone.learn(row))
+            assert made.has_met(row) is (found is not None)
+
+
+def test_a_column_that_comes_and_goes_has_nothing_met_anew() -> None:
+    """But rows in layouts that have that column. What has come back, or changed places, is met anew."""
+    outlines: dict[int, Outline] = {}
+    layouts: list[Layout] = []
+
+    def version(columns: tuple[int, ...], former: Patchers | None, next_id: int) -> Patchers:
+        layout = Layout(len(layouts), tuple((column, INTEGER) for column in columns))
+        layouts.append(layout)
+        outlines[layout.id] = outline_of(layout)
+        wants = Wants(wanted_of(layout, {}))
+        return Patchers(layout, wants, lambda row: layouts[row[LAYOUT_OFFSET + 1]], outlines, [1], next_id, former)
+
+    def met(made: Patchers) -> tuple[list[int], list[int]]:
+        for layout in layouts:
+            row = stored(layout, tuple(range(len(layout.columns))))
+            if not made.has_met(row):
+                made.learn(row)
+        return sorted(tag[1] for tag in made.known), sorted(tag[1] for tag in made.own)
+
+    first = version((1, 2, 3), None, 4)
+    assert met(first) == ([0], [])
+    second = version((1, 2, 4), first, 5)
+    assert met(second) == ([0], [1])
+    third = version((1, 2, 5), second, 6)
+    assert third.known is second.known
+    assert met(third) == ([0, 1], [2])
+    fourth = version((1, 2, 6), third, 7)
+    assert (sorted(tag[1] for tag in fourth.known), fourth.own) == ([0, 1], {})
+    assert met(fourth) == ([0, 1, 2], [3])
+    assert version((1, 2, 5), fourth, 7).known == {}, "5 has come back"
+    assert version((2, 1, 7), fourth, 8).known == {}, "1 stands elsewhere"
+    assert fourth.serves((1, 2, 6), 9)
+    assert fourth.serves((1, 2, 6), 7), "by a thread that comes late"
+    assert not fourth.serves((2, 1, 6), 9)
+    assert version((1, 2, 8), fourth, 10).known == {}, "8 was there when 9 was next, and has come back"
+    assert version((1, 2, 9), fourth, 10).known is fourth.known

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from instar.catalog.descriptors import Table
 from instar.database.point_demands import Demands, entry_under, require
+from instar.encoding.rows import RowEncoder
 from instar.sql.execution import Row
 from instar.sql.point import PointWrite
 from instar.store.apply import is_live
@@ -21,8 +23,8 @@ from instar.tables.writes import TableWriter
 
 
 class Unlearnt(Refused):
-    """A row is in a layout that was not met before: what patches it is made outside of the atomic section, since of a
-    wide table that takes many milliseconds."""
+    """A row is in a layout that was not met before, or has to be changed by way of its values for the first time: what
+    does that is made outside of the atomic section, since of a wide table that takes many milliseconds."""
 
     def __init__(self, stored: bytes) -> None:
         super().__init__()
@@ -35,11 +37,22 @@ class LeftAlone(Refused):
 
 # What becomes of a row, of its index entries, and the parents that it relies on.
 Changed = tuple[bytes | None, Sequence[EntryWrite], Sequence[bytes]]
+Changing = Callable[[View, bytes, bytes, list[Any], list[Row] | None, Row | None], Changed]
 
 
-def _changing(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
-) -> Callable[[View, bytes, bytes, list[Any], list[Row] | None, Row | None], Changed]:
+class ByValues:
+    """What changes rows by way of their values, if it has been made: what patches rows seldom needs it."""
+
+    def __init__(self, make: Callable[[], Changing]) -> None:
+        self._make = make
+        self.known: Changing | None = None
+
+    def learn(self) -> None:
+        """Make it."""
+        self.known = self._make()
+
+
+def changing(write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands) -> Changing:
     """From where a row is stored, its bytes there, a frame, where to leave what is returned, and the row that was to be
     inserted where that one is in the way, to what becomes of it, by way of its values. Unmet if other rows do not allow
     it; LeftAlone."""
@@ -73,17 +86,16 @@ def _changing(
 
 
 def deriving(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], patchers: Patchers | None, demands: Demands
+    write: PointWrite, patchers: Patchers | None, by_values: ByValues, demands: Demands
 ) -> Callable[[int, Lease | None, bytes, list[Any], list[Row] | None], Derive]:
     """From a catalog version, its lease, where a row is stored, a frame and where to leave what is returned, to what
     derives an update or delete of it: what the row becomes, from what it is; nothing where it is not there, or another
-    version is due."""
-    table, layout = writer.table, writer.table.layout.id
+    version is due. Unlearnt."""
+    table, layout = write.table, write.table.layout.id
     table_id, table_version, whole, keyed = table.id, table.version, table.logged_whole, bool(demands.unique)
     patching = None
     if patchers is not None and write.assigned is not None:
-        patching = (patchers.known, patchers.at_hand, write.assigned[1])
-    changed = _changing(write, writer, codecs, demands)
+        patching = (patchers.known.get, patchers.own.get, patchers.at_hand, write.assigned[1])
 
     def deriving(
         version: int, lease: Lease | None, stored_at: bytes, frame: list[Any], returned: list[Row] | None
@@ -98,12 +110,16 @@ def deriving(
             parents: Sequence[bytes] = ()
             body = None
             if patching is not None:
-                known, at_hand, values = patching
-                patch = known.get(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]) or at_hand(stored)
+                known, own, at_hand, values = patching
+                tag = stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
+                patch = known(tag) or own(tag) or at_hand(stored)
                 if patch is None:
                     raise Unlearnt(stored)
                 body = patch(stored, values((), frame))
             if body is None:
+                changed = by_values.known
+                if changed is None:
+                    raise Unlearnt(stored)
                 body, entries, parents = changed(view, stored_at, stored, frame, returned, None)
             return RowCommit(
                 table_id, table_version, stored_at, stored, body, layout, entries, lease, (), 0, whole,
@@ -116,13 +132,11 @@ def deriving(
 
 
 def inserting(
-    writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
+    table: Table, encode: RowEncoder, codecs: Sequence[IndexCodec], demands: Demands
 ) -> Callable[[int, Lease | None, bytes, bytes, tuple[Any, ...]], Derive]:
     """From a catalog version, its lease, where a row is to be stored, its key and its image to what derives its insert:
     nothing where one stands, or another version is due."""
-    table, layout = writer.table, writer.table.layout.id
-    table_id, table_version, whole = table.id, table.version, table.logged_whole
-    encode = writer.encode
+    layout, table_id, table_version, whole = table.layout.id, table.id, table.version, table.logged_whole
     demanding = demands.of if demands else None
 
     def inserting(version: int, lease: Lease | None, stored_at: bytes, key: bytes, image: tuple[Any, ...]) -> Derive:
@@ -190,7 +204,7 @@ def upserting(
     table, layout, encode, prefix_bytes = writer.table, writer.table.layout.id, writer.encode, len(writer.prefix)
     touched = [codec for codec in writer.codecs if not write.changed.isdisjoint(codec.ordinals)]
     keyed = any(codec.index.unique for codec in touched)
-    changed = _changing(write, writer, touched, demands)
+    changed = changing(write, writer, touched, demands)
 
     def upserting(
         version: int, lease: Lease | None, stored_at: bytes, image: Row, frame: list[Any], returned: list[Row] | None

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from instar import errors
+from instar.catalog.catalog import CatalogSnapshot
 from instar.catalog.descriptors import State
+from instar.catalog.layouts import Layouts
 from instar.database.point_demands import Demands, Unmet, demands_of
-from instar.database.point_derivations import LeftAlone, Unlearnt, arbiters_of, deriving, inserting, upserting
+from instar.database.point_derivations import (
+    ByValues,
+    LeftAlone,
+    Unlearnt,
+    arbiters_of,
+    changing,
+    deriving,
+    inserting,
+    upserting,
+)
 from instar.encoding.generate import compile_function
 from instar.sql import tree
 from instar.sql.defaults import Execution
@@ -27,7 +38,7 @@ from instar.store.engine import ROW_HEADER, Derive, LeaseExpired, Reader
 from instar.store.lock_modes import Mode
 from instar.store.lock_table import Locked
 from instar.tables.index import IndexCodec
-from instar.tables.patching import Patchers, never
+from instar.tables.patching import Patchers, never, patchers
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.writes import TableWriter
 from instar.transactions.buffer import Buffer
@@ -152,13 +163,12 @@ def _slow_conversion(type_: Type, wanted: type, *, by_value: bool) -> Callable[[
 
 
 def _patchers(
-    write: PointWrite, writer: TableWriter, codecs: Sequence[IndexCodec], demands: Demands
+    write: PointWrite, layouts: Layouts, codecs: Sequence[IndexCodec], demands: Demands, former: Patchers | None
 ) -> Patchers | None:
     """Of an update that only puts values of its own into columns, which no index has and no foreign key."""
     if write.assigned is None or codecs or demands.parents or demands.children:
         return None
-    reader = writer.reader
-    return Patchers(writer.table.layout, reader.wants, reader.layout_of, reader.outlines(), write.assigned[0])
+    return patchers(write.table, layouts, write.assigned[0], former)
 
 
 def _mode(write: PointWrite, writer: TableWriter) -> Mode | None:
@@ -183,6 +193,14 @@ class Buffered(NamedTuple):
     returned: list[Row] | None  # what the statement returns, if it returns something
 
 
+# What a write has of its table's shape: the same under each version of it.
+_OF_THE_SHAPE = (
+    *("_after_commit", "_arbiters", "_classes", "_codecs", "_database", "_draws", "_encode", "_frame", "_has_rest"),
+    *("_inserts", "_prefix", "_repository", "_rest", "_returning", "_store", "_table_id", "_upserting", "columns"),
+    *("demands", "mode"),
+)
+
+
 class PointWriter:
     """A write under one version of its table, and of the catalog."""
 
@@ -201,21 +219,12 @@ class PointWriter:
         self._after_commit = database.after_followed_commit if followed else database.after_commit
         self.columns = write.columns
         self._database = database
-        self._write = write
-        self.writer = writer
-        self._version = version
         self._repository = database.repository
-        self._lease = database.lease_at(version)
         self._prefix = writer.prefix
-        self.table = writer.table
+        self._encode = writer.encode
         self._table_id = writer.table.id
         self._inserts = write.operation == "insert"  # not a method, with which it would be held by itself
-        codecs = _touched(writer, write.changed, write.operation)
-        if self._inserts:  # it is made anew with every change of the table: no more of it than serves
-            self._inserting = inserting(writer, codecs, demands)
-        else:
-            self._patchers = _patchers(write, writer, codecs, demands)
-            self._deriving = deriving(write, writer, codecs, self._patchers, demands)
+        self._codecs = _touched(writer, write.changed, write.operation)
         self._arbiters = arbiters = arbiters_of(write, writer)
         self._upserting = None if arbiters is None else upserting(write, writer, arbiters, demands)
         # Row ids are all that it takes of sequences, unless it `draws`.
@@ -227,6 +236,49 @@ class PointWriter:
         self._frame = _conversion(bound.parameters, self._classes, bound.by_value)
         self.demands = demands
         self.mode = _mode(write, writer)
+        self._serve(version, write, lambda: writer, None)
+
+    def _serve(
+        self, version: int, write: PointWrite, make_writer: Callable[[], TableWriter], former: Patchers | None
+    ) -> None:
+        """Be for this version of the table: it is made anew with every change, of no more than serves."""
+        self._write = write
+        self.table = write.table
+        self._version = version
+        self._lease = self._database.lease_at(version)
+        self._make_writer = make_writer
+        self._writer: TableWriter | None = None
+        codecs, demands = self._codecs, self.demands
+        self._patchers: Patchers | None = None
+        if self._inserts:
+            self._inserting = inserting(write.table, self._encode, codecs, demands)
+            return
+        self._patchers = _patchers(write, self._database.layouts, codecs, demands, former)
+        self._by_values = by_values = ByValues(lambda: changing(write, make_writer(), codecs, demands))
+        if self._patchers is None:
+            by_values.learn()
+        self._deriving = deriving(write, self._patchers, by_values, demands)
+
+    @property
+    def writer(self) -> TableWriter:
+        """The table's."""
+        made = self._writer
+        if made is None:
+            made = self._writer = self._make_writer()
+        return made
+
+    def alike(self, write: PointWrite, catalog: CatalogSnapshot, parameters: Sequence[object]) -> PointWriter | None:
+        """The same for another version of its table, which `write` is of and the catalog has; None unless that is of
+        the same shape, and parameters of these classes are served."""
+        if write.family is not self._write.family or self._upserting is not None:
+            return None
+        if write is self._write or tuple(map(class_of, parameters)) != self._classes:
+            return None
+        made = PointWriter.__new__(PointWriter)
+        for name in _OF_THE_SHAPE:
+            setattr(made, name, getattr(self, name))
+        made._serve(catalog.version, write, partial(self._database.writers.get, write.table, catalog), self._patchers)
+        return made
 
     def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
         """Serve this version of the catalog from now on, if `write` and `writer` are there what they were, and
@@ -388,8 +440,10 @@ class PointWriter:
 
     def _learn(self, stored: bytes) -> None:
         """Make what serves rows in the layout of `stored`."""
-        assert self._patchers is not None  # the row was to be patched
-        if self._patchers.learn(stored) is never:
+        known = self._patchers
+        assert known is not None  # the row was to be patched
+        if known.has_met(stored) or known.learn(stored) is never:
+            self._by_values.learn()
             self.writer.reader.decode(stored)
 
     def _none(self, version: int) -> int | list[Row]:

@@ -341,14 +341,17 @@ class Queries:
         parameters: Sequence[object],
     ) -> PointWriter | None:
         """Have the next execution of this text take the short way, if it has one under this schema: that."""
-        writer = self._database.writers.get(write.table, catalog)
-        kept = self._database.point_writers.get(text)
-        if kept is not None and kept[1].moves_to(catalog.version, write, writer, parameters):
-            return kept[1]
-        made = point_writer(self._database, write, prepared.bound, parameters, writer, catalog.version)
+        database = self._database
+        known = database.known_point_writers(text)
+        alike = (found.alike(write, catalog, parameters) for found in known)
+        made = next((found for found in alike if found is not None), None)
         if made is None:
-            return None
-        self._database.keep_point_writer(text, command, made)
+            writer = database.writers.get(write.table, catalog)
+            if known and known[0].moves_to(catalog.version, write, writer, parameters):
+                return known[0]
+            made = point_writer(database, write, prepared.bound, parameters, writer, catalog.version)
+        if made is not None:
+            database.keep_point_writer(text, command, made)
         return made
 
     def _plan(

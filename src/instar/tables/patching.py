@@ -11,19 +11,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from weakref import WeakValueDictionary
 
-from instar.catalog.descriptors import Layout
-from instar.catalog.layouts import Outline
+from instar.catalog.descriptors import Layout, Table
+from instar.catalog.layouts import Layouts, Outline, outline_of
 from instar.encoding.patching import RowPatcher, compile_mover, compile_patcher
 from instar.encoding.rows import Output, row_format
 from instar.tables.layout import layout_format
 from instar.tables.resolver import LAYOUT_OFFSET, Key, Wanted, Wants, is_widening
+from instar.tables.rowset import wanted as wanted_of
 from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
 
 class Patchers:
     """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
-    as far as some were met. `wants` are that layout's columns; `layout_of` tells the layout of a stored row, `outlines`
-    those that it takes no look into the store to know."""
+    as far as some were met: `known`, which versions of the table share, and `own`.
+
+    `wants` are that layout's columns; `layout_of` tells the layout of a stored row, `outlines` those that it takes no
+    look into the store to know. Columns whose ids are `next_id` or above are in no layout of this version or one before
+    it. `former`: those of the same update of a former version.
+    """
 
     def __init__(
         self,
@@ -32,18 +37,61 @@ class Patchers:
         layout_of: Callable[[bytes], Layout],
         outlines: Mapping[int, Outline],
         positions: Sequence[int],
+        next_id: int,
+        former: Patchers | None = None,
     ) -> None:
-        self.known: dict[bytes, RowPatcher] = {}
         self._layout_of = layout_of
         self._outlines = outlines
         self._wants = wants
         self._target = _target(wants.written(layout), wants.key, tuple(positions))
+        self._next_id = next_id
+        self._placed = frozenset(enumerate(wants.columns))
+        self._alone: frozenset[tuple[int, int]] = frozenset()  # those that not all who share `known` have there
+        self._ids_alone: frozenset[int] = frozenset()
+        self.known: dict[bytes, RowPatcher] = {}
+        self.own: dict[bytes, RowPatcher] = {}
+        if former is not None and former._target is self._target:
+            self._share(former)
+
+    def _share(self, former: Patchers) -> None:
+        """Know what is known of layouts that have none of the columns in which this version and those before differ:
+        of such a layout all versions of a shape ask the same.
+
+        A column that the former version did not have in its place has come since, and is in no layout that was met; or
+        it has come back, or stood elsewhere, and all is met anew. What is met from now on is known to former versions,
+        too, who may not know it: but nobody commits under them any more.
+        """
+        came = self._placed - former._placed
+        if any(column < former._next_id for _place, column in came):
+            return
+        common = former._placed - former._alone
+        if common <= self._placed:
+            self.known = former.known
+        self._alone = self._placed - common
+        self._ids_alone = frozenset([column for _place, column in self._alone])
+
+    def serves(self, columns: Sequence[int], next_id: int) -> bool:
+        """Whether it is right for another version of the same shape that has these columns: then it is its, too."""
+        if self._wants.columns != tuple(columns):
+            return False
+        self._next_id = max(self._next_id, next_id)  # a thread may come late with the earlier of two versions
+        return True
+
+    def has_met(self, stored: bytes) -> bool:
+        """Whether there is a patcher for the layout that a stored row is in."""
+        tag = stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
+        return tag in self.known or tag in self.own
 
     def learn(self, stored: bytes) -> RowPatcher:
         """The patcher for the layout that a stored row, which is not deleted, is in. XX001 if nobody knows it."""
-        patch = _patcher(self._target, self._wants.written(self._layout_of(stored)))
-        self.known[stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]] = patch
+        layout = outline_of(self._layout_of(stored))
+        patch = _patcher(self._target, self._wants.outlined(layout))
+        self._know(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], layout, patch)
         return patch
+
+    def _know(self, tag: bytes, layout: Outline, patch: RowPatcher) -> None:
+        known = self.known if self._ids_alone.isdisjoint(layout.columns) else self.own
+        known[tag] = patch
 
     def at_hand(self, stored: bytes) -> RowPatcher | None:
         """As `learn`, where nothing has to be read or compiled for it; else None. Changes of a schema leave rows in
@@ -54,7 +102,7 @@ class Patchers:
             return None
         patch = _made.get((self._target, self._wants.outlined(layout)))
         if patch is not None:
-            self.known[tag] = patch
+            self._know(tag, layout, patch)
         return patch
 
 
@@ -136,3 +184,18 @@ def _is_stored_alike(old: Type, new: Type) -> bool:
         return True
     families = (INTEGERS, FLOATS, STRINGS)
     return is_widening(old, new) and any(old.kind in family and new.kind in family for family in families)
+
+
+def patchers(table: Table, layouts: Layouts, positions: Sequence[int], former: Patchers | None) -> Patchers:
+    """Those of an update of a committed version of a table: the number of another's layout may become that of another
+    layout. `former`: those of the same update of a former version of the same shape (sql/shape.py)."""
+
+    def layout_of(stored: bytes) -> Layout:
+        return layouts.of_row(table, int.from_bytes(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8)
+
+    outlines = layouts.outlines(table.id)
+    outlines[table.layout.id] = outline_of(table.layout)
+    if former is not None and former.serves([column.id for column in table.columns], table.next_id):
+        return former
+    wants = Wants([wanted_of(column) for column in table.columns])
+    return Patchers(table.layout, wants, layout_of, outlines, positions, table.next_id, former)

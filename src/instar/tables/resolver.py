@@ -192,10 +192,11 @@ class Wants:
     makes layouts without end, and two readers.
     """
 
-    __slots__ = ("_numbers", "key")
+    __slots__ = ("_numbers", "columns", "key")
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self.key = _key(wanted)
+        self.columns = tuple([one.column for one in wanted])
         self._numbers: dict[int, int] | None = None
         if all(one.derived is None for one in wanted):  # else there are columns beside them that they are derived of
             numbers = self._numbers = {}

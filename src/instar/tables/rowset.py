@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from instar.catalog.descriptors import Column, Layout, Table
-from instar.catalog.layouts import Layouts, Outline, outline_of
+from instar.catalog.layouts import Layouts
 from instar.encoding import keys
 from instar.encoding.joined import Joined, join_values
 from instar.lazily import computed_once
@@ -111,16 +111,25 @@ class TableReader:
         self.table = table
         self.ordinals = tuple(ordinals)
         self.prefix = rowset_prefix(table.rowset)
-        self.encode_key = key_encoder(table)
+        self._reads = self.ordinals if reads is None else reads
         self._layouts = layouts
         self.wanted = [wanted(table.columns[ordinal]) for ordinal in ordinals]
         if lenient:
             self.wanted = [found._replace(lenient=True) for found in self.wanted]
-        decisive = self.ordinals if reads is None else reads
-        self.place = Place(table.id, None, table.rowset, frozenset(table.columns[found].id for found in decisive))
         self._decoders: dict[int, Decoder] = {}
         self.wants = Wants(self.wanted)
         self._resolvers = Resolvers(self.wants)
+
+    @computed_once
+    def encode_key(self) -> Callable[[Sequence[object]], bytes]:
+        """See `key_encoder`."""
+        return key_encoder(self.table)
+
+    @computed_once
+    def place(self) -> Place:
+        """What is noted of reads."""
+        table = self.table
+        return Place(table.id, None, table.rowset, frozenset([table.columns[found].id for found in self._reads]))
 
     @computed_once
     def schema(self) -> pa.Schema:
@@ -146,14 +155,6 @@ class TableReader:
     def found_layout(self, layout_id: int) -> Layout | None:
         """The layout of that id, unless no row can be in it."""
         return self._layouts.find(self.table.id, layout_id)
-
-    def outlines(self) -> Mapping[int, Outline]:
-        """The layouts, by their ids, whose records need not be read: those that were, and the table's own. For a reader
-        of a committed version only: the number of another's layout may become that of another layout."""
-        own = self.table.layout
-        outlines = self._layouts.outlines(self.table.id)
-        outlines[own.id] = outline_of(own)
-        return outlines
 
     def decode(self, value: bytes) -> tuple[object, ...]:
         """The wanted columns of a stored row value, whichever layout it is in."""
