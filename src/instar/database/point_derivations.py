@@ -95,7 +95,7 @@ def deriving(
     table_id, table_version, whole, keyed = table.id, table.version, table.logged_whole, bool(demands.unique)
     patching = None
     if patchers is not None and write.assigned is not None:
-        patching = (patchers.known.get, patchers.own.get, patchers.at_hand, write.assigned[1])
+        patching = (*patchers.found_first, patchers.at_hand, write.assigned[1])
 
     def deriving(
         version: int, lease: Lease | None, stored_at: bytes, frame: list[Any], returned: list[Row] | None
@@ -110,9 +110,9 @@ def deriving(
             parents: Sequence[bytes] = ()
             body = None
             if patching is not None:
-                known, own, at_hand, values = patching
+                first, second, at_hand, values = patching
                 tag = stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
-                patch = known(tag) or own(tag) or at_hand(stored)
+                patch = first(tag) or second(tag) or at_hand(stored)
                 if patch is None:
                     raise Unlearnt(stored)
                 body = patch(stored, values((), frame))

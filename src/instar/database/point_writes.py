@@ -204,6 +204,12 @@ _OF_THE_SHAPE = (
 class PointWriter:
     """A write under one version of its table, and of the catalog."""
 
+    __slots__ = (
+        *_OF_THE_SHAPE,
+        *("__weakref__", "_by_values", "_deriving", "_inserting", "_lease", "_make_writer", "_patchers", "_version"),
+        *("_write", "_writer", "table"),
+    )
+
     def __init__(
         self,
         database: Database,

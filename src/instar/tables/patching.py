@@ -20,6 +20,8 @@ from instar.tables.resolver import LAYOUT_OFFSET, Key, Wanted, Wants, is_widenin
 from instar.tables.rowset import wanted as wanted_of
 from instar.types import FLOATS, INTEGERS, STRINGS, Type
 
+Find = Callable[[bytes], RowPatcher | None]
+
 
 class Patchers:
     """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
@@ -76,6 +78,12 @@ class Patchers:
             return False
         self._next_id = max(self._next_id, next_id)  # a thread may come late with the earlier of two versions
         return True
+
+    @property
+    def found_first(self) -> tuple[Find, Find]:
+        """What gives the patcher for a tag, if it was met. Most rows come into the newest layout, unless the table is
+        changed all the time; if it has a column that not all have who share what is known, that is among its own."""
+        return (self.own.get, self.known.get) if self._ids_alone else (self.known.get, self.own.get)
 
     def has_met(self, stored: bytes) -> bool:
         """Whether there is a patcher for the layout that a stored row is in."""
