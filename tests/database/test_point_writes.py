@@ -509,6 +509,19 @@ def test_a_short_way_that_is_superseded_is_freed_at_once(engine: Engine) -> None
         gc.enable()
 
 
+def test_a_short_way_keeps_no_version_of_the_catalog(memory: Engine) -> None:
+    """Else what was there then could not be collected, for as long as nobody executes that text again."""
+    c = memory.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)", "INSERT INTO t VALUES (1, 1)")
+    for number in range(12):
+        run(c, "ALTER TABLE t DROP COLUMN b" if number % 2 else "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+        for last in range(number, 12):  # each text is executed up to a version of its own
+            assert c.execute(f"UPDATE t SET a = ? WHERE id = ? -- {last}", (number, 1)).rowcount == 1
+    assert value(c, "SELECT a FROM t") == 11
+    gc.collect()
+    assert len(c.database.catalog.cache._live) <= 2, "of the last statement, and of the last write"
+
+
 # --- several versions of a table --------------------------------------------------------------------------------------
 
 THERE_AND_BACK = [

@@ -283,7 +283,8 @@ class PointWriter:
         made = PointWriter.__new__(PointWriter)
         for name in _OF_THE_SHAPE:
             setattr(made, name, getattr(self, name))
-        made._serve(catalog.version, write, partial(self._database.writers.get, write.table, catalog), self._patchers)
+        make_writer = partial(self._database.writers.get, write.table, catalog.unheld())
+        made._serve(catalog.version, write, make_writer, self._patchers)
         return made
 
     def moves_to(self, version: int, write: PointWrite, writer: TableWriter, parameters: Sequence[object]) -> bool:
