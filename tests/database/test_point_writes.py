@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import gc
 import random
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -14,8 +15,10 @@ import pytest
 
 import instar
 from instar import errors
+from instar.database.database import Database
 from instar.database.point_writes import PointWriter
 from instar.database.session import Session
+from instar.dbapi import Connection
 from instar.encoding.generate import compile_source
 from instar.encoding.patching import RowPatcher
 from instar.sql.execution import Row
@@ -840,3 +843,89 @@ def test_a_table_that_changes_all_the_time(engine: Engine, seed: int) -> None:
             assert found[0] == found[1]
         assert rows(c, "SELECT * FROM t ORDER BY id") == rows(c, "SELECT * FROM u ORDER BY id")
     assert rows(c, "CHECK DATABASE") == []
+
+
+UPDATE = "UPDATE t SET a = ? WHERE id = ?"
+
+
+def replaced(column: int) -> list[str]:
+    """What puts another column in the place of e, and keeps this one, which has that id, for UNDROP under its name."""
+    return [
+        f"ALTER TABLE t RENAME COLUMN e TO o{column}",
+        f"ALTER TABLE t DROP COLUMN o{column}",
+        "ALTER TABLE t ADD COLUMN e int DEFAULT 7",
+    ]
+
+
+def columns_come_and_go(c: Connection) -> None:
+    """A table of nineteen rows, whose third column has the id 4 now; and what updates know of those that went."""
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int NOT NULL)")
+    run(c, *(f"INSERT INTO t VALUES ({key}, 0)" for key in range(1, 20)), "ALTER TABLE t ADD COLUMN e int DEFAULT 7")
+    for key in (1, 2):
+        c.execute(UPDATE, (1, key))
+    run(c, *replaced(3))
+    for key in (4, 5):
+        c.execute(UPDATE, (2, key))
+
+
+def test_a_column_that_was_ignored_and_is_back(memory: Engine) -> None:
+    """Whoever ignored it knows that of the layout; who has it back must not, though he knew of the column before."""
+    c = memory.connect()
+    columns_come_and_go(c)
+    run(c, "UPDATE t SET e = 42 WHERE id IN (6, 7, 8)", *replaced(4))
+    for key in (9, 6):
+        c.execute(UPDATE, (3, key))
+    c.execute(UPDATE, ("5", 10))  # of another class, for which the text gets another short way
+    run(c, "ALTER TABLE t DROP COLUMN e", "ALTER TABLE t UNDROP COLUMN o4 AS e")
+    for key in (7, 11):
+        c.execute(UPDATE, (4, key))
+    assert rows(c, "SELECT * FROM t WHERE id BETWEEN 6 AND 9 ORDER BY id") == [
+        (6, 3, 42),
+        (7, 4, 42),
+        (8, 0, 42),
+        (9, 3, 7),
+    ]
+
+
+@pytest.mark.parametrize("back", [5, 6])
+def test_a_thread_that_is_late_with_what_it_has_made(
+    memory: Engine, back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a version that others have left behind, with a column that went and came back meanwhile, of which it knew, or
+    not."""
+    c, late = memory.connect(), memory.connect()
+    columns_come_and_go(c)
+    run(c, *replaced(4), "UPDATE t SET e = 42 WHERE id IN (6, 7, 8)")
+    made, goes_on, kept, ends = (threading.Event() for _ in range(4))
+    keep = Database.keep_point_writer
+
+    def keep_late(self: Database, text: str, command: str, writer: PointWriter) -> None:
+        if threading.current_thread() is not thread:
+            keep(self, text, command, writer)
+            return
+        made.set()
+        assert goes_on.wait(60)
+        keep(self, text, command, writer)
+        kept.set()
+        assert ends.wait(60)
+
+    monkeypatch.setattr(Database, "keep_point_writer", keep_late)
+    thread = threading.Thread(target=late.execute, args=(UPDATE, (3, 9)))
+    thread.start()
+    assert made.wait(60)
+    c.execute(UPDATE, (3, 10))
+    run(c, *replaced(5))
+    c.execute(UPDATE, (4, 6))
+    if back == 6:
+        run(c, "UPDATE t SET e = 43 WHERE id IN (12, 13)", *replaced(6))
+        c.execute(UPDATE, (4, 12))
+    run(c, "ALTER TABLE t DROP COLUMN e", f"ALTER TABLE t UNDROP COLUMN o{back} AS e")
+    goes_on.set()
+    assert kept.wait(60)
+    for key in (7, 13):
+        c.execute(UPDATE, (5, key))
+    ends.set()
+    thread.join()
+    assert rows(c, "SELECT id, e FROM t WHERE e <> 7 ORDER BY id") == (
+        [(6, 42), (7, 42), (8, 42)] if back == 5 else [(12, 43), (13, 43)]
+    )

@@ -27,7 +27,7 @@ def patchers(layouts: list[Layout], missing: dict[int, Any], positions: list[int
         return by_id[int.from_bytes(row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8]
 
     outlines = {number: outline_of(layout) for number, layout in by_id.items()}
-    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, outlines, positions, 100)
+    return Patchers(layouts[-1], Wants(wanted_of(layouts[-1], missing)), layout_of, outlines, positions, 1, 100)
 
 
 def alike(old: Type, new: Type) -> bool:
@@ -73,10 +73,10 @@ def test_what_needs_values(wanted: Wanted) -> None:
     old = Layout(1, ((1, numeric(5, 2)), (3, INTEGER)))
     new = Layout(2, ((wanted.column, wanted.type), (3, INTEGER)))
     value = stored(old, (None, 7))
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [1], 10)
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [1], 1, 10)
     assert made.learn(value)(value, (8,)) is None
     # What gets a new value needs no old one.
-    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [0], 10)
+    made = Patchers(new, Wants([wanted, Wanted(3, INTEGER)]), lambda _: old, {1: outline_of(old)}, [0], 1, 10)
     given_ = 5 if wanted.type == BIGINT else None
     assert made.learn(value)(value, (given_,)) == (None if given_ is None else body_encoder(new)((5, 7)))
 
@@ -98,7 +98,7 @@ def test_what_is_at_hand() -> None:
     old, new = Layout(1, ((1, INTEGER), (2, TEXT))), Layout(9, ((1, INTEGER), (2, TEXT), (3, BIGINT)))
     known: dict[int, Outline] = {}
     wants = Wants(wanted_of(new, {3: 12345678901}))
-    made = Patchers(new, wants, lambda _: old, known, [0], 10)
+    made = Patchers(new, wants, lambda _: old, known, [0], 1, 10)
     value = stored(old, (4, "a"))
     assert made.at_hand(value) is None
     known[1] = outline_of(old)
@@ -141,34 +141,44 @@ def histories(draw: Any) -> list[tuple[Layout, dict[int, Any]]]:
 def test_versions_of_a_shape_share_what_holds_for_all(
     versions: list[tuple[Layout, dict[int, Any]]], data: st.DataObject
 ) -> None:
-    """What is carried over to a version is what it would have learnt itself, whichever rows were met before."""
+    """What is carried over to a version is what it would have learnt itself, whichever rows were met before, by
+    whomever: threads that are late go on with what they have of former versions, and come with it to the newest."""
     rows = [stored(layout, drawn_row(data, layout)) for layout, _missing in versions]
     outlines = {layout.id: outline_of(layout) for layout, _missing in versions}
-    latest: dict[object, Patchers] = {}
-    next_id = 0
-    for number, (layout, missing) in enumerate(versions):
+    next_ids = [1 + max(max(layout.columns)[0] for layout, _ in versions[: n + 1]) for n in range(len(versions))]
+    there: list[tuple[object, int, Patchers]] = []
+
+    def layout_of(row: bytes) -> Layout:
+        return versions[rows.index(row)][0]
+
+    def made(number: int) -> tuple[Patchers, Patchers]:
+        """Those of a version, with a former one if there is any of its shape, and without."""
+        layout, missing = versions[number]
         wanted = wanted_of(layout, missing)
-        next_id = max([next_id, *(column + 1 for column, _type in layout.columns)])
-        positions = [data.draw(st.integers(0, len(wanted) - 1))] if number % 2 else [0]
+        shape = tuple((one.type, one.missing) for one in wanted)
+        alike = [found for its_shape, _number, found in there if its_shape == shape]
+        former = data.draw(st.sampled_from(alike[-3:])) if alike else None
+        rest = (layout_of, outlines, [0], number, next_ids[number])
+        found = Patchers(layout, Wants(wanted), *rest, former)
+        there.append((shape, number, found))
+        return found, Patchers(layout, Wants(wanted), *rest)
 
-        def layout_of(row: bytes) -> Layout:
-            return versions[rows.index(row)][0]
-
-        shape = (tuple((one.type, one.missing) for one in wanted), tuple(positions))
-        former = latest.get(shape)
-        if former is not None and former.serves([one.column for one in wanted], next_id):
-            made = former
-        else:
-            made = Patchers(layout, Wants(wanted), layout_of, outlines, positions, next_id, former)
-        latest[shape] = made
+    def meet(number: int, found: Patchers) -> None:
         for row in data.draw(st.lists(st.sampled_from(rows[: number + 1]))):
-            made.at_hand(row) or made.learn(row)
+            found.at_hand(row) or found.learn(row)
+
+    for number in range(len(versions)):
+        newest, alone = made(number)
+        meet(number, newest)
+        late = data.draw(st.integers(0, number))
+        if late < number:
+            meet(late, made(late)[0])
+        _shape, late, found = data.draw(st.sampled_from(there))
+        meet(late, found)
         for row in rows[: number + 1]:
             tag = row[LAYOUT_OFFSET : LAYOUT_OFFSET + 4]
-            alone = Patchers(layout, Wants(wanted), layout_of, outlines, positions, next_id)
-            found = made.known.get(tag) or made.own.get(tag)
-            assert found in (None, alone.learn(row))
-            assert made.has_met(row) is (found is not None)
+            assert (newest.known.get(tag) or newest.own.get(tag)) in (None, alone.learn(row))
+            assert {find(tag) for find in newest.found_first} >= {newest.known.get(tag), newest.own.get(tag)}
 
 
 def test_a_column_that_comes_and_goes_has_nothing_met_anew() -> None:
@@ -176,12 +186,14 @@ def test_a_column_that_comes_and_goes_has_nothing_met_anew() -> None:
     outlines: dict[int, Outline] = {}
     layouts: list[Layout] = []
 
-    def version(columns: tuple[int, ...], former: Patchers | None, next_id: int) -> Patchers:
+    def version(columns: tuple[int, ...], former: Patchers | None, next_id: int, number: int | None = None) -> Patchers:
         layout = Layout(len(layouts), tuple((column, INTEGER) for column in columns))
         layouts.append(layout)
         outlines[layout.id] = outline_of(layout)
-        wants = Wants(wanted_of(layout, {}))
-        return Patchers(layout, wants, lambda row: layouts[row[LAYOUT_OFFSET + 1]], outlines, [1], next_id, former)
+        wants, number = Wants(wanted_of(layout, {})), number or len(layouts)
+        return Patchers(
+            layout, wants, lambda row: layouts[row[LAYOUT_OFFSET + 1]], outlines, [1], number, next_id, former
+        )
 
     def met(made: Patchers) -> tuple[list[int], list[int]]:
         for layout in layouts:
@@ -202,8 +214,10 @@ def test_a_column_that_comes_and_goes_has_nothing_met_anew() -> None:
     assert met(fourth) == ([0, 1, 2], [3])
     assert version((1, 2, 5), fourth, 7).known == {}, "5 has come back"
     assert version((2, 1, 7), fourth, 8).known == {}, "1 stands elsewhere"
-    assert fourth.serves((1, 2, 6), 9)
-    assert fourth.serves((1, 2, 6), 7), "by a thread that comes late"
-    assert not fourth.serves((2, 1, 6), 9)
-    assert version((1, 2, 8), fourth, 10).known == {}, "8 was there when 9 was next, and has come back"
-    assert version((1, 2, 9), fourth, 10).known is fourth.known
+    fifth = version((1, 2, 6), fourth, 8)
+    assert fifth.known is fourth.known
+    assert version((1, 2, 8), fourth, 9).known == {}, "the fourth has an heir"
+    assert version((1, 2, 6), fifth, 7, number=4).known == {}, (
+        "who is late with a version inherits nothing of later ones"
+    )
+    assert version((1, 2, 8), fifth, 9).known is fifth.known

@@ -92,8 +92,7 @@ class Database:
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
         # By the text of a write: its command, its short way, and the result where that changes one row.
-        self.point_writers: dict[str, tuple[str, PointWriter, Result]] = {}
-        self._former_writers: dict[str, PointWriter] = {}
+        self.point_writers: dict[str, tuple[str, PointWriter, Result, PointWriter | None]] = {}
         self._commits = 0
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
         self._interval, self._question = 1, 0
@@ -230,19 +229,13 @@ class Database:
         return SequenceDescriptor(id=sequence, name="", version=1, type=BIGINT)
 
     def keep_point_writer(self, text: str, command: str, writer: PointWriter) -> None:
-        """Keep the short form of a write, and that which it had before; of a few thousand writes at most."""
+        """Keep the short form of a write, and that which it had before: a change that is taken back finds it. Of a few
+        thousand writes at most."""
+        former = self.point_writers.get(text)
         if len(self.point_writers) >= MAX_POINT_WRITERS:
             self.point_writers.clear()
-            self._former_writers.clear()
-        former = self.point_writers.get(text)
-        if former is not None:
-            self._former_writers[text] = former[1]
-        self.point_writers[text] = command, writer, written(command, 1)
-
-    def known_point_writers(self, text: str) -> list[PointWriter]:
-        """The short forms that a write has and had: a change that is taken back finds that of before."""
-        kept, former = self.point_writers.get(text), self._former_writers.get(text)
-        return [found for found in (kept and kept[1], former) if found is not None]
+        kept = None if former is None else former[1]
+        self.point_writers[text] = command, writer, written(command, 1), kept
 
     def analytic(self, plan: QueryPlan, context: ExecutionContext) -> Executed:
         """Run a query in the analytic engine, which is loaded when it is first needed."""

@@ -273,12 +273,16 @@ class PointWriter:
             made = self._writer = self._make_writer()
         return made
 
+    def is_of(self, write: PointWrite) -> bool:
+        """Whether this is its short form: the table is the same version."""
+        return write is self._write
+
     def alike(self, write: PointWrite, catalog: CatalogSnapshot, parameters: Sequence[object]) -> PointWriter | None:
         """The same for another version of its table, which `write` is of and the catalog has; None unless that is of
         the same shape, and parameters of these classes are served."""
         if write.family is not self._write.family or self._upserting is not None:
             return None
-        if write is self._write or tuple(map(class_of, parameters)) != self._classes:
+        if tuple(map(class_of, parameters)) != self._classes:
             return None
         made = PointWriter.__new__(PointWriter)
         for name in _OF_THE_SHAPE:

@@ -342,13 +342,15 @@ class Queries:
     ) -> PointWriter | None:
         """Have the next execution of this text take the short way, if it has one under this schema: that."""
         database = self._database
-        known = database.known_point_writers(text)
-        alike = (found.alike(write, catalog, parameters) for found in known)
-        made = next((found for found in alike if found is not None), None)
+        kept = database.point_writers.get(text)
+        made = None
+        if kept is not None and not kept[1].is_of(write):
+            had = (one.alike(write, catalog, parameters) for one in (kept[1], kept[3]) if one is not None)
+            made = next((one for one in had if one is not None), None)
         if made is None:
             writer = database.writers.get(write.table, catalog)
-            if known and known[0].moves_to(catalog.version, write, writer, parameters):
-                return known[0]
+            if kept is not None and kept[1].moves_to(catalog.version, write, writer, parameters):
+                return kept[1]
             made = point_writer(database, write, prepared.bound, parameters, writer, catalog.version)
         if made is not None:
             database.keep_point_writer(text, command, made)

@@ -24,12 +24,12 @@ Find = Callable[[bytes], RowPatcher | None]
 
 
 class Patchers:
-    """The patchers of an update that puts values into the columns `positions` of a layout, by the tags that rows bear,
-    as far as some were met: `known`, which versions of the table share, and `own`.
+    """The patchers of an update, under one version of its table, that puts values into the columns `positions` of a
+    layout, by the tags that rows bear, as far as some were met: `known`, which later versions may share, and `own`.
 
     `wants` are that layout's columns; `layout_of` tells the layout of a stored row, `outlines` those that it takes no
     look into the store to know. Columns whose ids are `next_id` or above are in no layout of this version or one before
-    it. `former`: those of the same update of a former version.
+    it. `former`: those of the same update of another version of the same shape (sql/shape.py).
     """
 
     def __init__(
@@ -39,45 +39,44 @@ class Patchers:
         layout_of: Callable[[bytes], Layout],
         outlines: Mapping[int, Outline],
         positions: Sequence[int],
+        version: int,
         next_id: int,
         former: Patchers | None = None,
     ) -> None:
         self._layout_of = layout_of
         self._outlines = outlines
-        self._wants = wants
         self._target = _target(wants.written(layout), wants.key, tuple(positions))
+        self._version = version
         self._next_id = next_id
+        self.wants = wants
         self._placed = frozenset(enumerate(wants.columns))
         self._alone: frozenset[tuple[int, int]] = frozenset()  # those that not all who share `known` have there
         self._ids_alone: frozenset[int] = frozenset()
+        self._heir: dict[None, Patchers] = {}
         self.known: dict[bytes, RowPatcher] = {}
         self.own: dict[bytes, RowPatcher] = {}
-        if former is not None and former._target is self._target:
+        if former is not None and former._target is self._target and former._version < version:
             self._share(former)
 
     def _share(self, former: Patchers) -> None:
         """Know what is known of layouts that have none of the columns in which this version and those before differ:
         of such a layout all versions of a shape ask the same.
 
-        A column that the former version did not have in its place has come since, and is in no layout that was met; or
-        it has come back, or stood elsewhere, and all is met anew. What is met from now on is known to former versions,
-        too, who may not know it: but nobody commits under them any more.
+        Those who share what is known are a row of versions, each of which has one heir, and comes before it. A column
+        that the last of them did not have in its place has come since, and is in no layout that any of them may have
+        met; or it has come back, or stood elsewhere: then all is met anew. What later ones meet is known to former
+        ones, too, of whom it may not hold: but nobody commits under a former version any more, however late he is.
         """
         came = self._placed - former._placed
         if any(column < former._next_id for _place, column in came):
             return
         common = former._placed - former._alone
         if common <= self._placed:
+            if former._heir.setdefault(None, self) is not self:
+                return  # another thread was here first
             self.known = former.known
         self._alone = self._placed - common
         self._ids_alone = frozenset([column for _place, column in self._alone])
-
-    def serves(self, columns: Sequence[int], next_id: int) -> bool:
-        """Whether it is right for another version of the same shape that has these columns: then it is its, too."""
-        if self._wants.columns != tuple(columns):
-            return False
-        self._next_id = max(self._next_id, next_id)  # a thread may come late with the earlier of two versions
-        return True
 
     @property
     def found_first(self) -> tuple[Find, Find]:
@@ -93,7 +92,7 @@ class Patchers:
     def learn(self, stored: bytes) -> RowPatcher:
         """The patcher for the layout that a stored row, which is not deleted, is in. XX001 if nobody knows it."""
         layout = outline_of(self._layout_of(stored))
-        patch = _patcher(self._target, self._wants.outlined(layout))
+        patch = _patcher(self._target, self.wants.outlined(layout))
         self._know(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], layout, patch)
         return patch
 
@@ -108,7 +107,7 @@ class Patchers:
         layout = self._outlines.get(int.from_bytes(tag, "little") >> 8)
         if layout is None:
             return None
-        patch = _made.get((self._target, self._wants.outlined(layout)))
+        patch = _made.get((self._target, self.wants.outlined(layout)))
         if patch is not None:
             self._know(tag, layout, patch)
         return patch
@@ -196,14 +195,15 @@ def _is_stored_alike(old: Type, new: Type) -> bool:
 
 def patchers(table: Table, layouts: Layouts, positions: Sequence[int], former: Patchers | None) -> Patchers:
     """Those of an update of a committed version of a table: the number of another's layout may become that of another
-    layout. `former`: those of the same update of a former version of the same shape (sql/shape.py)."""
+    layout. `former`: as of `Patchers`."""
 
     def layout_of(stored: bytes) -> Layout:
         return layouts.of_row(table, int.from_bytes(stored[LAYOUT_OFFSET : LAYOUT_OFFSET + 4], "little") >> 8)
 
     outlines = layouts.outlines(table.id)
     outlines[table.layout.id] = outline_of(table.layout)
-    if former is not None and former.serves([column.id for column in table.columns], table.next_id):
-        return former
-    wants = Wants([wanted_of(column) for column in table.columns])
-    return Patchers(table.layout, wants, layout_of, outlines, positions, table.next_id, former)
+    if former is not None and former.wants.columns == tuple([column.id for column in table.columns]):
+        wants = former.wants
+    else:
+        wants = Wants([wanted_of(column) for column in table.columns])
+    return Patchers(table.layout, wants, layout_of, outlines, positions, table.version, table.next_id, former)
