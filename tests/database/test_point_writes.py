@@ -785,6 +785,26 @@ def alteration(draw: random.Random, there: set[str], gone: set[str]) -> str:
     return f"ADD COLUMN {name} int DEFAULT {5 if draw.randrange(8) else 6}"
 
 
+def test_a_change_that_is_taken_back_finds_the_short_way_of_before(
+    memory: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And makes nothing of the table's descriptor again."""
+    c = memory.connect()
+    run(c, "CREATE TABLE t (id int PRIMARY KEY, a int)")
+
+    def execute(number: int) -> None:
+        run(c, "ALTER TABLE t DROP COLUMN b" if number % 2 else "ALTER TABLE t ADD COLUMN b int DEFAULT 7")
+        assert c.execute("INSERT INTO t (id, a) VALUES (?, ?)", (number, number)).rowcount == 1
+        assert c.execute(UPDATE, (-number, number)).rowcount == 1
+
+    for number in range(4):
+        execute(number)
+    monkeypatch.setattr(PointWriter, "__init__", lambda self, *_: pytest.fail("it was made from nothing"))
+    for number in range(4, 8):
+        execute(number)
+    assert rows(c, "SELECT * FROM t ORDER BY id") == [(number, -number) for number in range(8)]
+
+
 def test_what_was_null_is_changed_by_way_of_values(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """For which there is something as soon as one such row is met, under each version of the table."""
     c = engine.connect()

@@ -91,7 +91,7 @@ class Database:
         self._rules: tuple[CatalogSnapshot, Rules] | None = None
         self._jobs = Jobs(store, clock)
         self._launcher = WorkerLauncher(store, None if path == MEMORY else path)
-        # By the text of a write: its command, its short way, and the result where that changes one row.
+        # By the text of a write: its command, its short way, the result of that for one row, the way it had before.
         self.point_writers: dict[str, tuple[str, PointWriter, Result, PointWriter | None]] = {}
         self._commits = 0
         self._most_commits = COMMITS_PER_QUESTION[store.synchronous]
