@@ -685,6 +685,56 @@ def test_transaction_control_without_a_transaction(engine: Engine) -> None:
     assert [notice.split(":")[0] for notice in connection.notices] == ["WARNING"] * 4
 
 
+WORK = ["INSERT INTO t VALUES (3)", "CREATE TABLE u (id int)", "SAVEPOINT s", "SELECT a FROM t WHERE id = 1 FOR UPDATE"]
+
+
+@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_begin_within_a_transaction(pair: tuple[Connection, Connection], work: str, autocommit: bool) -> None:
+    """Whoever opened it, BEGIN or the first statement: it goes on, with all that it has done."""
+    one, two = pair
+    one.autocommit = autocommit
+    if autocommit:
+        one.execute("BEGIN")
+    run(one, work, "BEGIN")
+    assert one.notices == ["WARNING:  there is already a transaction in progress"]
+    assert one.in_transaction
+    match work.split(maxsplit=1)[0]:
+        case "INSERT":
+            run(one, "ROLLBACK")
+            assert all_of(one) == [(1, 10), (2, 20)]
+            run(one, work, "BEGIN", "COMMIT")
+            assert all_of(two) == [(1, 10), (2, 20), (3, None)]
+        case "CREATE":
+            run(one, "INSERT INTO u VALUES (1)", "COMMIT")
+            assert rows(two, "SELECT id FROM u") == [(1,)]
+        case "SAVEPOINT":
+            run(one, "DELETE FROM t", "ROLLBACK TO s", "COMMIT")
+            assert all_of(two) == [(1, 10), (2, 20)]
+        case "SELECT":
+            with fails(errors.LOCK_NOT_AVAILABLE):
+                two.execute(f"{work} NOWAIT")
+            run(one, "COMMIT")
+            two.execute(f"{work} NOWAIT")
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_modes_of_begin_within_a_transaction(pair: tuple[Connection, Connection], autocommit: bool) -> None:
+    one, _ = pair
+    one.autocommit = autocommit
+    first = "BEGIN" if autocommit else "SET TRANSACTION READ WRITE"
+    run(one, first, "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN READ ONLY")
+    assert value(one, "SHOW transaction_isolation") == "serializable"
+    with fails(errors.READ_ONLY_TRANSACTION):
+        one.execute("DELETE FROM t")
+    run(one, "ROLLBACK", first, "SELECT * FROM t")
+    with fails(errors.ACTIVE_TRANSACTION):
+        one.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.execute("BEGIN")
+    run(one, "ROLLBACK")
+
+
 def test_chained_transactions(pair: tuple[Connection, Connection]) -> None:
     one, _ = pair
     begin(one, "REPEATABLE READ")

@@ -22,6 +22,18 @@ def copied(ddl: CatalogChange | None) -> CatalogChange | None:
     return ddl.copy() if ddl else None
 
 
+def _begin(session: Session, statement: ast.Begin) -> Result:
+    """A warning where a transaction is open, as in PostgreSQL: it goes on, whoever opened it."""
+    open_ = session.transaction
+    if open_ is None:
+        session.open(explicit=True, modes=statement.modes)
+    else:
+        session.notice("there is already a transaction in progress", "WARNING")
+        _set_modes(open_, statement.modes)
+        open_.explicit = True
+    return Result("BEGIN")
+
+
 def _savepoint(session: Session, statement: ast.Savepoint) -> Result:
     open_ = _require_block(session, "SAVEPOINT")
     open_.savepoint(statement.name, copied(open_.ddl), session.keep())
@@ -84,6 +96,12 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
             session.notice("SET TRANSACTION can only be used in transaction blocks", "WARNING")
             return Result("SET")
         open_ = session.open(explicit=False)
+    _set_modes(open_, modes)
+    return Result("SET")
+
+
+def _set_modes(open_: SessionTransaction, modes: ast.TransactionModes) -> None:
+    """25001 if it is too late for that."""
     if modes.isolation is not None:
         level = Isolation(modes.isolation)
         if open_.has_begun and level is not open_.isolation:
@@ -97,12 +115,11 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
                 errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
             )
         open_.read_only = modes.read_only
-    return Result("SET")
 
 
 # What controls transactions rather than running in one.
 CONTROL: dict[type, Callable[..., Result]] = {
-    ast.Begin: lambda session, statement: session.begin(statement.modes),
+    ast.Begin: _begin,
     ast.Commit: _commit,
     ast.Rollback: _rollback,
     ast.Savepoint: _savepoint,

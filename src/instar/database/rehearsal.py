@@ -43,7 +43,7 @@ class Rehearsal:
 def rehearsal(session: Session) -> Iterator[Rehearsal]:
     """A rehearsal on one snapshot of the schema. No transaction may be open; none is at the end."""
     told = len(session.notices)
-    session.begin(ast.TransactionModes(isolation="repeatable read"))
+    session.open(explicit=True, modes=ast.TransactionModes(isolation="repeatable read"))
     try:
         session.begin_statement(session.open_transaction(), writes=False)
         yield Rehearsal(session)

@@ -252,14 +252,6 @@ class Session:
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
-    def begin(self, modes: ast.TransactionModes) -> Result:
-        """BEGIN: a warning where a transaction is open, as in PostgreSQL."""
-        if self.transaction is not None and self.transaction.explicit:
-            self.notice("there is already a transaction in progress", "WARNING")
-            return Result("BEGIN")
-        self.open(explicit=True, modes=modes)
-        return Result("BEGIN")
-
     def commit(self) -> Result:
         """COMMIT; a failed transaction is rolled back. Errors leave no transaction open."""
         open_ = self.transaction
