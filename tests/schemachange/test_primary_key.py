@@ -561,7 +561,8 @@ def test_two_changes_of_the_primary_key_are_crossed_as_one(world: KeyWorld) -> N
     twice = upgraded(upgraded(changed, first, middle), middle, newest).changes
     assert twice.keys() == changed.changes.keys()
     for key, change in changed.changes.items():
-        assert twice[key][:3] == change[:3]
+        found = twice[key]
+        assert (found.base, found.image, found.old) == (change.base, change.image, change.old)
 
     def halves(changes: dict[bytes, Change]) -> set[tuple[bytes, bytes]]:
         gone = {change.gone if change.image is not None else change.pair: key for key, change in changes.items()}

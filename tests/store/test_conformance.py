@@ -6,6 +6,7 @@ import struct
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from instar.errors import Error
 from instar.store.cuts import Cut
@@ -199,7 +200,7 @@ def test_the_newest_values_of_rows_under_an_index_key(store: Store) -> None:
     assert found(9) == found(3) == [b"one", b"two", b"three"]
     assert found(2) is None
     assert store.newest_under(INDEX + b"\x03", ROWS, 9, version) == []
-    gone = entries[2]._replace(live=False)
+    gone = replace(entries[2], live=False)
     store.commit(Commit(catalog_version=version, entries=[gone], raw=[(b"\x03\x01", b"y")]))
     assert found(3) == [b"one", b"three"]
     assert found(2) is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from instar.errors import Error
 from instar.store import MemoryStore, open_store
@@ -461,7 +462,7 @@ def test_a_change_of_a_unique_key_meets_what_only_keeps_the_keys(store: Store) -
     store.lock(one, [(row_key(1), Mode.KEY_SHARE)])
     change(store, {1: b"ab"})
     made = request(store, {1: b"b"})
-    made.tables[0].rows[0] = made.tables[0].rows[0]._replace(keyed=True)
+    made.tables[0].rows[0] = replace(made.tables[0].rows[0], keyed=True)
     with pytest.raises(Locked):
         store.commit(made)
 
@@ -499,7 +500,7 @@ def test_a_row_of_several_parts_is_met_by_parts(store: Store) -> None:
 
     def write(locks: tuple[int, ...], body: bytes | None = b"a") -> None:
         made = request(store, {1: body})
-        row = made.tables[0].rows[0]._replace(locks=locks)
+        row = replace(made.tables[0].rows[0], locks=locks)
         made.tables[0].rows[0] = row
         made.entries.clear()
         store.commit(made)

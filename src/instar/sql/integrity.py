@@ -37,7 +37,7 @@ from instar.values import to_text
 _MOST_ROUNDS_AGAIN = 1000
 
 
-class Staged(msgspec.Struct):
+class Staged(msgspec.Struct, gc=False):
     """One row's change within a statement: insert (`old` None), delete (`new` None) or update."""
 
     table: TableRules

@@ -109,7 +109,7 @@ def _apply_derived(section: WriteSection, derived: RowCommit | None, clock: Cloc
         if row.stored is None:
             _write_insert(section, row, timestamp, sequence)
         else:
-            _write_change(section, row, row, row.stored, timestamp, sequence)
+            _write_change(section, row, row.stored, timestamp, sequence)
         if row.entries:
             _write_entries(section, row.entries, timestamp)
     return timestamp
@@ -151,21 +151,21 @@ def _judge_rows(section: WriteSection, rows: list[RowWrite]) -> None:
     if len(rows) < _BULK:
         get = section.get
         for row in rows:
-            if get(row[0]) != row[1]:
-                raise StaleRow(row[0])
+            if get(row.key) != row.stored:
+                raise StaleRow(row.key)
         if len(rows) > 1:
             _refuse_twice(rows)
         return
     _refuse_twice(rows)
-    absent = [row[0] for row in rows if row[1] is None]
+    absent = [row.key for row in rows if row.stored is None]
     found = section.any_of(absent) if absent else None
     if found is not None:
         raise StaleRow(found)
     if len(absent) < len(rows):
         get = section.get
         for row in rows:
-            if row[1] is not None and get(row[0]) != row[1]:
-                raise StaleRow(row[0])
+            if row.stored is not None and get(row.key) != row.stored:
+                raise StaleRow(row.key)
 
 
 def _judge_copies(section: WriteSection, copies: Iterable[CopyWrite]) -> None:
@@ -177,7 +177,7 @@ def _judge_copies(section: WriteSection, copies: Iterable[CopyWrite]) -> None:
 
 def _refuse_twice(rows: list[RowWrite]) -> None:
     """A row has at most one change per commit (rule 2)."""
-    if len({row[0] for row in rows}) != len(rows):
+    if len({row.key for row in rows}) != len(rows):
         raise errors.error(errors.INTERNAL_ERROR, "a commit changes one row twice")
 
 
@@ -283,19 +283,7 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
     """All writes of a commit that stands: rows with their log records, entries, raw records."""
     sequence = 0
     for writes in request.tables:
-        inserts: list[RowWrite] = []
-        for row in writes.rows:
-            if row.stored is not None:
-                _write_change(section, writes, row, row.stored, timestamp, sequence)
-                sequence += 1
-            elif row.body is not None:
-                inserts.append(row)
-        if inserts:
-            values = _write_inserts(section, inserts, timestamp)
-            afters = values if writes.whole else ()
-            for record in encode_inserts(section.log_end, writes.table, writes.version, inserts, afters):
-                _append_log(section, timestamp, sequence, record)
-                sequence += 1
+        sequence = _write_rows(section, writes, timestamp, sequence)
         if writes.copies:
             _write_copies(section, writes.copies, timestamp)
     for change in request.replaced:
@@ -310,6 +298,31 @@ def _write(section: WriteSection, request: Commit, timestamp: int) -> None:
             section.delete(key)
         else:
             section.put(key, value)
+
+
+def _write_rows(section: WriteSection, writes: TableWrites, timestamp: int, sequence: int) -> int:
+    """The rows of a table, then their log records, the first of which is the `sequence`-th; returns that of the next.
+
+    Were each row put together with its record, a large commit's pages of the table and of the log would lie in the file
+    by turns: whoever reads the rows would go through memory of twice the size.
+    """
+    changes = [row for row in writes.rows if row.stored is not None]
+    inserts = [row for row in writes.rows if row.stored is None and row.body is not None]
+    changed = [_changed(row, timestamp, number) for number, row in enumerate(changes, sequence)]
+    _put_all(section, changes, changed)
+    inserted = _put_inserts(section, inserts, timestamp) if inserts else ()
+    for row, value in zip(changes, changed, strict=True):
+        assert row.stored is not None, "an insert is none of the changes"
+        after = value if writes.whole and row.body is not None else None
+        record = encode_change(section.log_end, writes.table, writes.version, row, row.stored, after)
+        _append_log(section, timestamp, sequence, record)
+        sequence += 1
+    if inserts:
+        afters = inserted if writes.whole else ()
+        for record in encode_inserts(section.log_end, writes.table, writes.version, inserts, afters):
+            _append_log(section, timestamp, sequence, record)
+            sequence += 1
+    return sequence
 
 
 def _write_copies(section: WriteSection, copies: Sequence[CopyWrite], timestamp: int) -> None:
@@ -334,26 +347,31 @@ def _append_log(section: WriteSection, timestamp: int, sequence: int, record: by
     section.log_end += _LOG_KEY_BYTES + len(record)
 
 
-def _write_change(
-    section: WriteSection,
-    writes: TableWrites | RowCommit,
-    row: RowWrite | RowCommit,
-    stored: bytes,
-    timestamp: int,
-    sequence: int,
-) -> None:
-    """An update or delete: the before-image goes to the log, the new version or a tombstone in place."""
+def _changed(row: RowWrite | RowCommit, timestamp: int, sequence: int) -> bytes:
+    """The new version of a row, or its tombstone, whose before-image is in the `sequence`-th record."""
     body, tag = row.body, row.layout << 8
     if body is None:
-        value = _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE)
-    elif row.locks:
-        value = _pack_row_header(timestamp, sequence, tag) + _lock_bytes(row.locks, timestamp) + body
+        return _pack_row_header(timestamp, sequence, tag | ROW_TOMBSTONE)
+    if row.locks:
+        return _pack_row_header(timestamp, sequence, tag) + _lock_bytes(row.locks, timestamp) + body
+    return _pack_row_header(timestamp, sequence, tag) + body
+
+
+def _put_all(section: WriteSection, rows: Sequence[RowWrite], values: list[bytes]) -> None:
+    if len(rows) < _BULK:
+        for row, value in zip(rows, values, strict=True):
+            section.put(row.key, value)
     else:
-        value = _pack_row_header(timestamp, sequence, tag) + body
+        section.put_many([(row.key, value) for row, value in zip(rows, values, strict=True)])
+
+
+def _write_change(section: WriteSection, row: RowCommit, stored: bytes, timestamp: int, sequence: int) -> None:
+    """An update or delete of one row, and the log's record."""
+    value = _changed(row, timestamp, sequence)
     section.put(row.key, value)
-    after = value if writes.whole and body is not None else None
+    after = value if row.whole and row.body is not None else None
     _append_log(
-        section, timestamp, sequence, encode_change(section.log_end, writes.table, writes.version, row, stored, after)
+        section, timestamp, sequence, encode_change(section.log_end, row.table, row.version, row, stored, after)
     )
 
 
@@ -363,7 +381,7 @@ def _lock_bytes(locks: tuple[int, ...], timestamp: int) -> bytes:
 
 
 def _write_insert(section: WriteSection, row: RowCommit, timestamp: int, sequence: int) -> None:
-    """As `_write_inserts`, and the log's record, of one row."""
+    """As `_put_inserts`, and the log's record, of one row."""
     assert row.body is not None, "what is not there is not deleted"
     header = _pack_row_header(timestamp, NO_RECORD, row.layout << 8)
     value = header + _lock_bytes(row.locks, timestamp) + row.body
@@ -373,35 +391,31 @@ def _write_insert(section: WriteSection, row: RowCommit, timestamp: int, sequenc
     _append_log(section, timestamp, sequence, record)
 
 
-def _write_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> list[bytes]:
+def _put_inserts(section: WriteSection, rows: list[RowWrite], timestamp: int) -> list[bytes]:
     """Rows where nothing was, not even a tombstone: their header says that no version came before. Returns them as
     they are stored."""
     headers: dict[int, bytes] = {}
-    pairs = []
-    for key, _stored, body, layout, locks, _pair, _keyed, _renewed in rows:
-        header = headers.get(layout)
+    values = []
+    for row in rows:
+        header = headers.get(row.layout)
         if header is None:
-            header = headers[layout] = ROW_HEADER.pack(timestamp, NO_RECORD, layout << 8)
-        if locks:
-            pairs.append((key, header + _lock_bytes(locks, timestamp) + (body or b"")))
+            header = headers[row.layout] = _pack_row_header(timestamp, NO_RECORD, row.layout << 8)
+        if row.locks:
+            values.append(header + _lock_bytes(row.locks, timestamp) + (row.body or b""))
         else:
-            pairs.append((key, header + (body or b"")))
-    if len(pairs) < _BULK:
-        for key, value in pairs:
-            section.put(key, value)
-    else:
-        section.put_many(pairs)
-    return [value for _, value in pairs]
+            values.append(header + (row.body or b""))
+    _put_all(section, rows, values)
+    return values
 
 
 def _write_entries(section: WriteSection, entries: Sequence[EntryWrite], timestamp: int) -> None:
     """Index entries in the given order; a tombstone over an existing entry only (rule 4)."""
     get, put, pack = section.get, section.put, ENTRY_VALUE.pack
     if len(entries) >= _BULK and all(entry.live for entry in entries):
-        section.put_many([(key, pack(timestamp, 1, offset)) for key, offset, _live in entries])
+        section.put_many([(entry.key, pack(timestamp, 1, entry.primary_offset)) for entry in entries])
         return
-    for key, offset, live in entries:
-        if live:
-            put(key, pack(timestamp, 1, offset))
-        elif get(key) is not None:
-            put(key, pack(timestamp, 0, offset))
+    for entry in entries:
+        if entry.live:
+            put(entry.key, pack(timestamp, 1, entry.primary_offset))
+        elif get(entry.key) is not None:
+            put(entry.key, pack(timestamp, 0, entry.primary_offset))

@@ -148,7 +148,7 @@ class Section(View, Protocol):
         ...
 
 
-class RowWrite(NamedTuple):
+class RowWrite(msgspec.Struct, frozen=True, gc=False):
     """One row change. `stored` are the bytes it was derived from (None: no row, not even a tombstone).
 
     `locks` are the lock timestamps of a layout that has more than one lock; 0 is the commit's own.
@@ -193,7 +193,7 @@ class TableWrites(NamedTuple):
     whole: bool = False  # whether the log gets the rows as they are afterwards, too: the table is logged whole
 
 
-class EntryWrite(NamedTuple):
+class EntryWrite(msgspec.Struct, frozen=True, gc=False):
     """One index entry: live at the commit's timestamp, or a tombstone over an *existing* entry (rule 4)."""
 
     key: bytes

@@ -190,9 +190,10 @@ def _put(transaction: Any, row: RowCommit, log_end: int, timestamp: int, sequenc
         value = _pack_row_header(timestamp, sequence, tag) + body
         record = encode_update(log_end, row.table, row.version, key, stored, value if row.whole else b"")
     transaction.put(key, value)
-    for entry, offset, live in row.entries:
-        if live or transaction.get(entry) is not None:  # a tombstone over an entry only (rule 4)
-            transaction.put(entry, _pack_entry(timestamp, live, offset))
+    for entry in row.entries:
+        live = entry.live
+        if live or transaction.get(entry.key) is not None:  # a tombstone over an entry only (rule 4)
+            transaction.put(entry.key, _pack_entry(timestamp, live, entry.primary_offset))
     if not transaction.put(_pack_log_key(PREFIX_LOG, timestamp, sequence), record, *APPENDING):
         raise Damaged("there are keys above the log's end")
     return log_end + _LOG_KEY_BYTES + len(record)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from instar.catalog.descriptors import Column, State, Table
 from instar.store.engine import ROW_TOMBSTONE, View
 from instar.tables.resolver import LAYOUT_OFFSET
@@ -48,7 +50,7 @@ def completed(buffer: TableBuffer, meant: Table, rows: TableReader, view: View, 
             old = _with(old, standing[key])
         if image is not None:
             image = _with(image, _values(change, image, late, standing[key], moved, written, default))
-        copy.changes[key] = change._replace(old=old, image=image)
+        copy.changes[key] = replace(change, old=old, image=image)
     return copy
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from instar import errors
 from instar.catalog.descriptors import DEFAULT_LOCK, Column, Layout, Table
 from instar.catalog.layouts import Layouts
@@ -109,7 +111,7 @@ def merged(rows: TableReader, change: Change, stored: bytes, recheck: Recheck | 
     current = rows.decode(stored)
     base: int = _TIMESTAMP.unpack_from(stored)[0]
     if change.image is None or change.changed is None:
-        return change._replace(base=base, old=current)
+        return replace(change, base=base, old=current)
     table = rows.table
     has = {column for column, _ in rows.layout_of(stored).columns}
     image = tuple(
@@ -126,4 +128,4 @@ def merged(rows: TableReader, change: Change, stored: bytes, recheck: Recheck | 
         recheck(table, image)
     elif table.checks:
         raise errors.error(errors.INTERNAL_ERROR, f'nobody checks merged rows of table "{table.name}"')
-    return change._replace(base=base, old=current, image=image)
+    return replace(change, base=base, old=current, image=image)

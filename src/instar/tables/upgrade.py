@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 
+from msgspec.structs import replace
+
 from instar import errors
 from instar.catalog.descriptors import Column, Table
 from instar.store.apply import is_live
@@ -113,7 +115,7 @@ def _derived_anew(buffer: TableBuffer, table: Table) -> TableBuffer:
     for key, change in buffer.changes.items():
         image = None if change.image is None else derive(change.image)
         old = None if change.old is None else derive_old(change.old)
-        made.changes[key] = change._replace(image=image, old=old)
+        made.changes[key] = replace(change, image=image, old=old)
     return made
 
 
@@ -163,7 +165,8 @@ def _upgraded_changes(changes: dict[bytes, Change], meant: Table, newest: Table)
     upgrade, upgrade_old = image_upgrader(meant, newest), image_upgrader(meant, newest, lenient=True)
     replaced = {column.replaces: column.id for column in newest.columns if column.replaces and not column.is_derived}
     made = {
-        key: change._replace(
+        key: replace(
+            change,
             image=None if change.image is None else upgrade(change.image),
             old=None if change.old is None else upgrade_old(change.old),
             changed=None if change.changed is None else frozenset(replaced.get(id_, id_) for id_ in change.changed),
@@ -190,15 +193,15 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
         if old is not None and old in gone:
             raise _moved_away(table, old)
         if old is not None and old == new and change.changed is not None:
-            gone[old] = change._replace(image=None, changed=None)
+            gone[old] = replace(change, image=None, changed=None)
             put, kept = change, change
         else:
             left, came = change.pair, change.pair
             if old is not None and new is not None:  # a row that moves now, or one in the place of another
                 left, came = (change.gone, came) if change.changed is None else (next(pairs),) * 2
             if old is not None:
-                gone[old] = change._replace(image=None, changed=None, pair=left, gone=0)
-            put, kept = change._replace(base=None, old=None, changed=None, pair=came, gone=0), None
+                gone[old] = replace(change, image=None, changed=None, pair=left, gone=0)
+            put, kept = replace(change, base=None, old=None, changed=None, pair=came, gone=0), None
         if new is not None and change.image is not None:
             if new in come:
                 raise duplicate_key(table, table.primary_key_name, table.primary_key, change.image)
@@ -215,9 +218,9 @@ def _rekeyed(changes: Iterable[Change], table: Table, pairs: Iterator[int]) -> d
             made[key] = comes
         elif comes is not None and leaves is not None and comes.pair and comes.pair == leaves.pair:
             # The key that has changed was the old one: an update, of columns that are not known.
-            made[key] = leaves._replace(image=comes.image, changed=every, pair=0)
+            made[key] = replace(leaves, image=comes.image, changed=every, pair=0)
         elif comes is not None and leaves is not None:  # another row takes the place
-            made[key] = leaves._replace(image=comes.image, pair=comes.pair, gone=leaves.pair)
+            made[key] = replace(leaves, image=comes.image, pair=comes.pair, gone=leaves.pair)
     return made
 
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from instar import errors
 
@@ -21,7 +23,7 @@ DEFAULT_MAX_ROWS = 1_000_000
 _FEW = 16
 
 
-class Change(NamedTuple):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """The net change of one row in this transaction.
 
     `base` is the commit timestamp of the stored row version that the change was made on, None if there was none
@@ -168,14 +170,15 @@ class TableBuffer:
 class Buffer:
     """All buffered changes of one transaction, with an undo journal for savepoints and failed statements."""
 
-    __slots__ = ("_journal", "_pairs", "max_rows", "merged", "rows", "tables")
+    __slots__ = ("_column_sets", "_journal", "_pairs", "max_rows", "merged", "rows", "tables")
 
     def __init__(self, max_rows: int = DEFAULT_MAX_ROWS) -> None:
         self.tables: dict[int, TableBuffer] = {}
         self.rows = 0
         self.max_rows = max_rows
         self.merged = False  # whether a row was ever changed more than once
-        self._journal: list[tuple[TableBuffer, bytes, Change | None]] = []
+        self._journal: list[tuple[int, bytes, Change | None]] = []
+        self._column_sets: dict[frozenset[int], frozenset[int]] = {}  # many rows have few of them
         self._pairs = 0
 
     def __bool__(self) -> bool:
@@ -193,16 +196,16 @@ class Buffer:
     def rollback(self, mark: int) -> None:
         """Restore the buffer as it stood at `mark`, the schema versions of its changes included (rule 14)."""
         while len(self._journal) > mark:
-            buffer, key, before = self._journal.pop()
-            self._count(buffer.set(key, before), before)
+            table, key, before = self._journal.pop()
+            self._count(self.tables[table].set(key, before), before)
 
     def changed_since(self, mark: int) -> dict[int, dict[bytes, Change]]:
         """The changes, by table and key, that were made since `mark` and not taken back."""
         found: dict[int, dict[bytes, Change]] = {}
-        for buffer, key, _before in self._journal[mark:]:
-            change = buffer.changes.get(key)
+        for table, key, _before in self._journal[mark:]:
+            change = self.tables[table].changes.get(key)
             if change is not None:
-                found.setdefault(buffer.table, {})[key] = change
+                found.setdefault(table, {})[key] = change
         return found
 
     def insert(self, table: int, version: int, key: bytes, image: tuple[object, ...], *, pair: int = 0) -> None:
@@ -229,10 +232,11 @@ class Buffer:
         buffer = self._of(table)
         before = buffer.changes.get(key)
         if before is None:
-            self._put(buffer, key, Change(base, image, old, changed, version))
+            same = self._column_sets.setdefault(changed, changed)
+            self._put(buffer, key, Change(base, image, old, same, version))
             return
         all_changed = None if before.changed is None else before.changed | changed
-        self._put(buffer, key, before._replace(image=image, changed=all_changed))
+        self._put(buffer, key, replace(before, image=image, changed=all_changed))
 
     def delete(
         self, table: int, version: int, key: bytes, base: int | None, old: tuple[object, ...], *, pair: int = 0
@@ -298,7 +302,7 @@ class Buffer:
         before = buffer.set(key, change)
         if before is not None:
             self.merged = True
-        self._journal.append((buffer, key, before))
+        self._journal.append((buffer.table, key, before))
         self._count(before, change)
         if self.rows > self.max_rows:
             raise too_many_rows(self.max_rows)
