@@ -232,10 +232,9 @@ class Buffer:
         buffer = self._of(table)
         before = buffer.changes.get(key)
         if before is None:
-            same = self._column_sets.setdefault(changed, changed)
-            self._put(buffer, key, Change(base, image, old, same, version))
+            self._put(buffer, key, Change(base, image, old, self._one_of(changed), version))
             return
-        all_changed = None if before.changed is None else before.changed | changed
+        all_changed = None if before.changed is None else self._one_of(before.changed | changed)
         self._put(buffer, key, replace(before, image=image, changed=all_changed))
 
     def delete(
@@ -306,6 +305,9 @@ class Buffer:
         self._count(before, change)
         if self.rows > self.max_rows:
             raise too_many_rows(self.max_rows)
+
+    def _one_of(self, columns: frozenset[int]) -> frozenset[int]:
+        return self._column_sets.setdefault(columns, columns)
 
     def _count(self, before: Change | None, after: Change | None) -> None:
         self.rows += (after is not None) - (before is not None)
