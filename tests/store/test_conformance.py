@@ -376,14 +376,14 @@ def test_range_empty(store: Store) -> None:
     with pytest.raises(PreconditionFailed) as refused:
         change(store, {20: b"b"}, taken)
     assert (refused.value.found, refused.value.precondition) == (row_key(1), taken)
-    change(store, {20: b"b"}, taken._replace(allow=row_key(1)))
-    change(store, {21: b"b"}, taken._replace(start=row_key(2)))
+    change(store, {20: b"b"}, replace(taken, allow=row_key(1)))
+    change(store, {21: b"b"}, replace(taken, start=row_key(2)))
     # The commit's own writes count: what it deletes is gone, what it inserts is there.
     change(store, {1: None}, taken)
     with pytest.raises(PreconditionFailed) as refused:
-        change(store, {7: b"c", 8: b"c"}, taken._replace(allow=row_key(7)))
+        change(store, {7: b"c", 8: b"c"}, replace(taken, allow=row_key(7)))
     assert refused.value.found == row_key(8)
-    change(store, {8: b"c"}, taken._replace(allow=row_key(8)))
+    change(store, {8: b"c"}, replace(taken, allow=row_key(8)))
 
 
 def test_what_is_to_fail_still(store: Store) -> None:

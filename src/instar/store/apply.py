@@ -232,7 +232,7 @@ def _judge(section: WriteSection, precondition: Precondition, overlay: _Overlay)
         case Fails(precondition=inner):
             with contextlib.suppress(PreconditionFailed):
                 _judge(section, inner, overlay)
-                raise StaleRow(inner[0])
+                raise StaleRow(inner.key if isinstance(inner, KeyExists) else inner.start)
 
 
 def judge_unchanged(section: View, precondition: RangeUnchanged) -> None:

@@ -201,7 +201,7 @@ class EntryWrite(msgspec.Struct, frozen=True, gc=False):
     live: bool
 
 
-class KeyExists(NamedTuple):
+class KeyExists(msgspec.Struct, frozen=True, gc=False):
     """A live row or entry stands at `key` (or, with `prefix`, under it) once the commit's own writes are applied."""
 
     key: bytes
@@ -209,7 +209,7 @@ class KeyExists(NamedTuple):
     on_failure: object  # handed back in PreconditionFailed
 
 
-class RangeEmpty(NamedTuple):
+class RangeEmpty(msgspec.Struct, frozen=True, gc=False):
     """No live row or entry but `allow` stands in [start, stop) once the commit's own writes are applied (rule 5)."""
 
     start: bytes

@@ -76,7 +76,7 @@ class IndexCodec:
             return None
         return self.prefix + self.part(image)
 
-    def describe(self, image: Sequence[object]) -> str:
+    def detail(self, image: tuple[object, ...]) -> str:
         """PostgreSQL's DETAIL for a duplicate: Key (a, b)=(1, x) already exists."""
         return f"Key {described(self._columns, self.values(image))} already exists."
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -42,7 +41,7 @@ from instar.tables.copies import Copied, RowCopies
 from instar.tables.index import IndexCodec
 from instar.tables.layout import body_encoder
 from instar.tables.locks import Recheck, RowLocks, merged
-from instar.tables.overtaking import come_since, telling
+from instar.tables.overtaking import Detail, come_since
 from instar.tables.pending import Violation, violation_at, violation_key, yielding_checks
 from instar.tables.resolver import LAYOUT_OFFSET
 from instar.tables.rowset import TableReader, describe_key, described, named_row
@@ -64,7 +63,7 @@ def _layout_of(stored: bytes) -> int:
     return int.from_bytes(stored[LAYOUT_OFFSET + 1 : LAYOUT_OFFSET + 4], "little")
 
 
-class ConstraintFailure(msgspec.Struct, frozen=True):
+class ConstraintFailure(msgspec.Struct, frozen=True, gc=False):
     """Handed to the store with a precondition: how to report that it does not hold on the current state.
 
     Statements have judged the constraint on their own snapshot already, so what stands in the way is newer than it:
@@ -78,7 +77,7 @@ class ConstraintFailure(msgspec.Struct, frozen=True):
     table: str
     constraint: str
     reported_as: str
-    detail: Callable[[], str]
+    detail: Detail
     judged: bool = True
     flag: Flag | None = None
 
@@ -179,7 +178,7 @@ class ForeignKeyProbe:
         """The child's values, in the order in which the constraint lists them."""
         return tuple([image[ordinal] for ordinal in self.ordinals])
 
-    def missing(self, image: tuple[object, ...]) -> str:
+    def detail(self, image: tuple[object, ...]) -> str:
         """What is to be said of a row whose parent is not there."""
         return f'Key {described(self._columns, self.values(image))} is not present in table "{self._parent}".'
 
@@ -218,7 +217,7 @@ class ParentProbe:
         """The referenced values of a parent row, in the constraint's order."""
         return tuple([image[ordinal] for ordinal in self.ordinals])
 
-    def referred_to(self, values: tuple[object, ...]) -> str:
+    def detail(self, values: tuple[object, ...]) -> str:
         """What is to be said of a key that is to go, and has children."""
         return f'Key {described(self._columns, values)} is still referenced from table "{self.child.name}".'
 
@@ -420,7 +419,7 @@ class Derivation:
         flag = self._flag(table, codec.index, table, key)
         if self._is_flagged(flag):
             return
-        detail = telling(partial(codec.describe, image), table, since, table, codec.index.id)
+        detail = Detail(codec, image, table, since, table, codec.index.id)
         failure = ConstraintFailure(table.name, codec.index.name, errors.UNIQUE_VIOLATION, detail, judged, flag)
         self.preconditions.append(RangeEmpty(prefix, prefix_end(prefix), entry, failure))
 
@@ -440,7 +439,7 @@ class Derivation:
                     writer.table.name,
                     found.name,
                     errors.FOREIGN_KEY_VIOLATION,
-                    telling(partial(probe.missing, change.image), writer.table, change.version, writer.table, found.id),
+                    Detail(probe, change.image, writer.table, change.version, writer.table, found.id),
                     judged=merged or found.state is State.PUBLIC,
                     flag=flag,
                 )
@@ -469,8 +468,9 @@ class Derivation:
                         probe.child.name,
                         probe.foreign_key.name,
                         errors.FOREIGN_KEY_VIOLATION,
-                        telling(
-                            partial(probe.referred_to, values),
+                        Detail(
+                            probe,
+                            values,
                             writer.table,
                             buffer.changes[gone[values]].version,
                             probe.child,
