@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import multiprocessing
@@ -14,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import dbapi20
@@ -25,6 +27,8 @@ from instar import errors
 from instar.clock import SystemClock
 from instar.worker.work import Worker
 from support.databases import fails, rows, run, value
+
+PACKAGE = os.path.dirname(instar.__file__)
 
 
 class TestCompliance(dbapi20.DatabaseAPI20Test):
@@ -521,6 +525,61 @@ def test_cancel_from_another_thread(connection: instar.Connection) -> None:
         connection.execute("SELECT sum(sqrt(x.id * y.id)) FROM t x, t y, t z")
     timer.join()
     assert value(connection, "SELECT 1") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of generators that are left
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+def test_an_interrupt_anywhere_leaves_the_connection_usable(tmp_path: Path, kind: str) -> None:
+    """Ctrl-C at each place where Python looks for signals: in front of a function and behind one of C's."""
+    place = (str(tmp_path / "db"),) if kind == "lmdb" else ()
+    connection = instar.connect(*place, synchronous="off")
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    connection.commit()
+    left = turn = 0
+
+    def work() -> None:
+        connection.executemany("INSERT INTO t VALUES (?, 1)", [(turn,)])
+        connection.execute("UPDATE t SET a = a + 1 WHERE id = ?", (turn,))
+        connection.execute("SELECT a FROM t WHERE id = ?", (turn,)).fetchall()
+        connection.commit()
+
+    def interrupt(frame: FrameType, event: str, called: object) -> None:
+        nonlocal left
+        looks = event == "call" or (event == "c_return" and called is not sys.setprofile)
+        if looks and frame.f_code.co_filename.startswith((PACKAGE, threading.__file__)):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    def interrupted(after: int) -> int:
+        """Work until it is interrupted at a place; how many places were left."""
+        nonlocal left
+        left = after
+        with contextlib.suppress(KeyboardInterrupt):
+            sys.setprofile(interrupt)
+            try:
+                work()
+            finally:
+                sys.setprofile(None)
+        return left
+
+    work()  # what is made once is there
+    turn = 1
+    places = 10_000 - interrupted(10_000)
+    assert 500 < places < 10_000
+    for turn in range(2, places + 2):
+        interrupted(turn - 1)
+        connection.rollback()
+        found = rows(connection, "SELECT a FROM t WHERE id = ?", turn)
+        assert found in ([], [(2,)]), "all of a transaction, or nothing"
+        connection.cancel()  # of what does not run
+        if not found:
+            work()
+        connection.commit()
+        assert rows(connection, "SELECT a FROM t WHERE id = ?", turn) == [(2,)]
+    assert rows(connection, "CHECK DATABASE") == []
+    assert rows(connection, "SELECT * FROM instar.transaction_locks") == []
+    connection.close()
 
 
 def test_errors_survive_pickling(connection: instar.Connection) -> None:

@@ -273,7 +273,7 @@ class Connection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open that has done something, or was begun by BEGIN."""
+        """Whether a transaction is open, if a failed one: begun by BEGIN or, with autocommit off, by a statement."""
         return self.session.in_transaction
 
     @property

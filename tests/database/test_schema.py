@@ -137,7 +137,7 @@ def test_a_full_disk_that_a_change_cannot_be_taken_back_on_is_told(
     assert jobs.claim(1, b"somebody") is not None
     jobs.update(1, lambda job: msgspec.structs.replace(job, state=JobState.REVERTING, problem=full))
     with pytest.raises(instar.OperationalError, match="job 1 cannot go on: the disk is full") as caught:
-        building.session._schema.finish_job(jobs.get(1), explicit=False)
+        building.session._schema.finish_job(jobs.get(1), alone=True)
     assert (caught.value.sqlstate, caught.value.hint) == (
         "53100",
         "The job stays, and takes back what it has done once this is mended.",
@@ -640,3 +640,27 @@ def test_a_not_null_that_is_said_twice_is_one(engine: Engine) -> None:
     for actions in ("ALTER a SET NOT NULL, ALTER a DROP NOT NULL", "ALTER a DROP NOT NULL, ALTER a SET NOT NULL"):
         with fails("42P16", "primary key"):
             connection.execute(f"ALTER TABLE t {actions}")
+
+
+def test_a_client_that_does_not_want_to_hear_of_a_job_in_its_call(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its handler raises ends the statement, once; the job goes on."""
+    monkeypatch.setattr(schema, "_TELL_SECONDS", 0.0)
+    connection = engine.connect()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, a int)")
+    connection.execute("INSERT INTO t SELECT g, g FROM generate_series(1, 3000) AS s (g)")
+    told: list[str] = []
+
+    def refuse(notice: str) -> None:
+        told.append(notice)
+        raise ValueError(notice)
+
+    connection.on_notice = refuse
+    with pytest.raises(ValueError, match="job 1: stage"):
+        connection.execute("CREATE INDEX i ON t (a)")
+    assert len(told) == 1
+    connection.on_notice = None
+    assert connection.execute("SELECT state FROM instar.jobs").fetchall() == [("succeeded",)]
+    assert connection.execute("CHECK DATABASE").fetchall() == []
+    assert connection.execute("SELECT id FROM t WHERE a = 7").fetchall() == [(7,)]

@@ -735,6 +735,121 @@ def test_modes_of_begin_within_a_transaction(pair: tuple[Connection, Connection]
     run(one, "ROLLBACK")
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    "first", ["SET lock_timeout = '5s'", "SHOW timezone", "RESET timezone", "SET LOCAL timezone = 'UTC'"]
+)
+def test_settings_are_no_query(pair: tuple[Connection, Connection], level: str, first: str) -> None:
+    """Nothing has been read: the level can still be chosen, and the snapshot is that of the first query."""
+    one, two = pair
+    one.autocommit = False
+    run(one, first, f"SET TRANSACTION ISOLATION LEVEL {level}", first)
+    run(two, "UPDATE t SET a = 11 WHERE id = 1")
+    assert all_of(one) == [(1, 11), (2, 20)]
+    run(two, "UPDATE t SET a = 12 WHERE id = 1")
+    assert all_of(one) == [(1, 11), (2, 20)]
+
+
+def test_settings_are_part_of_an_open_transaction(engine: Engine) -> None:
+    one = engine.connect()
+    one.autocommit = False
+    run(one, "SET timezone = 'Asia/Tokyo'")
+    assert one.in_transaction
+    run(one, "ROLLBACK")
+    assert value(one, "SHOW timezone") == "UTC"
+    run(one, "SET timezone = 'Asia/Tokyo'")
+    with fails(errors.INVALID_PARAMETER):
+        one.execute("SET timezone = 'Nowhere'")
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.execute("SHOW timezone")
+    run(one, "ROLLBACK")
+    one.autocommit = True
+    run(one, "SET LOCAL timezone = 'Asia/Tokyo'")
+    assert one.notices == ["WARNING:  SET LOCAL can only be used in transaction blocks"]
+    assert value(one, "SHOW timezone") == "UTC"
+
+
+@pytest.mark.parametrize("begin", ["BEGIN", "SAVEPOINT zero"])
+def test_modes_within_a_savepoint(pair: tuple[Connection, Connection], begin: str) -> None:
+    one, _ = pair
+    one.autocommit = begin == "BEGIN"
+    run(one, begin, "SAVEPOINT s", "SET TRANSACTION READ ONLY", "ROLLBACK TO s", "INSERT INTO t VALUES (3)")
+    run(one, "SAVEPOINT s", "BEGIN READ ONLY", "RELEASE s")
+    with fails(errors.READ_ONLY_TRANSACTION):
+        one.execute("DELETE FROM t")
+    run(one, "ROLLBACK", begin, "SAVEPOINT s", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    with fails(errors.ACTIVE_TRANSACTION, "subtransaction"):
+        one.execute("SET TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+    run(one, "ROLLBACK", begin, "SET TRANSACTION READ ONLY", "SAVEPOINT s")
+    with fails(errors.ACTIVE_TRANSACTION, "read-write mode"):
+        one.execute("SET TRANSACTION READ WRITE")
+    run(one, "ROLLBACK")
+
+
+def test_whether_a_transaction_is_open(pair: tuple[Connection, Connection]) -> None:
+    """If it has failed, or only locked or read something, too: somebody has to end it."""
+    one, two = pair
+    assert not one.in_transaction
+    one.autocommit = False
+    for first in ("SELECT * FROM t", "SELECT a FROM t WHERE id = 1 FOR UPDATE", "SAVEPOINT s", "SET timezone = 'UTC'"):
+        one.execute(first)
+        assert one.in_transaction
+        one.rollback()
+        assert not one.in_transaction
+    with fails(errors.DIVISION_BY_ZERO):
+        one.execute("SELECT 1 / 0")
+    assert one.in_transaction
+    one.rollback()
+    run(two, "SELECT a FROM t WHERE id = 1")
+    assert not two.in_transaction
+
+
+@pytest.mark.parametrize("text", ["INSERT INTO", "SELECT 1", "INSERT INTO nothing VALUES (?)"])
+def test_a_failed_executemany_fails_its_transaction(pair: tuple[Connection, Connection], text: str) -> None:
+    one, _ = pair
+    begin(one)
+    with pytest.raises(instar.Error):
+        one.executemany(text, [(1,)])
+    with fails(errors.IN_FAILED_TRANSACTION):
+        one.execute("SELECT 1")
+    run(one, "ROLLBACK")
+
+
+def test_nothing_is_chained_to_no_transaction(engine: Engine) -> None:
+    connection = engine.connect()
+    for text in ("COMMIT AND CHAIN", "ROLLBACK AND CHAIN"):
+        with fails(errors.NO_ACTIVE_TRANSACTION):
+            connection.execute(text)
+    run(connection, "COMMIT AND NO CHAIN")
+    assert not connection.in_transaction
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "commit", "switch", "with"])
+@pytest.mark.parametrize("change", ["CREATE UNIQUE INDEX ON t (a)", "ALTER TABLE t ADD UNIQUE (a)"])
+def test_a_commit_that_stands_says_so_though_its_job_failed(engine: Engine, change: str, end: str) -> None:
+    """With autocommit off, too: who is told of a violation takes the transaction for rolled back."""
+    one, two = engine.connect(), engine.connect()
+    run(one, "CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (id int)", "INSERT INTO t VALUES (1, 0)")
+    one.autocommit = False
+    run(one, "DROP TABLE u", "INSERT INTO t VALUES (2, 0)", change)
+    with fails(errors.SCHEMA_CHANGE_FAILED, "the transaction was committed, but job", errors.UNIQUE_VIOLATION):
+        match end:
+            case "COMMIT":
+                one.execute("COMMIT")
+            case "commit":
+                one.commit()
+            case "switch":
+                one.autocommit = True
+            case "with":
+                with one:
+                    pass
+    assert all_of(two) == [(1, 0), (2, 0)]
+    one.rollback()
+    one.autocommit = True
+    with fails(errors.UNIQUE_VIOLATION):
+        one.execute(change)
+
+
 def test_chained_transactions(pair: tuple[Connection, Connection]) -> None:
     one, _ = pair
     begin(one, "REPEATABLE READ")

@@ -138,6 +138,17 @@ def test_insert_from_the_table_itself(world: World) -> None:
     assert query(world, "select count(*) from t") == [(100,)]
 
 
+@pytest.mark.parametrize("budget", [60, 40])  # enough for the source alone; not even for that
+def test_the_budget_of_a_source_is_not_that_of_its_insert(
+    world: World, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    monkeypatch.setattr("instar.sql.plan.SCAN_BUDGET", budget)
+    many = "(select count(*) from t x where x.a is not distinct from t.a or x.a > 100)"
+    query = "select id + 100 * (id % 2), a, 'x' || id from t where b <> ''"
+    sql = f"insert into t {query} on conflict (id) do update set a = {many} where {many} > 0 returning id, a, {many}"
+    assert run(world, sql).rowcount == 50
+
+
 def test_on_conflict(world: World) -> None:
     skipped = "insert into t values (1, 0, 'n'), (400, 0, 'm') on conflict do nothing"
     assert write(world, skipped).rowcount == 1

@@ -9,6 +9,7 @@ from instar import errors
 from instar.catalog.changes import CatalogChange
 from instar.database.commit import SessionTransaction
 from instar.database.result import Result
+from instar.database.variables import VARIABLES
 from instar.sql import statements as ast
 from instar.sql.parser import parse_one
 from instar.transactions.transaction import Isolation
@@ -62,18 +63,24 @@ def _require_block(session: Session, what: str) -> SessionTransaction:
 
 
 def _commit(session: Session, statement: ast.Commit) -> Result:
-    if session.transaction is None and session.autocommit:
-        session.notice("there is no transaction in progress", "WARNING")
+    _require_one(session, "COMMIT", chain=statement.chain)
     chained = session.transaction if statement.chain else None
     result = session.commit()
     return _chain(session, chained, result)
 
 
 def _rollback(session: Session, statement: ast.Rollback) -> Result:
-    if session.transaction is None and session.autocommit:
-        session.notice("there is no transaction in progress", "WARNING")
+    _require_one(session, "ROLLBACK", chain=statement.chain)
     chained = session.transaction if statement.chain else None
     return _chain(session, chained, session.rollback())
+
+
+def _require_one(session: Session, what: str, *, chain: bool) -> None:
+    """A warning outside a transaction, 25P01 if it is to be followed by another; as of `_require_block`."""
+    if chain:
+        _require_block(session, f"{what} AND CHAIN")
+    elif session.transaction is None and session.autocommit:
+        session.notice("there is no transaction in progress", "WARNING")
 
 
 def _chain(session: Session, ended: SessionTransaction | None, result: Result) -> Result:
@@ -102,23 +109,25 @@ def _set_transaction(session: Session, statement: ast.SetTransaction) -> Result:
 
 def _set_modes(open_: SessionTransaction, modes: ast.TransactionModes) -> None:
     """25001 if it is too late for that."""
-    if modes.isolation is not None:
-        level = Isolation(modes.isolation)
-        if open_.has_begun and level is not open_.isolation:
-            raise errors.error(
-                errors.ACTIVE_TRANSACTION, "SET TRANSACTION ISOLATION LEVEL must be called before any query"
-            )
+    if modes.isolation is not None and (level := Isolation(modes.isolation)) is not open_.isolation:
+        if open_.has_begun:
+            raise _too_late("SET TRANSACTION ISOLATION LEVEL must be called before any query")
+        if open_.has_savepoints:
+            raise _too_late("SET TRANSACTION ISOLATION LEVEL must not be called in a subtransaction")
         open_.isolation = level
     if modes.read_only is not None:
-        if open_.has_begun and open_.read_only and not modes.read_only:
-            raise errors.error(
-                errors.ACTIVE_TRANSACTION, "cannot set transaction read-write mode inside a read-only transaction"
-            )
+        if open_.read_only and not modes.read_only and (open_.has_begun or open_.has_savepoints):
+            raise _too_late("cannot set transaction read-write mode inside a read-only transaction")
         open_.read_only = modes.read_only
 
 
-# What controls transactions rather than running in one.
+def _too_late(message: str) -> errors.Error:
+    return errors.error(errors.ACTIVE_TRANSACTION, message)
+
+
+# What controls transactions and settings rather than running on a snapshot.
 CONTROL: dict[type, Callable[..., Result]] = {
+    **VARIABLES,
     ast.Begin: _begin,
     ast.Commit: _commit,
     ast.Rollback: _rollback,

@@ -140,7 +140,7 @@ def alter(session: Session, statement: ast.AlterJob) -> Result:
 
 
 def _require_no_block(session: Session, what: str) -> None:
-    if session.in_transaction:
+    if session.has_work:
         raise errors.error(errors.ACTIVE_TRANSACTION, f"{what} cannot run inside a transaction block")
 
 

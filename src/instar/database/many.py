@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from instar import errors
 from instar.database.buffered_writes import put
 from instar.database.point_writes import Buffered, PointWriter, point_writer
 from instar.sql import statements as ast
 from instar.sql.executor_dml import InsertProgram
+from instar.sql.parser import parse_one
 from instar.sql.plan_cache import Prepared, class_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,14 @@ Sets = Sequence[Sequence[object]]
 
 # So many sets are read by one reader, some milliseconds.
 _TOGETHER = 256
+
+
+def parsed_dml(text: str) -> ast.Dml:
+    """The statement that is executed many times. 42601 if it is none that changes rows."""
+    statement = parse_one(text)
+    if not isinstance(statement, ast.Dml):
+        raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only", position=1)
+    return statement
 
 
 class Many:

@@ -62,7 +62,7 @@ class Keeping:
 def refresh(session: Session, statement: RefreshMaterializedView) -> Result:
     """REFRESH MATERIALIZED VIEW: wait until it has all that was committed before. 25001 in a transaction block, whose
     snapshot would not show it; 42P01, 42809."""
-    if session.in_transaction:
+    if session.has_work:
         message = "REFRESH MATERIALIZED VIEW cannot run inside a transaction block"
         raise errors.error(errors.ACTIVE_TRANSACTION, message)
     database = session.database

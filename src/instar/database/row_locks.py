@@ -94,11 +94,11 @@ class RowLocks:
         """The transaction is over: committed, perhaps, so that nothing which goes wrong here is its error."""
         self.selected_of, self._kept_from = {}, None
         if self.owner:
-            owner, self.owner, self.held = self.owner, b"", {}
             try:
-                self._store.locks.end(owner)
+                self._store.locks.end(self.owner)
             except errors.Error as failed:  # a full disk
                 self._session.notice(f"the transaction has ended, but others may find its locks still: {failed}")
+            self.owner, self.held = b"", {}  # not before: who is interrupted does it once more
 
     # --- statements ---------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,27 @@ _UNATTENDED_SECONDS = 5.0
 _OF_THE_DISK = (errors.DISK_FULL, errors.IO_ERROR)
 
 
+class _Telling:
+    """Whether a statement was cancelled; asked again and again while its job runs in its call, of which the client is
+    told meanwhile by `tell`: it is given what it has told last. Where that fails there is no more of it: `failed` is to
+    be raised once the job has ended, which goes on."""
+
+    def __init__(self, tell: Callable[[str], str], is_cancelled: Callable[[], bool]) -> None:
+        self._tell = tell
+        self._is_cancelled = is_cancelled
+        self._looked, self._told = time.monotonic(), ""
+        self.failed: Exception | None = None
+
+    def __call__(self) -> bool:
+        if self.failed is None and time.monotonic() - self._looked > _TELL_SECONDS:
+            self._looked = time.monotonic()
+            try:
+                self._told = self._tell(self._told)
+            except Exception as failed:  # noqa: BLE001 - the client's, whatever it is
+                self.failed = failed
+        return self._is_cancelled()
+
+
 class SchemaChanges:
     """The schema changes of one session."""
 
@@ -313,13 +334,14 @@ class SchemaChanges:
         """Forget the changes planned since `mark`."""
         del self._planned[mark:]
 
-    def finish_job(self, job: Job, *, explicit: bool) -> None:
+    def finish_job(self, job: Job, *, alone: bool) -> None:
         """Run a small job here, wait for another unless the mode is async.
 
-        Raises what the job failed with; after an explicit COMMIT, whose transaction stands, as XXS01 with that in it.
+        Raises what the job failed with, if its statement was `alone`; else the transaction stands, and it is XXS01 with
+        that in it.
         """
         try:
-            self._finish_job(job, explicit=explicit)
+            self._finish_job(job, alone=alone)
         except BaseException:
             if job.after is not None:
                 self._withdraw(job.id)
@@ -336,38 +358,30 @@ class SchemaChanges:
             )
             self._session.deliver_notices()
 
-    def _finish_job(self, job: Job, *, explicit: bool) -> None:
+    def _finish_job(self, job: Job, *, alone: bool) -> None:
         database = self._session.database
         if job.after is not None:
             seen = seen_now(database, job)[2]
             self._session.notice(f"job {job.id} {seen.reason}")
             database.ensure_worker()
         elif self._is_in_call(job.rows_at_once):
-            database.run_job(job.id, self._telling_of(job.id))
+            telling = _Telling(partial(self._tell_of, job.id), self._session.is_cancelled)
+            database.run_job(job.id, telling)
             if self._session.is_cancelled():  # somebody is to go on with it
                 database.ensure_worker()
+            if telling.failed is not None:
+                raise telling.failed
         else:
             database.ensure_worker()
         if self._session.settings.get("schema_change_mode") == "wait":
-            self._wait(job.id, explicit=explicit)
+            self._wait(job.id, alone=alone)
         else:
             self._session.check_cancel()
             self._session.notice(f"job {job.id} goes on in the background")
             self._session.deliver_notices()
 
-    def _telling_of(self, job_id: int) -> Callable[[], bool]:
-        """Whether the statement was cancelled; asked again and again while its job runs in its call, of which the
-        client is told meanwhile."""
-        looked, told = time.monotonic(), ""
-
-        def is_cancelled() -> bool:
-            nonlocal looked, told
-            if time.monotonic() - looked > _TELL_SECONDS:
-                looked = time.monotonic()
-                told = self._tell(self._session.database.jobs.get(job_id), told)
-            return self._session.is_cancelled()
-
-        return is_cancelled
+    def _tell_of(self, job_id: int, told: str) -> str:
+        return self._tell(self._session.database.jobs.get(job_id), told)
 
     def _is_in_call(self, rows: int) -> bool:
         """Whether a job of pieces of so many rows is done in the call of its statement, and not by the worker.
@@ -380,7 +394,7 @@ class SchemaChanges:
         stays = settings.get("schema_change_mode") == "wait" or rate_of(settings.get("max_rows_per_second")) is None
         return stays and rows <= SMALL_ROWS and not database.store.schema_lease
 
-    def _wait(self, job_id: int, *, explicit: bool) -> None:
+    def _wait(self, job_id: int, *, alone: bool) -> None:
         """Wait until the job has ended, while it is paused too: else the statement would seem to be done. 57014 leaves
         it as it is, and so does what keeps all from it (53100, 58030)."""
         pause = _POLL_SECONDS
@@ -414,7 +428,7 @@ class SchemaChanges:
             if job.told:
                 self._session.notice(job.told)
             return
-        if job.problem is not None and not explicit:
+        if job.problem is not None and alone:
             raise job.problem.error()
         why = "" if job.problem is None else f": {job.problem.sqlstate} {job.problem.message}"
         raise errors.error(

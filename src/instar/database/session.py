@@ -12,6 +12,7 @@ from instar.catalog.changes import CatalogChange
 from instar.catalog.descriptors import Table
 from instar.database import utility
 from instar.database.bulk import SMALLEST_LOAD, insert_arrow
+from instar.database.cancelling import Cancellable
 from instar.database.closing import require_open
 from instar.database.commit import (
     Committer,
@@ -23,6 +24,7 @@ from instar.database.commit import (
     upgrade_buffers,
 )
 from instar.database.control import CONTROL, ENDINGS, copied, known_controls, parsed
+from instar.database.many import parsed_dml
 from instar.database.numbers import SessionNumbers
 from instar.database.queries import Queries
 from instar.database.result import Result
@@ -36,7 +38,6 @@ from instar.schemachange.job_records import Job
 from instar.sql import statements as ast
 from instar.sql.ddl import is_schema_change
 from instar.sql.functions import Context
-from instar.sql.parser import parse_one
 from instar.store.forks import begin_anew_in_child
 from instar.transactions.commit import Conflict, commit
 from instar.transactions.reads import ReadSet
@@ -50,11 +51,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Session:
+class Session(Cancellable):
     """Statements of one client, one after the other. Not for several threads at once, but for `cancel`: who hands a
     session to several takes `use` around each call."""
 
     def __init__(self, database: Database, *, autocommit: bool) -> None:
+        super().__init__()
         self.database = database
         self.autocommit = autocommit
         self.use = threading.RLock()  # a notice's handler may execute statements itself
@@ -64,8 +66,6 @@ class Session:
         self.settings = Settings(database.fixed_settings())
         self.transaction: SessionTransaction | None = None
         self._saved_settings: SavedSettings | None = None
-        self._cancelled = threading.Event()
-        self._stop: Callable[[], None] | None = None
         self.numbers = SessionNumbers(self)
         self._queries = Queries(self)
         self._schema = SchemaChanges(self)
@@ -91,6 +91,11 @@ class Session:
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction is open: with autocommit off, since its first statement."""
+        return self.transaction is not None
+
+    @property
+    def has_work(self) -> bool:
         """Whether a transaction is open that was begun by BEGIN or has written something."""
         open_ = self.transaction
         return open_ is not None and (open_.explicit or open_.has_written)
@@ -113,8 +118,7 @@ class Session:
             result = self._queries.fast(text, parameters)
             if result is not None:
                 return result
-        if self._cancelled.is_set():
-            self._cancelled.clear()
+        self._cancelled = False
         is_control = text in known_controls
         writes = None if is_control else self._queries.known(text)
         if alone and writes is False:
@@ -153,11 +157,14 @@ class Session:
 
     def executemany(self, text: str, parameter_sets: Iterable[Sequence[object]]) -> Result:
         """Execute one data-changing statement once per parameter set, in one transaction."""
-        self._cancelled.clear()
-        statement = parse_one(text)
-        if not isinstance(statement, ast.Dml):
-            raise errors.error(errors.SYNTAX_ERROR, "executemany executes INSERT, UPDATE and DELETE only", position=1)
-        sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
+        self._cancelled = False
+        try:
+            statement = parsed_dml(text)
+            sets = parameter_sets if isinstance(parameter_sets, list) else list(parameter_sets)
+        except BaseException:
+            if self.transaction is not None:
+                self.fail(self.transaction)
+            raise
         if self.transaction is None and self.autocommit and len(sets) >= SMALLEST_LOAD:
             loaded = self._queries.load_many(statement, sets)
             if loaded is not None:
@@ -218,34 +225,6 @@ class Session:
             for notice in told:
                 self.on_notice(notice)
 
-    def cancel(self) -> None:
-        """Make the running statement fail with 57014 at its next check; called from another thread."""
-        self._cancelled.set()
-        stop = self._stop
-        if stop is not None:
-            stop()
-
-    def interruptible(self, stop: Callable[[], None] | None) -> None:
-        """What runs now in another engine can be stopped by `stop`; None: it is over."""
-        self._stop = stop
-        if stop is not None:
-            self.check_cancel()
-
-    def is_cancelled(self) -> bool:
-        """Whether the next `check_cancel` will raise."""
-        return self._cancelled.is_set()
-
-    def check_cancel(self) -> None:
-        """57014 if the statement was cancelled."""
-        if self._cancelled.is_set():
-            self._cancelled.clear()
-            raise errors.error(errors.QUERY_CANCELED, "canceling statement due to user request")
-
-    def pause(self, seconds: float) -> None:
-        """Wait so long, in the middle of a statement. 57014 if it was cancelled."""
-        self._cancelled.wait(seconds)
-        self.check_cancel()
-
     def close(self) -> None:
         """Roll back what is open."""
         self.rollback()
@@ -279,6 +258,8 @@ class Session:
             self.settings.restore(self._saved_settings)
 
     def open(self, *, explicit: bool, modes: ast.TransactionModes | None = None) -> SessionTransaction:
+        if self.locks.owner:  # of a transaction before it, whose end was interrupted
+            self._let_go()
         settings = self.settings
         isolation, read_only = settings.isolation, settings.read_only
         if modes is not None and modes.isolation is not None:
@@ -326,7 +307,7 @@ class Session:
 
     def _commit(self, open_: SessionTransaction) -> None:
         """Commit and end the transaction, whatever comes of it; then wait for the job that it began."""
-        job, restoring = None, None
+        job, restoring, alone = None, None, not self.in_block
         try:
             if open_.ddl is not None:
                 self._schema.await_leases()
@@ -348,7 +329,7 @@ class Session:
         if any(table.has_followers for table in written):
             self.database.after_followed()
         if job is not None:
-            self._schema.finish_job(job, explicit=open_.explicit)
+            self._schema.finish_job(job, alone=alone)
 
     def _in_transaction(self, work: Callable[[], Result], *, writes: bool = False) -> Result:
         """Run one statement in the open transaction, or in one of its own, which runs again on conflicts. `writes`: it

@@ -1,4 +1,4 @@
-"""Utility statements: settings, EXPLAIN, jobs, checks."""
+"""Utility statements: EXPLAIN, jobs, checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from instar import errors
 from instar.database import jobs, materialized
 from instar.database.result import Result, rows_of
-from instar.database.settings import SETTINGS, find
 from instar.sql import statements as ast
 from instar.sql.materialized_statements import RefreshMaterializedView
 from instar.types import TEXT
@@ -28,34 +27,6 @@ def execute(session: Session, statement: ast.Statement, text: str) -> Result:
 def _name(statement: ast.Statement) -> str:
     words = "".join(" " + letter if letter.isupper() else letter for letter in type(statement).__name__)
     return words.strip().upper()
-
-
-def _set(session: Session, statement: ast.SetVariable, text: str) -> Result:
-    if statement.local and not session.in_block:
-        session.notice("SET LOCAL can only be used in transaction blocks", "WARNING")
-    value = None if statement.values is None else ", ".join(statement.values)
-    session.settings.set(statement.name, value, local=statement.local)
-    session.settings_changed()
-    return Result("SET")
-
-
-def _show(session: Session, statement: ast.ShowVariable, text: str) -> Result:
-    if statement.name.lower() == "all":
-        shown = [(name, session.settings.get(name)) for name in sorted(SETTINGS)]
-        return rows_of("SHOW", (("name", TEXT), ("setting", TEXT)), shown)
-    name = find(statement.name)
-    if name == "transaction_isolation" and session.transaction is not None:
-        return rows_of("SHOW", ((name, TEXT),), [(session.transaction.isolation.value,)])
-    return rows_of("SHOW", ((name, TEXT),), [(session.settings.get(name),)])
-
-
-def _reset(session: Session, statement: ast.ResetVariable, text: str) -> Result:
-    if statement.name.lower() == "all":
-        session.settings.reset_all()
-    else:
-        session.settings.set(statement.name, None)
-    session.settings_changed()
-    return Result("RESET")
 
 
 def _explain(session: Session, statement: ast.Explain, text: str) -> Result:
@@ -100,9 +71,6 @@ def _refresh(session: Session, statement: RefreshMaterializedView, text: str) ->
 
 
 _STATEMENTS: dict[type, Callable[..., Result]] = {
-    ast.SetVariable: _set,
-    ast.ShowVariable: _show,
-    ast.ResetVariable: _reset,
     ast.Explain: _explain,
     ast.CheckTable: _check_table,
     ast.CheckDatabase: _check_database,

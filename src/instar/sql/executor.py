@@ -41,11 +41,13 @@ class QueryProgram:
                 return self._executed(self._rows, context)
             except BudgetSpent:
                 self._too_large = True
+            finally:
+                if self._budget is not None:  # which is not that of an INSERT that has its rows from here
+                    context.remaining = UNLIMITED
         try:
             return self._analytic(self.plan, context)
         except errors.NotSupportedError:
             # What DuckDB cannot say exactly, the executor can: slowly.
-            context.remaining = UNLIMITED
             return self._executed(self._rows, context)
 
     def _executed(self, run: Callable[[ExecutionContext], Iterator[Row]], context: ExecutionContext) -> Result:

@@ -477,7 +477,8 @@ class _Lives:
 
 
 class _Sorted:
-    """Records in memory: a dictionary, with its keys in order."""
+    """Records in memory: a dictionary, with its keys in order. An interrupt may come between the two: whatever is in
+    order has its value, and what is not can be put or deleted all the same."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -485,13 +486,18 @@ class _Sorted:
         self.get: Callable[[bytes], bytes | None] = self._values.get
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        if key not in self._values:
-            insort(self._keys, key)
         self._values[key] = value
+        if not self._is_in_order(key):
+            insort(self._keys, key)
 
     def delete(self, key: bytes, /) -> None:
-        if self._values.pop(key, None) is not None:
+        if self._is_in_order(key):
             del self._keys[bisect_left(self._keys, key)]
+        self._values.pop(key, None)
+
+    def _is_in_order(self, key: bytes) -> bool:
+        at = bisect_left(self._keys, key)
+        return at < len(self._keys) and self._keys[at] == key
 
     def batch(self, start: bytes, stop: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
         first = bisect_left(self._keys, start)

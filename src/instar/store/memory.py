@@ -206,6 +206,7 @@ class MemoryStore(BaseStore):
         super().__init__(new_identity("off", retention_seconds, log_max_bytes, schema_lease), clock)
         header = first_header(clock)
         self.state = _State([HEADER_KEY], {HEADER_KEY: header})
+        self._unfinished: dict[bytes, bytes | None] | None = None  # what is being published, by who may be interrupted
         self._present = Presence(clock, self.snapshot_max_age)
         self._locks = MemoryLockTable(self._present)
         self.forked()
@@ -234,6 +235,7 @@ class MemoryStore(BaseStore):
     def read(self) -> MemoryReader:
         """As in `Store`."""
         with self._states:
+            self._finish()
             self.state.readers += 1
             return MemoryReader(self, self.state)
 
@@ -245,14 +247,27 @@ class MemoryStore(BaseStore):
     def publish(self, changes: dict[bytes, bytes | None]) -> None:
         """Make `changes` the newest state."""
         with self._states:
+            self._unfinished = changes
             self.state = self.state.changed(changes)
+            self._unfinished = None
+
+    def _finish(self) -> None:
+        """Publish what was not published to its end: of a state that was half changed, keys and values differ."""
+        if self._unfinished is not None:
+            changed = {**self.state.values, **self._unfinished}
+            values = {key: value for key, value in changed.items() if value is not None}
+            self.state = _State(sorted(values), values)
+            self._unfinished = None
 
     def _head(self) -> Head:
         with self._states:
+            self._finish()
             return self.state.head()
 
     def _begin(self) -> WriteSection:
         self.writer.acquire()
+        with self._states:
+            self._finish()
         return MemorySection(self)
 
     def _ended(self) -> None:

@@ -61,17 +61,20 @@ class Snapshot(Generic[C]):
 
 
 class Savepoint(Generic[D, T, K]):
-    """A point to go back to: a mark of the buffer, and the catalog change and enlisted tables as they stood; `kept` is
-    what else the session restores."""
+    """A point to go back to: a mark of the buffer, and the catalog change, enlisted tables and mode as they stood;
+    `kept` is what else the session restores."""
 
-    __slots__ = ("ddl", "enlisted", "kept", "mark", "name")
+    __slots__ = ("ddl", "enlisted", "kept", "mark", "name", "read_only")
 
-    def __init__(self, name: str, mark: int, ddl: D | None, enlisted: dict[int, T], kept: K) -> None:
+    def __init__(
+        self, name: str, mark: int, ddl: D | None, enlisted: dict[int, T], kept: K, *, read_only: bool
+    ) -> None:
         self.name = name
         self.mark = mark
         self.ddl = ddl
         self.enlisted = enlisted
         self.kept = kept
+        self.read_only = read_only
 
 
 class Judged(NamedTuple, Generic[C]):
@@ -171,7 +174,7 @@ class Transaction(Generic[C, D, T, K]):
 
     def mark(self, ddl: D | None, kept: K, name: str = "") -> Savepoint[D, T, K]:
         """Where the transaction stands now; `ddl` is a copy of the catalog change that nobody else changes."""
-        return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted), kept)
+        return Savepoint(name, self.buffer.mark(), ddl, dict(self.enlisted), kept, read_only=self.read_only)
 
     def restore(self, point: Savepoint[D, T, K]) -> None:
         """Undo everything since `point` (the caller restores the catalog change and what it has kept)."""
@@ -179,6 +182,7 @@ class Transaction(Generic[C, D, T, K]):
         if self.reads is not None:
             self.reads.keep_probes()
         self.enlisted = dict(point.enlisted)
+        self.read_only = point.read_only
 
     @property
     def has_savepoints(self) -> bool:
