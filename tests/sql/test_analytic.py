@@ -6,7 +6,7 @@ import random
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,7 +14,9 @@ import pytest
 
 from instar import errors
 from instar.sql import analytic
+from instar.sql.execution import UNLIMITED, ExecutionContext, Result, Row
 from instar.sql.executor import QueryProgram
+from instar.sql.plan import SCAN_BUDGET
 from instar.sql.planner import Engines
 from instar.transactions.buffer import Buffer
 from instar.types import BIGINT, BOOLEAN, DATE, DOUBLE, INTEGER, JSONB, NUMERIC, TEXT, TIMESTAMP, UUID, Kind, Type
@@ -458,18 +460,25 @@ def test_every_type_travels() -> None:
         assert query(world, "select id from v where u = $1", bytes(16), engines=engines) == [(3,)]
 
 
-def test_the_executor_hands_over_when_its_budget_is_spent() -> None:
+def test_the_executor_hands_over_when_its_budget_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     table = world.create_table("big", (("id", BIGINT), ("a", INTEGER)))
     fill(world, table, [(number, number % 7) for number in range(3000)])
     program = compiled(world, "select sum(a), count(*) from big")
     assert isinstance(program, QueryProgram)
-    spent = context(world)
-    assert program.run(spent).values() == [(sum(number % 7 for number in range(3000)), 3000)]
-    assert spent.remaining < 0
-    again = context(world)
-    program.run(again)
-    assert again.remaining > 1 << 60  # it goes straight to the analytic engine
+    tried: list[int] = []
+    executed = program._executed
+
+    def counted(run: Callable[[ExecutionContext], Iterator[Row]], given: ExecutionContext) -> Result:
+        tried.append(given.remaining)
+        return executed(run, given)
+
+    monkeypatch.setattr(program, "_executed", counted)
+    first = context(world)
+    assert program.run(first).values() == [(sum(number % 7 for number in range(3000)), 3000)]
+    assert program.run(context(world)).values() == [(sum(number % 7 for number in range(3000)), 3000)]
+    assert tried == [SCAN_BUDGET]  # the second time it goes straight to the analytic engine
+    assert first.remaining == UNLIMITED
 
 
 def test_it_reads_the_snapshot_and_the_buffer(world: World) -> None:
