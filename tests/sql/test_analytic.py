@@ -481,6 +481,29 @@ def test_the_executor_hands_over_when_its_budget_is_spent(monkeypatch: pytest.Mo
     assert first.remaining == UNLIMITED
 
 
+@pytest.mark.parametrize("engines", ["executor", "analytic"])
+@pytest.mark.parametrize(
+    ("subquery", "ids"),
+    [
+        ("select 1 / 0 from t x where x.id = t.id", [1, 2, 3]),
+        ("select distinct 1 / (x.id - x.id) from t x where x.id = t.id - 1 order by 1", [2, 3]),
+        ("select 1 / (x.id - x.id) from t x where x.id < t.id order by 1 / (x.id - x.id) limit 1", [2, 3]),
+        ("select 1 / 0 from t x where x.id < t.id offset 1", [3]),
+        ("select sum(1 / (x.id - x.id)) over () from t x where x.id < t.id", [2, 3]),
+        ("select count(*) from t x where x.id < t.id", [1, 2, 3]),
+        ("select distinct x.a % 1 from t x where x.id < t.id offset 1", []),
+        ("select 1 from t x where x.id < t.id having count(*) > 1", [3]),
+        ("select x.a from t x where x.id < t.id group by x.a having count(*) > 1", []),
+    ],
+)
+def test_exists_asks_for_rows_alone(engines: Engines, subquery: str, ids: list[int]) -> None:
+    """As in PostgreSQL what they say is not computed, unless it matters for their number."""
+    world = World()
+    fill(world, world.create_table("t", (("id", BIGINT), ("a", INTEGER))), [(1, 1), (2, 2), (3, 3)])
+    found = query(world, f"select id from t where exists ({subquery}) order by id", engines=engines)
+    assert [number for (number,) in found] == ids
+
+
 def test_it_reads_the_snapshot_and_the_buffer(world: World) -> None:
     buffer = Buffer()
     before = query(world, "select count(*), sum(id) from t", engines="analytic")

@@ -10,6 +10,7 @@ from instar.sql import tree
 from instar.sql.functions import AggregateSql, Context
 from instar.sql.functions.model import Sql
 from instar.sql.functions.rendering import fail, render_cast, render_literal, sort_key, unify
+from instar.sql.rewrites import bare
 from instar.sql.traversal import free_relations, walk
 from instar.sql.tree import Expr, SortKey
 from instar.types import BOOLEAN, INTEGER, INTEGERS, Kind, Type
@@ -220,11 +221,12 @@ class ExpressionWriter:
         )
 
     def _subquery(self, expr: tree.ScalarSubquery | tree.Exists | tree.InSubquery) -> Sql:
+        if isinstance(expr, tree.Exists):
+            text, _ = self._queries.query(bare(expr.query))
+            return Sql(f"({_not(expr.negated)}EXISTS ({text}))", BOOLEAN)
         text, types = self._queries.query(expr.query)
         if isinstance(expr, tree.ScalarSubquery):
             return Sql(f"({text})", types[0])
-        if isinstance(expr, tree.Exists):
-            return Sql(f"({_not(expr.negated)}EXISTS ({text}))", BOOLEAN)
         operands, members = [], []
         for number, (operand, type_) in enumerate(zip(expr.operands, types, strict=True)):
             left, right = unify([self.expr(operand), Sql(f"q.c{number}", type_)])

@@ -52,7 +52,7 @@ from instar.sql.plan import (
     node_references,
     walk_plan,
 )
-from instar.sql.rewrites import pull_up
+from instar.sql.rewrites import bare, pull_up
 from instar.sql.traversal import SUBQUERIES, children, conjuncts, is_volatile, locks_rows, references, walk, walk_level
 from instar.sql.tree import Expr, FromItem, Query, Select, SortKey
 from instar.types import BIGINT, Type
@@ -189,7 +189,7 @@ class _Planner:
         effort = BOUNDED
         for expr in walk_level(exprs):
             if isinstance(expr, SUBQUERIES):
-                node, own = self._query(expr.query)
+                node, own = self._query(bare(expr.query) if isinstance(expr, tree.Exists) else expr.query)
                 free = tuple(sorted(node_references(node)))
                 nested, below = self._subplans(node)
                 outside = {column for plan in nested.values() for column in plan.free}

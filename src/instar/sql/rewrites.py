@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from instar.sql import tree
 from instar.sql.traversal import SUBQUERIES, conjuncts, free_relations, is_volatile, substitute, walk_level
 from instar.sql.tree import Expr, FromItem, Select
+from instar.types import INTEGER
 
 
 def pull_up(query: Select) -> Select:
@@ -30,6 +31,19 @@ def pull_up(query: Select) -> Select:
         dissolved = replace(query, from_=_replaced(query.from_, found, inner.from_), where=where)
         query = substitute(dissolved, columns)
     return _pushed_down(query)
+
+
+def bare(query: tree.Query) -> tree.Query:
+    """What EXISTS asks of a query: whether it has rows, and nothing of what these say. As in PostgreSQL, that is not
+    computed then (it may fail), unless it is for the rows, or does something."""
+    if not isinstance(query, Select) or query.aggregated or query.grouping_sets is not None or query.having is not None:
+        return query
+    if (query.distinct or query.distinct_on) and (query.limit is not None or query.offset is not None):
+        return query
+    if query.locking or is_volatile(query.outputs):
+        return query
+    one = tree.Output("?column?", tree.Literal(1, INTEGER))
+    return replace(query, outputs=(one,), distinct=False, distinct_on=(), order_by=())
 
 
 def _are_columns(outputs: Sequence[tree.Output]) -> bool:
